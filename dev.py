@@ -56,6 +56,7 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     # its experiments are read back.
     "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools", "cloudml-hypertune", "pandas"),),
     "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools", "cloudml-hypertune", "pandas"),),
+    "tensorboard": (("tensorboard==2.21.0", "setuptools"),),  # with tf what those clients upload event files by
     "vertex-bridge": (("-e", "./sdk[vertex-bridge]"),),  # as who runs the bridge installs it
     "kubeflow": (("kubeflow==0.5.0",),),  # a client alone, with Kubernetes' own
     "ray": (("ray[default]==2.60.0",),),  # its client alone is used, which needs that extra
@@ -261,7 +262,7 @@ def images(arguments: list[str]) -> int:
 
 def frameworks(arguments: list[str]) -> int:
     """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow, Vertex AI's SDK, Kubeflow's and Ray's:
-    ``frameworks [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|vertex-bridge|kubeflow|ray …]``; alone: all of them, 5.8 GB. What is there already is left as it is.
+    ``frameworks [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|tensorboard|vertex-bridge|kubeflow|ray …]``; alone: all of them, 5.8 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
         return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")

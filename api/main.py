@@ -15,6 +15,7 @@ from api.auth import CallerCache
 from api.checkpoints.inside import Insides
 from api.closing import Closing
 from api.endpoints.proxy import Proxy
+from api.gcs import xml_api
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
@@ -92,7 +93,7 @@ def create_app(
     app.state.insides = Insides(settings.home / "inspection")
     app.state.optuna = Storages(settings)
     app.state.closing = closing
-    problems.install(app, page)
+    problems.install(app, page, xml_api.refusal)
     # The last added is the outermost.
     app.add_middleware(Delivery)
     app.add_middleware(Gate)

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.closing import Closing
+from api.gcs import xml_api
 from api.lengths import content_length
 from api.metrics.recorder import Recorder
 from api.problems import response_to, unexpected_response
@@ -116,7 +117,7 @@ class Gate:
             f"The body is larger than {BODY_LIMIT_BYTES // 2**20} MiB; upload files as an archive."
         )
         announced = content_length(headers.get("content-length", "")) or 0
-        is_foreign = scope["path"].startswith(_FOREIGN)
+        is_foreign = scope["path"].startswith(_FOREIGN) or xml_api.is_asked(scope)
         if announced > BODY_LIMIT_BYTES and not is_foreign:
             await response_to(too_large, request_id)(scope, receive, send)
             return

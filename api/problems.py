@@ -82,10 +82,11 @@ def unexpected_response(error: BaseException, request_id: str | None) -> Respons
     return problem_response(problem_of(told, request_id))
 
 
-def install(app: FastAPI, page: Callable[[], Response]) -> None:
+def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Request], Response | None]) -> None:
     """Answer every error that a handler or the framework raises with a problem.
 
-    ``page``: what a browser gets instead that was led to an address that there is not. It tells so for people.
+    ``page``: what a browser gets instead that was led to an address that there is not. It tells so for people. ``foreign``:
+    what a client of another system gets there, in that system's shape; ``None``: it is none.
     """
 
     async def ours(request: Request, error: Exception) -> Response:
@@ -104,6 +105,10 @@ def install(app: FastAPI, page: Callable[[], Response]) -> None:
             missing = page()
             missing.status_code = HTTPStatus.NOT_FOUND
             return missing
+        if error.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+            refused = foreign(request)
+            if refused is not None:
+                return refused
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = _methods_of(request)

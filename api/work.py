@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection
 
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
+from api.together import Together
 from core.bell import Bell
 from core.db.engine import SessionFactory, unit_of_work
 from core.settings import Settings
@@ -58,6 +59,7 @@ class Platform:
     recorder: Recorder
     volumes: KnownVolumes
     hot: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_HOT_THREADS))
+    together: Together = field(default_factory=Together)
     lookers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOOKER_THREADS))
 
     async def run_hot(self, work: Callable[..., T], *args: object) -> T:

@@ -1,8 +1,8 @@
-"""What a large study costs: a round of the control loop with 200 trials that run and thousands that are over, and asking.
+"""What a large study costs: a round of the control loop with 200 trials that run and thousands that are over.
 
-``studies.py [--finished 2000] [--parallel 200] [--asks 300]``: an empty SQLite database in a temporary folder, the fake
-engine, no processes. Prints seconds per round, and the p50 and p99 of asking for a point over HTTP (in process), each with the
-processor's time beside it, which other work on the machine changes little; Optuna's TPE asked in process; the memory.
+``studies.py [--finished 2000] [--parallel 200]``: an empty SQLite database in a temporary folder, the fake engine, no
+processes. Prints seconds per round, with the processor's time beside it, which other work on the machine changes little;
+the memory. What asking takes is for ``study_asking.py``, the whole of a large study for ``study_whole.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,10 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 from pydantic import SecretStr
 from sqlalchemy import insert, select, update
-from starlette.testclient import TestClient
 from trainmaster.studies import parse_study
 
-from api.main import create_app
 from core.bell import NullBell
-from core.db.bootstrap import prepare_home, read_token
+from core.db.bootstrap import prepare_home
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Job, Project, Study, Trial, User
@@ -57,9 +55,6 @@ def main() -> None:
         prepare_home(sessions, settings, world.now)
         control = Control(sessions, FakeExecutor(world), NullBell(), lambda: world.now, "bench", b"k" * 32)
         rounds(sessions, control, world, options)
-        for finished in options.asked:
-            asking(settings, sessions, control, finished, options.asks)
-            by_optuna(finished, options.asks)
         print(
             f"memory at most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB, all of it together"
         )
@@ -68,7 +63,7 @@ def main() -> None:
 
 def rounds(sessions: Any, control: Control, world: FakeEngine, options: argparse.Namespace) -> None:
     """Collecting, judging and beginning in a study with many trials."""
-    study = add_study(sessions, world, "large", options.finished, template=True, parallel=options.parallel)
+    study = add_study(sessions, world.now, "large", options.finished, template=True, parallel=options.parallel)
     keeper = StudyKeeper(control)
     print(f"{options.finished:,} trials over, {options.parallel} at once, TPE, asha:")
     tell("begin all of them (a cold keeper)", lambda: keeper.keep(study))
@@ -93,28 +88,6 @@ def rounds(sessions: Any, control: Control, world: FakeEngine, options: argparse
         f"  one trial ends, the next is submitted        {statistics.median(wall):.3f} s (median of 10), {max(wall):.3f} s at most;"
         f" CPU {statistics.median(cpu):.3f} s, {max(cpu):.3f} s at most"
     )
-
-
-def asking(settings: Settings, sessions: Any, control: Control, finished: int, asks: int) -> None:
-    world = FakeEngine()
-    study = add_study(sessions, world, f"asked-{finished}", finished, template=False, parallel=8)
-    keeper = StudyKeeper(control)
-    keeper.keep(study)
-    app = create_app(settings, sessions=sessions, bell=NullBell())
-    took, cpu = [], []
-    with TestClient(app) as client:
-        headers = {"Authorization": f"Bearer {read_token(settings)}"}
-        path = f"/api/v1/studies/{study}"
-        for _ in range(asks):
-            begin, worked = time.perf_counter(), time.process_time()
-            answer = client.post(f"{path}/suggestions", headers=headers, json={"count": 1})
-            took.append(time.perf_counter() - begin)
-            cpu.append(time.process_time() - worked)
-            (trial,) = answer.json()["trials"]
-            done = f"{path}/trials/{trial['number']}/complete"
-            client.post(done, headers=headers, json={"result": {"score": random.random()}}).raise_for_status()
-            keeper.keep(study)  # what the bell would have brought about, while the asker tries its point
-    print(f"ask with {finished:>6,} trials over: {percentiles(took)}; CPU {percentiles(cpu)}")
 
 
 def by_optuna(finished: int, asks: int) -> None:
@@ -147,7 +120,7 @@ def percentiles(took: list[float]) -> str:
     return f"p50 {1000 * took[len(took) // 2]:.1f} ms, p99 {1000 * took[int(len(took) * 0.99)]:.1f} ms"
 
 
-def add_study(sessions: Any, world: FakeEngine, name: str, finished: int, *, template: bool, parallel: int) -> str:
+def add_study(sessions: Any, now: datetime, name: str, finished: int, *, template: bool, parallel: int) -> str:
     chance = random.Random(finished)
     raw: dict[str, Any] = {
         "name": name, "parameters": SPACE, "metric": "score", "goal": "maximize", "algorithm": "tpe",
@@ -165,8 +138,8 @@ def add_study(sessions: Any, world: FakeEngine, name: str, finished: int, *, tem
         session.add(
             Study(
                 id=study_id, project_id=project, user_id=user, name=name, spec=spec.model_dump(mode="json"), seed=1,
-                state="running", output_volume="output", trial_count=finished, proposed=finished, created_at=world.now,
-                started_at=world.now, updated_at=world.now,
+                state="running", output_volume="output", trial_count=finished, proposed=finished, created_at=now,
+                started_at=now, updated_at=now,
             )
         )  # fmt: skip
         session.flush()
@@ -178,7 +151,7 @@ def add_study(sessions: Any, world: FakeEngine, name: str, finished: int, *, tem
                 {
                     "study_id": study_id, "number": number, "job_id": None, "state": "succeeded", "parameters": point,
                     "memo": {}, "result": {"score": chance.random()}, "curve": curve, "reason": "", "gpu_s": 1.0,
-                    "created_at": world.now, "ended_at": world.now + timedelta(seconds=number),
+                    "created_at": now, "ended_at": now + timedelta(seconds=number),
                 }
             )  # fmt: skip
         if rows:
@@ -199,8 +172,6 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--finished", type=int, default=2000)
     parser.add_argument("--parallel", type=int, default=200)
-    parser.add_argument("--asks", type=int, default=300)
-    parser.add_argument("--asked", type=int, nargs="*", default=[100, 1_000, 9_000])
     return parser.parse_args()
 
 

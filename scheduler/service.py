@@ -40,6 +40,7 @@ from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
 from scheduler.gate import Crowd, Solo
 from scheduler.pace import Pace
+from scheduler.tuning.proposers import Proposers
 from scheduler.volume_check import refused_volumes
 from scheduler.watch import Watch
 
@@ -96,7 +97,7 @@ class Service:
         self.ticker = Ticker(self.control)
         self.forecaster = Forecaster(self.control)
         self.simulations = Simulations(self.control)
-        self.studies = StudyKeeper(self.control)
+        self.studies = StudyKeeper(self.control, Proposers(loads_ahead=True))
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
         self.alarms = Alarms(bell.ring, utc_now)
         self.endpoints = EndpointKeeper(
@@ -277,15 +278,21 @@ class Service:
     def _ring_in(self, left_s: float, at: datetime | None) -> None:
         timer = threading.Timer(left_s, self._ring_tick, (at,))
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:
+            self._forget_timer(at)  # no thread is to be had: beat's ring finds it, and the next one may be set
 
     def _ring_tick(self, at: datetime | None) -> None:
+        self._forget_timer(at)
+        self.control.bell.ring(TOPIC_TICK)
+
+    def _forget_timer(self, at: datetime | None) -> None:
         with self._timer_lock:
             if at is None:
                 self._is_resting = False
             else:
                 self._timers.discard(at)
-        self.control.bell.ring(TOPIC_TICK)
 
 
 def new_holder() -> str:

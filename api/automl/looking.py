@@ -6,13 +6,16 @@ import csv
 import gzip
 import io
 import os
+import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
+from core.domain.automl.columns import Columns
 from core.domain.automl.counters import Counters
 from core.domain.automl.space import IMAGES, TABULAR
 from core.domain.errors import InvalidRequest, TrainmasterError
@@ -24,20 +27,22 @@ IMAGE_ENDS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", "
 # Of a table, after it is unpacked: half a second of reading.
 _READ_BYTES: Final = 16 * 2**20
 _FOLDERS: Final = 2_000
-_FILES_COUNTED: Final = 200
+FILES_COUNTED: Final = 200
 # Of one folder: there may be millions, and a request has seconds.
 _ENTRIES_LOOKED_AT: Final = 20_000
 _SHOWN: Final = 30
 _HEAD: Final = 50  # rows
 _CELL_LIMIT: Final = 2**20
+_QUOTED: Final = re.compile(r'"(?:[^"]|"")*(?:"|$)')  # as ``trainmaster_serving.tables`` has it
+_PARQUET: Final = b"PAR1"  # begins and ends each file
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """``file``: the one that was named, empty for a folder. ``columns``, ``cells`` (of the target, as far as was read): of CSV.
-    ``counters``: columns that number its rows, as far as was read.
+    ``counters``: columns that number its rows, as far as was read. ``about``: what else its columns are.
 
-    ``is_whole``: nothing was left unread. ``classes``: images of each folder, counted up to 200. Images with a ``file`` have
+    ``is_whole``: nothing was left unread. ``is_parquet``: of which nothing is read here. ``classes``: images of each folder, counted up to 200. Images with a ``file`` have
     their names and classes in that table instead.
     """
 
@@ -47,7 +52,9 @@ class Seen:
     columns: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
+    about: Columns | None = None
     is_whole: bool = False
+    is_parquet: bool = False
     classes: tuple[tuple[str, int], ...] = ()
 
 
@@ -89,7 +96,9 @@ def _table(
     if len(texts) < len(paths):
         if kind == IMAGES:
             raise _refused("data", "the classes of images are read from CSV.")
-        return Seen(TABULAR, folder, file)  # Parquet is read by the trials alone
+        for path in paths:
+            _demand_parquet(tree, path)
+        return Seen(TABULAR, folder, file, is_parquet=True)  # Parquet is read by the trials alone
     read = _read(tree, texts[0], target)
     own = texts[0].rpartition("/")[2]
     if kind != TABULAR and len(texts) == 1 and _names_images(tree, folder, read, target):
@@ -101,7 +110,20 @@ def _table(
             "class.",
         )
     is_whole = read.is_whole and len(texts) == 1
-    return Seen(TABULAR, folder, file, read.columns, read.cells, read.counters, is_whole)
+    return Seen(TABULAR, folder, file, read.columns, read.cells, read.counters, read.about, is_whole)
+
+
+def _demand_parquet(tree: Tree, path: str) -> None:
+    """Of a file that is called Parquet: that it is whole. Its pages are read by the trials."""
+    if not path.lower().endswith(PARQUET_ENDS):
+        return
+    with os.fdopen(tree.open_file(path), "rb") as stream:
+        first = stream.read(len(_PARQUET))
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - len(_PARQUET)))
+        if first != _PARQUET or stream.read() != _PARQUET or size <= 2 * len(_PARQUET):
+            name = path.rpartition("/")[2]
+            raise _refused("data", f"{name} is no Parquet file, or not all of it is there.")
 
 
 def _names_images(tree: Tree, folder: str, read: _Read, target: str) -> bool:
@@ -120,11 +142,12 @@ def _names_images(tree: Tree, folder: str, read: _Read, target: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """``cells``: the target's. ``counters``: columns that number the rows. ``head``: the first rows. ``is_whole``: these are all."""
+    """``cells``: the target's. ``counters``: columns that number the rows. ``about``: what else they are. ``head``: the first rows. ``is_whole``: these are all."""
 
     columns: tuple[str, ...]
     cells: tuple[str, ...]
     counters: tuple[str, ...]
+    about: Columns
     head: tuple[list[str], ...]
     is_whole: bool
 
@@ -142,9 +165,9 @@ def _read(tree: Tree, path: str, target: str) -> _Read:
             if not is_whole:
                 data = data[: data.rfind(b"\n") + 1]
             lines = io.StringIO(data.decode("utf-8-sig"), newline="")
-            columns, rows = _parsed(lines)
+            columns, rows = _parsed(lines, name)
             place = _place_of(target, columns)
-            counters = Counters(columns)
+            counters, about = Counters(columns), Columns(columns, place)
             for number, row in enumerate(rows if is_whole else _but_last(rows), start=2):
                 if row and len(row) != len(columns):
                     raise _refused(
@@ -153,13 +176,14 @@ def _read(tree: Tree, path: str, target: str) -> _Read:
                 if row:
                     cells.append(row[place])
                     counters.add(row)
+                    about.add(row)
                     head += [row] if len(head) < _HEAD else []
         except UnicodeDecodeError as error:
-            raise _refused("data", f"{name} is no UTF-8 text (byte {error.start}).") from error
+            raise _refused("data", f"{name} is no UTF-8 text (byte {error.start}); save it as UTF-8.") from error
         except (OSError, EOFError, csv.Error, zlib.error) as error:
             raise _refused("data", f"{name} cannot be read: {error}.") from error
     counted = tuple(name for name in counters.names() if name != target)
-    return _Read(columns, tuple(cells), counted, tuple(head), is_whole)
+    return _Read(columns, tuple(cells), counted, about, tuple(head), is_whole)
 
 
 def _but_last(rows: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -178,13 +202,27 @@ def _entries(tree: Tree, path: str) -> Iterator[str]:
             yield entry.name
 
 
-def _parsed(lines: io.StringIO) -> tuple[tuple[str, ...], Iterator[list[str]]]:
+def _parsed(lines: io.StringIO, name: str) -> tuple[tuple[str, ...], Iterator[list[str]]]:
     csv.field_size_limit(_CELL_LIMIT)
     first = lines.readline()
-    delimiter = max((",", ";", "\t", "|"), key=first.count)
-    columns = tuple(name.strip() for name in next(csv.reader([first], delimiter=delimiter), []))
+    if not first:
+        raise _refused("data", f"{name} is empty.")
+    if not first.strip():
+        raise _refused("data", f"the first line of {name} is empty; the names of the columns belong there.")
+    delimiter = max((",", ";", "\t", "|"), key=_QUOTED.sub("", first).count)
+    columns = tuple(cell.strip() for cell in next(csv.reader([first], delimiter=delimiter), []))
     if len(columns) < 2:
-        raise _refused("data", "the table has less than two columns; a target and at least one other are needed.")
+        raise _refused(
+            "data",
+            f"the first line of {name}, {first.strip()[:50]!r}, names less than two columns; a target and at least one other are "
+            "needed, with commas, semicolons, tabs or bars between their names.",
+        )
+    blank = [str(place) for place, column in enumerate(columns, start=1) if not column]
+    if blank:
+        raise _refused("data", f"column {', '.join(blank[:5])} of {name} has no name in the first line; give it one.")
+    twice = [column for column, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise _refused("data", f"two columns of {name} are called {', '.join(twice[:5])}; give each its own name.")
     return columns, csv.reader(lines, delimiter=delimiter)
 
 
@@ -209,7 +247,7 @@ def _images(tree: Tree, path: str, names: Sequence[str]) -> Seen:
             if not tree.stat(place).is_dir:
                 continue
             images = (one for one in _entries(tree, place) if one.lower().endswith(IMAGE_ENDS))
-            count = sum(1 for _ in islice(images, _FILES_COUNTED))
+            count = sum(1 for _ in islice(images, FILES_COUNTED))
         except TrainmasterError:
             continue
         if count:

@@ -12,8 +12,8 @@ from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import digest_of
 from api.routing import new_router
 from api.studies.access import StudyViewer
-from api.studies.service import create
-from api.work import PlatformDep
+from api.studies.service import Created, create, made_before
+from api.work import PlatformDep, Work
 
 router = new_router("automl", "/automl")
 
@@ -32,15 +32,18 @@ def create_automl(body: AutomlCreate, caller: Writer, platform: PlatformDep, key
     """The data are looked at, then a study is created, which goes on by itself: at its end the best model is tested on data
     that no trial saw, and registered. Needs the role `member` in the project.
     """
+    digest = digest_of("automl", body.model_dump(mode="json", exclude={"wait_for_nodes"}))
+    if not body.dry_run:
+        with platform.read() as work:
+            before = made_before(work, caller, key, digest)
+            if before is not None:
+                return _created(work, before)
     plan = service.plan(platform, caller, body)
     if body.dry_run:
         return Response(plan_view(plan.spec).model_dump_json(), 200, media_type="application/json")
-    digest = digest_of("automl", body.model_dump(mode="json"))
     with platform.write() as work:
         made = create(work, caller, plan.draft, f"AutoML on {body.data}", key=key, digest=digest)
-        content = automl_detail(work.session, made.row, _LINES).model_dump_json()
-    headers = None if made.is_new else {REPLAYED: "true"}
-    return Response(content, 201, headers, media_type="application/json")
+        return _created(work, made)
 
 
 @router.get("/{study}", operation_id="get_automl", summary="An AutoML study with its leaderboard and the final test")
@@ -52,3 +55,9 @@ def get_automl(
     """404 also where the study is none of AutoML."""
     with platform.read() as work:
         return automl_detail(work.session, study.load(work.session)[0], limit)
+
+
+def _created(work: Work, made: Created) -> Response:
+    headers = None if made.is_new else {REPLAYED: "true"}
+    content = automl_detail(work.session, made.row, _LINES).model_dump_json()
+    return Response(content, 201, headers, media_type="application/json")

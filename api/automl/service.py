@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any, Final
 
 from trainmaster.spec import SpecError
+from trainmaster.spec.model import Resources
 from trainmaster.spec.quantity import parse_duration_s
 from trainmaster.studies import StudySpec, parse_study
 from trainmaster.wire.automl import AutomlCreate
 
 from api.auth import Caller
-from api.automl.looking import CSV_ENDS, PARQUET_ENDS, Seen, look
+from api.automl.looking import CSV_ENDS, FILES_COUNTED, PARQUET_ENDS, Seen, look
 from api.jobs.service import canonical, check_submission, invalid_spec
-from api.studies.service import Draft, check_study
+from api.studies.service import Draft, check_study, demand_place
 from api.work import Platform
+from core.domain.automl.columns import LEAK
 from core.domain.automl.space import CLASSIFICATION, IMAGES, METRICS, REGRESSION, TABULAR, families_of
 from core.domain.automl.study import MODULE, Order, study_of
-from core.domain.automl.task import Target, look_at
+from core.domain.automl.task import Target, left_of, look_at
 from core.domain.errors import InvalidRequest, InvalidSpec
 from core.own_server import own_automl
 from core.storage.volumes import split_location, tree_of
 
 LEAST_ROWS: Final = 20
 LEAST_OF_A_CLASS: Final = 3
+_LEAST_LEFT: Final = 2  # one to learn from, one to validate by
 _MOST_CLASSES: Final = 1_000
 _LEAST_TIME_S: Final = 10.0
 _MOST_IMAGES: Final = 20_000
@@ -52,13 +56,19 @@ def plan(platform: Platform, caller: Caller, body: AutomlCreate) -> Plan:
     volume, path = split_location(body.data, field="data")
     _prove_readable(platform, caller, body, volume, path)
     seen = _seen(platform, body, volume, path)
+    is_process = platform.settings.executor == "process"
+    if is_process and not seen.columns and seen.is_parquet and body.image is None and find_spec("pyarrow") is None:
+        raise InvalidRequest(
+            "data: it is Parquet, and pyarrow is not installed in the platform's Python, by which trials read it; install it "
+            "there, or write CSV.",
+            field="data",
+        )
     target = _target(seen, body)
     _demand_kept(seen, body)
     task = CLASSIFICATION if seen.kind == IMAGES else (target.task if target is not None else body.task or "")
     metric = _metric(body.metric, task, target)
     families = _families(body, seen.kind)
     name = body.name or _name_of(path or volume)
-    is_process = platform.settings.executor == "process"
     weights, _, weights_file = (body.weights or "").rpartition("/")
     order = Order(
         name=name,
@@ -89,7 +99,10 @@ def plan(platform: Platform, caller: Caller, body: AutomlCreate) -> Plan:
     except SpecError as error:
         raise _in_own_words(invalid_spec(error)) from error
     try:
-        return Plan(spec, check_study(platform, caller, spec))
+        draft = check_study(platform, caller, spec)
+        if not body.wait_for_nodes:
+            demand_place(platform, caller, draft)
+        return Plan(spec, draft)
     except InvalidSpec as error:
         raise _in_own_words(error) from error
 
@@ -142,15 +155,7 @@ def _seen(platform: Platform, body: AutomlCreate, volume: str, path: str) -> See
 def _target(seen: Seen, body: AutomlCreate) -> Target | None:
     """``None``: nothing is known of it; the trials will say what is wrong. Raises ``InvalidRequest``."""
     if seen.kind == IMAGES:
-        if body.task == REGRESSION:
-            raise InvalidRequest("task: images are classified; regression is for tables.", field="task")
-        if seen.file:
-            return _image_classes(seen, body)
-        count = sum(c for _, c in seen.classes)
-        if seen.classes and count < LEAST_ROWS:
-            raise InvalidRequest(f"data: there are {count} images; at least {LEAST_ROWS} are needed.", field="data")
-        _demand_classes(seen.classes, "the folders")
-        return Target(CLASSIFICATION, "by their folders", sum(c for _, c in seen.classes), seen.classes)
+        return _classes_of_images(seen, body)
     if not seen.cells:
         if seen.columns:
             raise InvalidRequest("data: the table has no rows below its header.", field="data")
@@ -160,6 +165,13 @@ def _target(seen: Seen, body: AutomlCreate) -> Target | None:
             )
         return None
     target = look_at(seen.cells, body.task)
+    if target.written and (target.task == REGRESSION or body.task is None):
+        raise InvalidRequest(
+            f"target: the values of {body.target} look like quantities, but are not written as numbers, such as "
+            f"{target.written[:50]!r}: take marks between thousands and signs out, and write a point before the fraction (1234.5)."
+            + (" If they are names of classes, say task classification." if body.task is None else ""),
+            field="target",
+        )
     if seen.is_whole and target.has_many_strays:
         raise InvalidRequest(
             f"task: {body.target} is to be a number, and {target.strays} rows have something else, such as "
@@ -177,7 +189,35 @@ def _target(seen: Seen, body: AutomlCreate) -> Target | None:
         )
     if seen.is_whole and target.task == CLASSIFICATION:
         _demand_classes(target.classes, f"the target {body.target}")
+        if target.rows <= (body.max_rows or _MOST_ROWS):
+            _demand_left(target.classes, body.test_fraction, "rows")
+    if seen.is_whole:
+        _demand_features(seen, body)
     return target
+
+
+def _demand_features(seen: Seen, body: AutomlCreate) -> None:
+    """Raises ``InvalidRequest``: no column could be learnt from, so every trial would fail."""
+    out = {*seen.counters, *(seen.about.useless() if seen.about is not None else ())} - set(body.keep)
+    features = [name for name in seen.columns if name != body.target]
+    if all(name in out for name in features):
+        raise InvalidRequest(
+            f"data: nothing beside {body.target} tells rows apart: all other columns ({', '.join(features[:10])}) are empty, the same "
+            "everywhere, names, or numbers of the rows. Add one, or keep one that names or numbers rows (`--keep`).",
+            field="data",
+        )
+
+
+def _demand_left(classes: Sequence[tuple[str, int]], fraction: float, what: str) -> None:
+    """Raises ``InvalidRequest``: after the test's part the trials could not learn and validate some class."""
+    left = left_of([count for _, count in classes], fraction)
+    rare = [f"{name} ({count})" for (name, _), count in zip(classes, left, strict=True) if count < _LEAST_LEFT]
+    if rare:
+        raise InvalidRequest(
+            f"test_fraction: with {fraction:g} of the {what} kept for the test, too few are left of {', '.join(rare[:10])}; each "
+            f"class needs {_LEAST_LEFT} besides. Make it smaller, or give these classes more {what}.",
+            field="test_fraction",
+        )
 
 
 def _demand_kept(seen: Seen, body: AutomlCreate) -> None:
@@ -193,6 +233,21 @@ def _demand_kept(seen: Seen, body: AutomlCreate) -> None:
             raise InvalidRequest(f"keep: there is no column {name!r}.{hint}", field="keep")
 
 
+def _classes_of_images(seen: Seen, body: AutomlCreate) -> Target:
+    if body.task == REGRESSION:
+        raise InvalidRequest("task: images are classified; regression is for tables.", field="task")
+    if seen.file:
+        return _image_classes(seen, body)
+    count = sum(c for _, c in seen.classes)
+    if seen.classes and count < LEAST_ROWS:
+        raise InvalidRequest(f"data: there are {count} images; at least {LEAST_ROWS} are needed.", field="data")
+    _demand_classes(seen.classes, "the folders")
+    is_counted = all(images < FILES_COUNTED for _, images in seen.classes)
+    if seen.classes and is_counted and count <= (body.max_rows or _MOST_IMAGES):
+        _demand_left(seen.classes, body.test_fraction, "images")
+    return Target(CLASSIFICATION, "by their folders", sum(c for _, c in seen.classes), seen.classes)
+
+
 def _image_classes(seen: Seen, body: AutomlCreate) -> Target:
     """Of images whose classes a table says."""
     target = look_at(seen.cells, CLASSIFICATION)
@@ -206,6 +261,8 @@ def _image_classes(seen: Seen, body: AutomlCreate) -> Target:
         )
     if seen.is_whole:
         _demand_classes(target.classes, f"the target {body.target}")
+        if target.rows <= (body.max_rows or _MOST_IMAGES):
+            _demand_left(target.classes, body.test_fraction, "images")
     return target
 
 
@@ -295,6 +352,18 @@ def _notes(seen: Seen, target: Target | None, task: str, metric: str, body: Auto
                 f"Column {name} is left out: it numbers the rows, which tells nothing of new ones. Where it means something, "
                 f"keep it (`--keep {name}`)."
             )
+    if seen.about is not None:
+        out = set(seen.counters) - set(body.keep)
+        notes += [
+            LEAK.format(name=name)
+            for name in seen.about.mirrors(is_quantity=task == REGRESSION)
+            if name not in {*out, *seen.about.useless()}
+        ]
+        notes += [
+            f"Column {name} is taken for text: its numbers are written like {example!r}. Without marks between thousands and signs, "
+            "and with a point before the fraction, they would be numbers."
+            for name, example in seen.about.grouped()
+        ]
     if not seen.is_whole and seen.columns:
         notes.append("Only the beginning of the table was looked at; the trials read all of it.")
     return notes
@@ -316,9 +385,15 @@ def _in_own_words(error: InvalidSpec) -> InvalidSpec:
         for job, own in _FIELDS.items():
             if text == job or text.startswith(f"{job}."):
                 return own + text[len(job) :]
-        return text
+        return f"resources.{text}" if text in Resources.model_fields else text
 
-    told: list[dict[str, str | None]] = [{**one, "path": field(one.get("path"))} for one in error.errors]
+    def hint_of(one: Mapping[str, Any]) -> str | None:
+        hint: str | None = one.get("hint")
+        return hint.replace(", or give the template a `max_wait`", "") if hint else hint
+
+    told: list[dict[str, str | None]] = [
+        {**one, "path": field(one.get("path")), "hint": hint_of(one)} for one in error.errors
+    ]
     first = told[0] if told else {"path": field(error.field), "message": error.sentence}
     hint = f" ({first['hint']})" if first.get("hint") else ""
     return InvalidSpec(f"{first['path']}: {first['message']}{hint}.", field=first["path"], errors=told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 from trainmaster.wire.automl import AutomlDetail, AutomlRow, AutomlTest
@@ -12,7 +13,8 @@ from trainmaster.wire.automl import AutomlDetail, AutomlRow, AutomlTest
 from api.studies.views import study_view, winner_view
 from core.db.repositories import studies
 from core.db.repositories.metric_reads import Filter, find_series
-from core.db.tables import Study
+from core.db.tables import Event, Study
+from core.domain.automl.columns import LEAKED
 from core.domain.automl.space import FAMILY
 from core.domain.automl.study import options_of
 from core.domain.errors import NotFound
@@ -20,6 +22,8 @@ from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
 
 _SERIES: Final = 2_000
+_NOTE: Final = "train.note"  # of a job's own program, in its history
+_NOTES: Final = 20
 _TEST: Final = "test_"
 _NO_INTERVAL: Final = (
     "No interval of 95 % is told: the tested rows, drawn again and again, all score the same, or have no score. That does not make "
@@ -38,14 +42,17 @@ def automl_detail(session: Session, row: Study, limit: int) -> AutomlDetail:
     about = _about(row.spec, spec)
     view = study_view(session, row)
     winner = winner_view(session, row)
+    board = _leaderboard(session, row, spec, limit)
+    jobs = [board[0].job if board else None, None if winner is None else winner.job]
     return about.model_copy(
         update={
+            "notes": list(dict.fromkeys([*about.notes, *_leaks(session, [job for job in jobs if job])])),
             "project": view.project,
             "id": row.id,
             "state": view.state,
             "reason": row.reason or row.note,
             "trials": view.trials,
-            "leaderboard": _leaderboard(session, row, spec, limit),
+            "leaderboard": board,
             "winner": winner,
             "test": None if winner is None or winner.job is None else _test(session, winner.job, about),
         }
@@ -103,6 +110,14 @@ def _leaderboard(session: Session, row: Study, spec: StudySpec, limit: int) -> l
             )
         )
     return rows
+
+
+def _leaks(session: Session, job_ids: Sequence[str]) -> list[str]:
+    """What the trials found that nobody could see when the study was created, as in Parquet."""
+    if not job_ids:
+        return []
+    told = select(Event.reason).where(Event.job_id.in_(job_ids), Event.kind == _NOTE, Event.reason.contains(LEAKED))
+    return list(session.scalars(told.order_by(Event.id).limit(_NOTES)))
 
 
 def _figures(session: Session, job_ids: Sequence[str], metric: str) -> dict[str, dict[str, float]]:

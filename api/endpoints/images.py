@@ -6,9 +6,9 @@ from typing import Final
 
 from api.work import Platform
 from core.domain.errors import TrainmasterError
+from core.domain.serving.files import SAVED_MODEL
 from core.storage.volumes import split_location, tree_of
 
-_SAVED_MODEL: Final = "saved_model.pb"
 _TENSORFLOW: Final = "tensorflow"
 
 
@@ -29,12 +29,12 @@ def own_image(platform: Platform, location: str, file: str, framework: str) -> s
 
 def _is_saved_model(platform: Platform, location: str, file: str) -> bool:
     if file:
-        return file == _SAVED_MODEL
+        return file == SAVED_MODEL
     volume, path = split_location(location, field="model")
     known = platform.volumes.find(volume, platform.clock())
     if known is None or known.root is None:
         return False
     try:
-        return not tree_of(known).stat(f"{path}/{_SAVED_MODEL}".lstrip("/")).is_dir
+        return not tree_of(known).stat(f"{path}/{SAVED_MODEL}".lstrip("/")).is_dir
     except TrainmasterError:
         return False

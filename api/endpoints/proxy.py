@@ -106,7 +106,7 @@ class Proxy:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._admission.enter(known.endpoint_id, known.name))
                 stack.enter_context(told.open())
-                answer = await self._try(request, Body(request, limit), known, deployment, stack)
+                answer = await self._try(request, Body(request, limit), access, known, deployment, stack)
                 if answer is None:
                     return Response(status_code=_CLIENT_GONE)
                 target, upstream = answer
@@ -124,7 +124,13 @@ class Proxy:
             raise
 
     async def _try(
-        self, request: Request, body: Body, known: _Known, deployment: str | None, stack: AsyncExitStack
+        self,
+        request: Request,
+        body: Body,
+        access: EndpointAccess,
+        known: _Known,
+        deployment: str | None,
+        stack: AsyncExitStack,
     ) -> tuple[Target, httpx.Response] | None:
         """Who answered, and with what, its body unread; ``stack`` lets both go. ``None``: who asked has gone away.
 
@@ -133,10 +139,15 @@ class Proxy:
             ModelTooSlow, ModelUnreachable, RequestTooSlow, PayloadTooLarge, InvalidRequest
         """
         tried: set[str] = set()
+        is_anew = False
         while len(tried) < _TRIES:
             target = self._balancer.choose(known.targets, deployment=deployment, without=tried)
             if target is None:
-                break
+                if not tried or is_anew:
+                    break
+                # All that were ready a moment ago are gone: others have taken their place, as in an update.
+                known, is_anew = await self._find(access, than=known.read_at), True
+                continue
             tried.add(target.replica_id)
             async with AsyncExitStack() as trial:
                 trial.enter_context(self._balancer.using(target))
@@ -151,9 +162,15 @@ class Proxy:
                 trial.push_async_callback(upstream.aclose)
                 await stack.enter_async_context(trial.pop_all())
                 return target, upstream
-        words = await run_in_threadpool(self._words, known, deployment)
         if tried:
-            words = f"{len(tried)} of its replicas refused the connection; {words}"
+            # What is written of them is older than what was just seen: they stand there as ready.
+            replicas = "a replica that was ready" if len(tried) == 1 else f"{len(tried)} replicas that were ready"
+            raise Unavailable(
+                f"Endpoint {known.name!r}: {replicas} refused the connection, and there is no other to ask now; try again in a "
+                f"moment, or see `trainmaster endpoint show {known.name}`.",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        words = await run_in_threadpool(self._words, known, deployment)
         raise Unavailable(
             f"Endpoint {known.name!r} has no ready replica: {words.rstrip('.')}.", retry_after_s=_RETRY_AFTER_S
         )
@@ -192,20 +209,22 @@ class Proxy:
                 "not known. If asking twice is harmless, try again."
             ) from error
 
-    async def _find(self, access: EndpointAccess) -> _Known:
-        """The endpoint's replicas, a moment old at most. The caller's right to it is proved each time."""
+    async def _find(self, access: EndpointAccess, *, than: datetime | None = None) -> _Known:
+        """The endpoint's replicas, a moment old at most, or newer ``than`` what was read then. The caller's right to it is
+        proved each time.
+        """
         member = next((one for one in access.caller.projects.values() if one.project == access.project), None)
         now = self._platform.clock()
         # Viewers may ask, so to know of the project is right enough.
         key = (member.project_id if member is not None else "", access.ref)
         known = self._known.get(key) if member is not None else None
-        if known is not None and now - known.read_at < TARGETS_TTL:
+        if known is not None and _is_new(known, now, than):
             return known
         lock = self._reading.setdefault(key, asyncio.Lock())
         async with lock:  # one reads for all that wait
             known = self._known.get(key) if member is not None else None
             now = self._platform.clock()
-            if known is not None and now - known.read_at < TARGETS_TTL:
+            if known is not None and _is_new(known, now, than):
                 return known
             try:
                 fresh = await self._platform.run_hot(self._read, access, now)
@@ -235,6 +254,10 @@ class Proxy:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=_IDLE_S)
             self._client = httpx.AsyncClient(limits=limits, trust_env=False, follow_redirects=False)
         return self._client
+
+
+def _is_new(known: _Known, now: datetime, than: datetime | None) -> bool:
+    return now - known.read_at < TARGETS_TTL and (than is None or known.read_at > than)
 
 
 def _about(target: Target) -> dict[str, str]:

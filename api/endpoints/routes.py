@@ -10,6 +10,7 @@ from trainmaster.wire.jobs import JobDetail
 from trainmaster.wire.serving import (
     BatchPredictRequest,
     DeployRequest,
+    EndpointChange,
     EndpointCreate,
     EndpointDetail,
     EndpointView,
@@ -19,17 +20,18 @@ from trainmaster.wire.serving import (
 )
 
 from api.auth import ProjectMember, Reader
-from api.cursors import make_cursor
+from api.cursors import make_cursor, read_cursor
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
 from api.endpoints.proxy import Proxy
-from api.endpoints.views import endpoint_detail, endpoint_views
+from api.endpoints.views import change_view, endpoint_detail, endpoint_views
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.schemas import load_detail
 from api.jobs.service import digest_of, submit
-from api.paging import PageQuery, read_position
+from api.paging import PageParams, PageQuery, read_position
 from api.routing import new_router
 from api.work import PlatformDep
+from core.db.repositories.events import events_of_endpoint
 from core.db.tables import Endpoint, Job
 
 router = new_router("endpoints")
@@ -80,6 +82,17 @@ def create_endpoint(body: EndpointCreate, project: ProjectMember, platform: Plat
 def get_endpoint(endpoint: EndpointViewer, platform: PlatformDep) -> EndpointDetail:
     with platform.read() as work:
         return endpoint_detail(work.session, endpoint.load(work.session)[0])
+
+
+@router.get(f"{_ONE}/history", operation_id="list_endpoint_changes", summary="What was changed, newest first")
+def list_endpoint_changes(endpoint: EndpointViewer, platform: PlatformDep, page: PageParams) -> Page[EndpointChange]:
+    """Deployments, rollbacks and revisions that were given up, replicas that failed, scaling and traffic: when, by whom and why."""
+    with platform.read() as work:
+        row = endpoint.load(work.session)[0]
+        before = None if page.cursor is None else int(read_cursor(page.cursor, (int,))[0])
+        rows = events_of_endpoint(work.session, row.project_id, row.id, before=before, limit=page.limit + 1)
+        cursor = make_cursor(rows[page.limit - 1].id) if len(rows) > page.limit else None
+        return Page(items=[change_view(one) for one in rows[: page.limit]], next_cursor=cursor)
 
 
 @router.delete(_ONE, operation_id="delete_endpoint", summary="Undeploy all and forget the endpoint", status_code=202)

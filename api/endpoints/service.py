@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.serving import (
     BatchPredictRequest,
@@ -18,13 +18,15 @@ from trainmaster.wire.serving import (
 from api.auth import Caller, Member
 from api.endpoints.access import EndpointAccess
 from api.endpoints.images import own_image
+from api.endpoints.model_files import check_model_files
+from api.endpoints.outputs import demand_own_output
 from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
 from api.work import Platform, Work
 from core.bell import TOPIC_ENDPOINT
 from core.db.repositories import serving
 from core.db.repositories.events import append_event
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
-from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, TrainmasterError
+from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound, TrainmasterError
 from core.domain.serving.jobs import batch_job, holder_of, replica_job
 from core.domain.serving.ports import read_port
 from core.domain.serving.states import DeploymentState
@@ -109,7 +111,11 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
         revision=1,
         own_server=own_server() if is_process else None,
     )
-    return Draft(spec, _checked(platform, access.caller, raw))
+    draft = Draft(spec, _checked(platform, access.caller, raw))
+    # Its arguments, and another folder in the environment, may say anything else of the model.
+    if has_own and not body.args and "AIP_STORAGE_URI" not in body.env:
+        _demand_readable(platform, place, body)
+    return draft
 
 
 def deploy(
@@ -159,6 +165,7 @@ def deploy(
     )  # fmt: skip
     work.session.flush()
     if number > 1:
+        _forget_failures(work, found)
         _change(
             work, found, wanted=number, state=DeploymentState.ACTIVE.value, replicas=body.replicas or found.replicas,
             traffic=found.traffic if body.traffic is None else body.traffic,
@@ -201,13 +208,38 @@ def roll_back(work: Work, access: EndpointAccess, name: str, body: RollbackReque
             raise InvalidRequest(f"{name!r} has no revision {body.revision}, but 1 to {newest}.", field="revision")
     if revision.number == row.wanted and row.state == DeploymentState.ACTIVE:
         raise Conflict(f"Revision {revision.number} of {name!r} is the one that is to serve already.")
-    revision.failures, revision.failed_at, revision.verdict = 0, None, ""
+    spec = ServingSpec.model_validate(revision.spec)
+    if spec.version_id is not None:
+        _demand_version(work, spec, revision.number, holder_of(endpoint.name, row.name))
+    _forget_failures(work, row)
+    revision.failures, revision.verdict = 0, ""
     work.session.flush()
     _change(work, row, wanted=revision.number, state=DeploymentState.ACTIVE.value)
     reason = body.reason or f"Back to revision {revision.number}."
     tell(work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number)
     work.ring(TOPIC_ENDPOINT, endpoint.id)
     return endpoint
+
+
+def _demand_version(work: Work, spec: ServingSpec, number: int, holder: str) -> None:
+    """Raises ``Conflict``: the registry's version that a revision serves was deleted."""
+    try:
+        hold(work.session, str(spec.version_id), holder, work.now)
+    except NotFound:
+        raise Conflict(
+            f"Revision {number} cannot serve again: {spec.model_name}, which it serves, was deleted from the registry; "
+            "deploy another version, or name another revision with `revision`.",
+            field="revision",
+        ) from None
+
+
+def _forget_failures(work: Work, row: Deployment) -> None:
+    """Of revisions that were given up before somebody said anew what is to serve: why stays, that it is news does not."""
+    work.session.execute(
+        update(DeploymentRevision)
+        .where(DeploymentRevision.deployment_id == row.id, DeploymentRevision.failed_at.is_not(None))
+        .values(failed_at=None)
+    )
 
 
 def set_traffic(work: Work, access: EndpointAccess, wanted: dict[str, int]) -> Endpoint:
@@ -261,7 +293,11 @@ def delete(work: Work, access: EndpointAccess) -> None:
 
 
 def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchPredictRequest) -> Submission:
-    """Prove, without an open transaction, that the job of a batch prediction can run here for this caller."""
+    """Prove, without an open transaction, that the job of a batch prediction can run here for this caller.
+
+    Raises:
+        Conflict: the output has predictions of another model, or in other shards.
+    """
     model = _find_model(platform, member, body.model)
     instances, instances_file = _folder_of(platform, body.input, field="input")
     is_process = platform.settings.executor == "process"
@@ -274,8 +310,14 @@ def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchP
         instances_file=instances_file,
         image=body.image or own_image(platform, model.location, model.file, body.framework),
         own_server=own_server() if is_process else None,
+        model_name=model.name,
+        model_digest=model.digest,
     )
-    return _checked(platform, caller, raw)
+    submission = _checked(platform, caller, raw)
+    if body.image is None and "AIP_STORAGE_URI" not in body.env:
+        _demand_readable(platform, model, body)
+    demand_own_output(platform, submission.output, body, model.name, model.digest)
+    return submission
 
 
 def tell(work: Work, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
@@ -314,12 +356,13 @@ def _demand_room(others: list[Deployment], own: Deployment | None, traffic: int)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Of a model: volume/path of its folder, and the one file in it that is meant, if it is one."""
+    """Of a model: volume/path of its folder, and the one file in it that is meant, if it is one. ``digest``: of a version's files."""
 
     location: str
     file: str
     name: str
     version_id: str | None = None
+    digest: str = ""
 
 
 def _find_model(platform: Platform, member: Member, model: str) -> _Place:
@@ -334,7 +377,7 @@ def _find_model(platform: Platform, member: Member, model: str) -> _Place:
         return _Place(location, file, model)
     with platform.read() as work:
         found = ready(work.session, member.project_id, name, _version(ref))
-    return _Place(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id)
+    return _Place(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id, found.digest)
 
 
 def _version(ref: str) -> int | str:
@@ -361,6 +404,14 @@ def _folder_of(platform: Platform, location: str, *, field: str) -> tuple[str, s
     return f"{volume}/{folder}" if folder else volume, name
 
 
+def _demand_readable(platform: Platform, place: _Place, body: DeployRequest | BatchPredictRequest) -> None:
+    """Raises ``InvalidRequest``: the platform's own server would refuse these files at once."""
+    label = place.location if place.version_id is None else place.name
+    check_model_files(
+        platform, place.location, place.file, label=label, framework=body.framework, trusts_code=body.trust_code
+    )
+
+
 def _checked(platform: Platform, caller: Caller, raw: dict[str, Any]) -> Submission:
     found: list[Submission] = []
     _named(lambda: found.append(check_submission(platform, caller, canonical(raw))))
@@ -374,7 +425,9 @@ def _named(check: Any) -> None:
     except InvalidSpec as error:
         told: list[dict[str, str | None]] = [{**one, "path": _field(one.get("path"))} for one in error.errors]
         first = told[0] if told else {"path": _field(error.field), "message": error.sentence}
-        raise InvalidSpec(f"{first['path']}: {first['message']}.", field=first["path"], errors=told) from error
+        raise InvalidSpec(
+            f"{first['path']}: {str(first['message']).rstrip('.')}.", field=first["path"], errors=told
+        ) from error
 
 
 def _field(path: str | None) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.serving import (
     DeploymentDetail,
     DeploymentView,
+    EndpointChange,
     EndpointDetail,
     EndpointView,
     RevisionView,
@@ -127,6 +128,14 @@ def _replica(row: AnyRow) -> ServingReplicaView:
     )
 
 
+def change_view(row: AnyRow) -> EndpointChange:
+    data = row.data
+    return EndpointChange(
+        at=row.at, what=row.kind, actor=row.actor, deployment=data.get("deployment"), revision=data.get("revision"),
+        reason=row.reason,
+    )  # fmt: skip
+
+
 def _words(row: AnyRow) -> str:
     """What the planner says of a job that waits is newer than what was written down of it."""
     words = str(row.ServingReplica.words)
@@ -142,8 +151,18 @@ def _deployment(session: Session, row: Deployment, servers: Sequence[AnyRow]) ->
     wanted = next(one for one in revisions if one.number == row.wanted)
     ready = sum(one.ServingReplica.state == ServingState.READY for one in servers)
     state = _state(row, servers)
-    note = next((one.verdict for one in revisions if one.verdict), "")
-    if not note and state not in ("ready", "ended"):
+    note = ""
+    if state == "failed":
+        note = wanted.verdict
+    elif state == "ready":
+        # The newest that was given up, until somebody has another one serve.
+        given_up = [
+            (one.failed_at, one.verdict)
+            for one in serving.revisions_of(session, row.id)
+            if one.verdict and one.failed_at is not None
+        ]
+        note = max(given_up)[1] if given_up else ""
+    elif state != "ended":
         starting = [_words(one) for one in servers if one.ServingReplica.state == ServingState.STARTING]
         if not starting and ready < row.replicas:
             starting = [one.ServingReplica.words for one in serving.ended_replicas(session, row.id, limit=1)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import google_crc32c
+from starlette.datastructures import Headers
 
 from core.domain.errors import InvalidRequest
 
@@ -61,18 +62,18 @@ def told_in_metadata(told: Mapping[str, Any]) -> Told:
     return Told(_read(told.get("crc32c"), "crc32c", 4), _read(told.get("md5Hash"), "md5Hash", 16))
 
 
-def told_in_headers(headers: Mapping[str, str]) -> Told:
-    """Of ``x-goog-hash: crc32c=…,md5=…`` and ``Content-MD5``. Raises ``InvalidRequest`` for what is none.
+def told_in_headers(headers: Headers) -> Told:
+    """Of ``x-goog-hash: crc32c=…,md5=…``, in one line or in several, and ``Content-MD5``. Raises ``InvalidRequest`` for what is none.
 
     https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash
     """
     found: dict[str, str] = {}
-    for part in headers.get("x-goog-hash", "").split(","):
+    for part in ",".join(headers.getlist("x-goog-hash")).split(","):
         name, _, value = part.strip().partition("=")
         if name and name.lower() not in _SIZES:
             raise InvalidRequest(f"x-goog-hash: '{name[:50]}' is not served; crc32c and md5 are.", field="x-goog-hash")
-        if name:
-            found[name.lower()] = value
+        if name and found.setdefault(name.lower(), value) != value:
+            raise InvalidRequest(f"x-goog-hash: {name.lower()} is told twice, and differs.", field="x-goog-hash")
     md5 = headers.get("content-md5")
     if md5 is not None and found.setdefault("md5", md5.strip()) != md5.strip():
         raise InvalidRequest("Content-MD5 and the MD5 of x-goog-hash differ.", field="content-md5")

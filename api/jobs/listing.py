@@ -15,6 +15,7 @@ from api.auth import Caller
 from api.cursors import bad_cursor, make_cursor, read_cursor
 from api.jobs.schemas import job_view
 from api.paging import PageQuery, plain, read_position
+from api.studies.access import StudyAccess
 from api.work import Work
 from core.db.repositories.jobs import NOT_RUN, JobFilter, JobOrder, Position, list_jobs, runs_of
 from core.db.rows import AnyRow
@@ -37,6 +38,12 @@ class JobQuery(PageQuery):
         tuple[Text, ...], Field(max_length=_MANY, description="The name; `digits-*` for all that begin so.")
     ] = ()
     user: Annotated[tuple[Text, ...], Field(max_length=_MANY)] = ()
+    study: Annotated[
+        tuple[Text, ...],
+        Field(
+            max_length=_MANY, description="Ids or names of studies: the jobs of their trials, and their winners' runs."
+        ),
+    ] = ()
     since: Annotated[datetime | None, Field(description="Submitted then or later; without an offset: UTC.")] = None
     until: Annotated[datetime | None, Field(description="Submitted before.")] = None
     search: Annotated[str, Field(max_length=100, description="Part of the name or of a label's value, or an id.")] = ""
@@ -47,10 +54,10 @@ JobQueryParams = Annotated[JobQuery, Query()]
 
 
 def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
-    """One page of the jobs that the caller may see, in the order asked for. Two statements.
+    """One page of the jobs that the caller may see, in the order asked for. Two statements, and one or two for each study that is named.
 
     Raises:
-        NotFound: a project that the caller may not know of.
+        NotFound: a project or a study that the caller may not know of.
         InvalidRequest: a filter or the cursor cannot be read.
     """
     before = None if query.cursor is None else _position(query.cursor, query.sort)
@@ -112,6 +119,7 @@ def _filter(session: Session, caller: Caller, query: JobQuery) -> JobFilter:
         roles=tuple(query.role),
         names=tuple(query.name),
         users=tuple(query.user),
+        study_ids=tuple(StudyAccess(caller, _plain(ref, "study"), "viewer").load(session)[0].id for ref in query.study),
         since=_utc(query.since),
         until=_utc(query.until),
         search=_plain(query.search, "search"),

@@ -37,7 +37,7 @@ def log_metrics(work: Work, run: RunFacts, metrics: Iterable[Metric]) -> None:
         points.values.append(metric.value)
     if not columns:
         return
-    added = add_metrics(work.session, _key(run), columns, now=work.now)
+    added = add_metrics(work.session, _key(run), columns, now=work.now, is_claim=True)
     if added.faults:
         raise InvalidRequest(f"{added.faults[0]}.", field="metrics")
 

@@ -42,6 +42,7 @@ def create(work: Work, access: ProjectAccess, body: wire.ModelCreate, key: str |
     row = Model(
         id=new_id("model"), project_id=project.id, user_id=by.user_id, name=body.name, description=body.description,
         labels=dict(body.labels), created_at=work.now, updated_at=work.now,
+        version_count=models.highest_number(work.session, project.id, body.name),
     )  # fmt: skip
     before = _claim(work, access.caller, key, {"project": access.name, **body.model_dump(mode="json")}, row.id)
     if before is not None:

@@ -11,10 +11,10 @@ from api.auth import AttemptCaller
 from api.ranges import OpenFileResponse
 from api.routing import new_router
 from api.runtime.code import open_code
-from api.runtime.service import take_report
 from api.series.taking import take_batch
 from api.work import Platform, PlatformDep
 from core.domain.ids import AttemptId
+from core.reports.taking import take_report
 
 router = new_router("runtime", "/runtime")
 
@@ -32,7 +32,7 @@ async def report(body: Report, attempt: AttemptCaller, platform: PlatformDep) ->
 
 def _take(body: Report, attempt: AttemptId, platform: Platform) -> ReportAnswer:
     with platform.write() as work:
-        return ReportAnswer(acked=take_report(work, attempt, body))
+        return ReportAnswer(acked=take_report(work.session, attempt, body, now=work.now))
 
 
 @router.post("/metrics", operation_id="add_metrics", summary="Points of many series at once")

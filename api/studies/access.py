@@ -16,6 +16,8 @@ from core.domain.errors import NotFound
 
 # Written once: to put a statement together takes longer than to execute this one.
 _BY_ID: Final = select(Study).where(Study.id == bindparam("ref"), Study.deleted_at.is_(None))
+# Trials may be written meanwhile, which refer to it.
+_LOCKED: Final = _BY_ID.with_for_update(key_share=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +31,21 @@ class StudyAccess:
     ref: str
     role: Role
 
-    def load(self, session: Session) -> tuple[Study, Member]:
-        """The row, and the caller's place in its project. Raises ``NotFound`` or ``Forbidden``."""
+    def load(self, session: Session, *, is_locked: bool = False) -> tuple[Study, Member]:
+        """The row, and the caller's place in its project. Raises ``NotFound`` or ``Forbidden``.
+
+        ``is_locked``: nobody else changes it before this transaction's end.
+        """
         what = f"study {self.ref!r} that you may see; `GET /api/v1/studies` lists yours"
-        study = session.execute(_BY_ID, {"ref": self.ref}).scalar_one_or_none()
+        study = session.execute(_LOCKED if is_locked else _BY_ID, {"ref": self.ref}).scalar_one_or_none()
         if study is None:
             named = select(Study).where(Study.name == self.ref, Study.deleted_at.is_(None))
             if not self.caller.is_admin:
                 named = named.where(Study.project_id.in_(list(self.caller.projects)))
             newest = named.order_by(Study.created_at.desc(), Study.id.desc()).limit(1)
-            study = session.execute(newest).scalar_one_or_none()
+            study = session.execute(
+                newest.with_for_update(key_share=True) if is_locked else newest
+            ).scalar_one_or_none()
         if study is None:
             raise NotFound(f"There is no {what}.")
         return study, self.caller.member_of_id(session, study.project_id, self.role, what=what)

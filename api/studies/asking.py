@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 from anyio import sleep
@@ -21,8 +23,8 @@ from core.db.repositories.idempotency import claim_key, find_key
 from core.db.repositories.studies import change_study, end_trial, hear_of, numbers_of_client, running_count
 from core.db.repositories.submission import KeyClaim
 from core.db.tables import Study, Trial
-from core.domain.errors import Conflict, InvalidRequest, NotFound, StaleWrite
-from core.domain.studies.budget import Spent, outlook
+from core.domain.errors import Conflict, IdempotencyMismatch, InvalidRequest, NotFound, StaleWrite
+from core.domain.studies.budget import Outlook, Spent, outlook
 from core.domain.studies.states import StudyState, TrialState
 
 # Points are drawn ahead; only the first ones of a study, or those after a burst, are waited for.
@@ -30,6 +32,13 @@ _WAIT_S: Final = 8.0
 _LOOK_S: Final = 0.05
 _TRIES: Final = 5
 _NEW: Final = insert(cast("Table", Trial.__table__))
+_WORDS: Final = {
+    StudyState.PAUSED: "is paused",
+    StudyState.STOPPING: "is being stopped",
+    StudyState.SUCCEEDED: "has succeeded",
+    StudyState.FAILED: "has failed",
+    StudyState.CANCELLED: "was cancelled",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,11 @@ class Ask:
     client: str | None = None
     key: str | None = None
 
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Of two asks that share one, the second gets what the first got."""
+        return [(kind, name) for kind, name in (("client", self.client), ("key", self.key)) if name is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -49,6 +63,10 @@ class Given:
     is_new: bool = True
 
 
+# What was given, what is wrong with this one request, or that no point is ready yet.
+Answer = Given | IdempotencyMismatch | None
+
+
 async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
     """Up to ``asked.count`` trials: new ones from the points that were drawn ahead. Waits a while when there is none yet.
 
@@ -56,8 +74,13 @@ async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
         IdempotencyMismatch: the key came before with another request.
     """
     until_s = time.monotonic() + _WAIT_S
+    # Of one token: what one of them may, all may.
+    line = ("suggest", access.ref, access.caller.token_id)
+    give = partial(platform.run_hot, _take, platform, access)
     while True:
-        found = await platform.run_hot(_take, platform, access, asked)
+        found = await platform.together.answer(line, asked, give, names=asked.names)
+        if isinstance(found, IdempotencyMismatch):
+            raise found
         if found is not None:
             return found
         if time.monotonic() > until_s:
@@ -65,75 +88,115 @@ async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
         await sleep(_LOOK_S)
 
 
-def _take(platform: Platform, access: StudyAccess, asked: Ask) -> Given | None:
+def _take(platform: Platform, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
     for _ in range(_TRIES):
         try:
             with platform.write() as work:
-                return take(work, access, asked)
+                return take(work, access, asks)
         except StaleWrite:
-            continue  # somebody else has taken some in the same moment
-    return None
+            continue  # somebody has changed the study in the same moment
+    return [None] * len(asks)
 
 
-def take(work: Work, access: StudyAccess, asked: Ask) -> Given | None:
-    """Give trials in one transaction; ``None``: no point is ready yet. Raises ``StaleWrite``: somebody took some meanwhile."""
-    row, _ = access.load(work.session)
-    spec = _demand_asked(row)
-    claim = _claim(access, row, asked)
-    before = None if claim is None else find_key(work.session, claim)
-    if before is not None:
-        return _again(work, row, [int(number) for number in before.split(",")])
-    if row.state != StudyState.RUNNING:
-        return _none(f"The study is {row.state}. {row.reason}".strip())
-    held: list[int] = []
-    if asked.client is not None:
-        held = list(numbers_of_client(work.session, row.id, asked.client, asked.count))
-        if held:
-            hear_of(work.session, row.id, held, work.now)
-    kept = trial_views(work.session, row.id, limit=len(held), numbers=held) if held else []
-    lacking = asked.count - len(held)
-    # Of those that are over it does not matter here how: whether the study has failed is the control loop's to say.
-    running = running_count(work.session, row.id)
-    counts = {TrialState.RUNNING: running, TrialState.SUCCEEDED: row.trial_count - running}
-    ahead = outlook(spec.budget, Spent(counts, work.now - row.started_at))
-    chosen = row.prepared[: min(lacking, ahead.room)]
-    if not chosen and not kept:
-        if ahead.room:
-            work.ring(TOPIC_STUDY, row.id)
-            return None
-        return _none(ahead.reason or "As many trials as it may have at once are being tried.")
-    numbers = [*held, *range(row.trial_count + 1, row.trial_count + 1 + len(chosen))]
-    if claim is not None:
-        made = ",".join(str(number) for number in numbers)
-        before = claim_key(work.session, claim, made, work.now)
-        if before is not None:  # an equal request was quicker
+def take(work: Work, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
+    """Give trials to each of these in one transaction; ``None``: no point is ready yet.
+
+    They are of one caller, and neither a client nor a key is there twice: what the first of two gets is the second's, too.
+    Whatever else changes the study waits meanwhile: of many who ask at once nobody has to begin anew.
+
+    Raises:
+        StaleWrite: the study has changed all the same.
+    """
+    row, _ = access.load(work.session, is_locked=True)
+    giving = _Giving(work, access, row, _demand_asked(row))
+    answers: list[Answer] = []
+    for asked in asks:
+        try:
+            answers.append(giving.give(asked))
+        except IdempotencyMismatch as wrong:
+            answers.append(wrong)  # the others' requests are as good as ever
+    giving.write()
+    return answers
+
+
+class _Giving:
+    """What one transaction gives to those who ask; ``write`` keeps it."""
+
+    def __init__(self, work: Work, access: StudyAccess, row: Study, spec: StudySpec) -> None:
+        self._work, self._access, self._row, self._spec = work, access, row, spec
+        self._running: int | None = None
+        self._rows: list[dict[str, Any]] = []
+
+    def give(self, asked: Ask) -> Given | None:
+        work, row = self._work, self._row
+        claim = _claim(self._access, row, asked)
+        before = None if claim is None else find_key(work.session, claim)
+        if before is not None:
             return _again(work, row, [int(number) for number in before.split(",")])
-    if not chosen:
-        return Given(Suggestions(trials=kept))
-    work.ring(TOPIC_STUDY, row.id)
-    return Given(Suggestions(trials=[*kept, *_begin(work, row, chosen, asked.client)]))
+        if row.state != StudyState.RUNNING:
+            # A paused one goes on some time.
+            return _none(
+                f"The study {_WORDS[StudyState(row.state)]}. {row.reason}".strip(),
+                is_over=row.state != StudyState.PAUSED,
+            )
+        held: list[int] = []
+        if asked.client is not None:
+            held = list(numbers_of_client(work.session, row.id, asked.client, asked.count))
+            if held:
+                hear_of(work.session, row.id, held, work.now)
+        kept = trial_views(work.session, row.id, limit=len(held), numbers=held) if held else []
+        lacking = asked.count - len(held)
+        ahead = self._ahead()
+        given, made = len(self._rows), row.trial_count + len(self._rows)
+        chosen = row.prepared[given : given + min(lacking, ahead.room)]
+        if not chosen and not kept:
+            if ahead.room:
+                work.ring(TOPIC_STUDY, row.id)
+                return None
+            words = ahead.reason or "As many trials as it may have at once are being tried."
+            return _none(words, is_over=bool(ahead.reason))
+        numbers = [*held, *range(made + 1, made + 1 + len(chosen))]
+        if claim is not None:
+            before = claim_key(work.session, claim, ",".join(str(number) for number in numbers), work.now)
+            if before is not None:  # an equal request was quicker
+                return _again(work, row, [int(number) for number in before.split(",")])
+        return Given(Suggestions(trials=[*kept, *self._begin(chosen, made + 1, asked.client)]))
 
+    def write(self) -> None:
+        """Raises ``StaleWrite``."""
+        given, row, session = len(self._rows), self._row, self._work.session
+        if not given:
+            return
+        change_study(
+            session, row.id, row.generation, self._work.now,
+            trial_count=row.trial_count + given, prepared=row.prepared[given:],
+        )  # fmt: skip
+        session.connection().execute(_NEW, self._rows)
+        self._work.ring(TOPIC_STUDY, row.id)
 
-def _begin(work: Work, row: Study, chosen: list[Any], client: str | None) -> list[TrialView]:
-    first = row.trial_count + 1
-    change_study(
-        work.session, row.id, row.generation, work.now,
-        trial_count=row.trial_count + len(chosen), prepared=row.prepared[len(chosen) :],
-    )  # fmt: skip
-    rows: list[dict[str, Any]] = [
-        {
-            "study_id": row.id, "number": number, "job_id": None, "state": TrialState.RUNNING.value,
-            "parameters": one["parameters"], "memo": one["memo"], "reason": "", "gpu_s": 0.0, "client": client,
-            "created_at": work.now,
-        }
-        for number, one in enumerate(chosen, start=first)
-    ]  # fmt: skip
-    work.session.connection().execute(_NEW, rows)
-    # What was just written need not be read: whoever asks waits for this.
-    return [
-        TrialView(number=number, state="running", parameters=one["parameters"], client=client, created_at=work.now)
-        for number, one in enumerate(chosen, start=first)
-    ]
+    def _ahead(self) -> Outlook:
+        if self._running is None:
+            self._running = running_count(self._work.session, self._row.id)
+        # Of those that are over it does not matter here how: whether the study has failed is the control loop's to say.
+        over = self._row.trial_count - self._running
+        counts = {TrialState.RUNNING: self._running + len(self._rows), TrialState.SUCCEEDED: over}
+        return outlook(self._spec.budget, Spent(counts, self._work.now - self._row.started_at))
+
+    def _begin(self, chosen: Sequence[Any], first: int, client: str | None) -> list[TrialView]:
+        now = self._work.now
+        self._rows += [
+            {
+                "study_id": self._row.id, "number": number, "job_id": None, "state": TrialState.RUNNING.value,
+                "parameters": one["parameters"], "memo": one["memo"], "reason": "", "gpu_s": 0.0, "client": client,
+                "created_at": now,
+            }
+            for number, one in enumerate(chosen, start=first)
+        ]  # fmt: skip
+        # What was just written need not be read: whoever asks waits for this.
+        return [
+            TrialView(number=number, state="running", parameters=one["parameters"], client=client, created_at=now)
+            for number, one in enumerate(chosen, start=first)
+        ]
 
 
 def _claim(access: StudyAccess, row: Study, asked: Ask) -> KeyClaim | None:
@@ -150,8 +213,8 @@ def _again(work: Work, row: Study, numbers: list[int]) -> Given:
     return Given(Suggestions(trials=trials), is_new=False)
 
 
-def _none(reason: str) -> Given:
-    return Given(Suggestions(trials=[], reason=reason))
+def _none(reason: str, *, is_over: bool = False) -> Given:
+    return Given(Suggestions(trials=[], reason=reason, is_over=is_over))
 
 
 def heartbeat(work: Work, access: StudyAccess, number: int) -> TrialView:

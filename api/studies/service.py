@@ -24,7 +24,7 @@ from api.work import Platform, Work
 from core.bell import TOPIC_STUDY
 from core.db.repositories.events import append_event
 from core.db.repositories.idempotency import claim_key, find_key
-from core.db.repositories.studies import change_study, ended_trials, trial_counts
+from core.db.repositories.studies import change_study, ended_trials, gpu_seconds, trial_counts
 from core.db.repositories.submission import KeyClaim
 from core.db.tables import Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound
@@ -228,7 +228,7 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
     Raises:
         IllegalTransition: it is being stopped.
         InvalidRequest: nothing is added, or to what has no limit; too much; or it would end again at once, since too many
-            trials failed.
+            trials failed or another part of the budget is spent.
     """
     row, _ = access.load(work.session)
     added = body.model_dump(exclude_none=True)
@@ -254,7 +254,9 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
     values: dict[str, Any] = {"spec": {**row.spec, "budget": changed.model_dump(mode="json")}, "state": state.value}
     if before.is_terminal:
         # It may have given up for failures whose cause is mended by now.
-        failed = trial_counts(work.session, [row.id])[row.id].get(TrialState.FAILED, 0)
+        counts = trial_counts(work.session, [row.id])[row.id]
+        _demand_left(work, row, changed, sum(counts.values()))
+        failed = counts.get(TrialState.FAILED, 0)
         if changed.failed_trials is not None and failed > changed.failed_trials:
             raise InvalidRequest(
                 f"failed_trials: {failed} trials failed, and the budget allows {changed.failed_trials}: it would end again at"
@@ -270,6 +272,19 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
     tell(work, access.caller, row, "study.extended", words)
     work.ring(TOPIC_STUDY, row.id)
     return row
+
+
+def _demand_left(work: Work, row: Study, budget: Budget, made: int) -> None:
+    """Raises ``InvalidRequest``: another part of the budget is spent, so the study would end again at once."""
+    if budget.trials is not None and made >= budget.trials:
+        raise InvalidRequest(
+            f"trials: all {made} trials are made: it would end again at once; add to trials as well.", field="trials"
+        )
+    if budget.gpu_hours is not None and gpu_seconds(work.session, row.id) >= budget.gpu_hours * 3600:
+        raise InvalidRequest(
+            f"gpu_hours: its {budget.gpu_hours:g} GPU-hours are spent: it would end again at once; add to gpu_hours as well.",
+            field="gpu_hours",
+        )
 
 
 def _whole_budget(budget: Mapping[str, Any]) -> Budget:
@@ -355,9 +370,7 @@ def _points_of(
         raise _refused(field, f"there is no study {ref!r} that you may see") from error
     its = StudySpec.model_validate(other.spec)
     if [metric.name for metric in its.metrics] != names or its.goals != spec.goals:
-        raise _refused(
-            field, f"study {ref!r} is about {', '.join(m.name for m in its.metrics)}, not {', '.join(names)}"
-        )
+        raise _refused(field, f"study {ref!r} is to {_aim(its)}, and this one to {_aim(spec)}")
     sign = spec.metrics[0].sign
     rows: Mapping[int, Any] = {row.number: row for row in ended_trials(session, other.id)}
     ranked = sorted(results(session, other.id, its), key=lambda one: sign * one.values[0])
@@ -373,6 +386,10 @@ def _points_of(
     if whole and not points:
         raise _refused(field, f"no trial of study {ref!r} is a point of this study's space")
     return points
+
+
+def _aim(spec: StudySpec) -> str:
+    return " and ".join(f"{metric.goal.value} {metric.name}" for metric in spec.metrics)
 
 
 def _refused(field: str, sentence: str) -> InvalidSpec:

@@ -8,7 +8,7 @@ from api.auth import Caller
 from api.vertex import jobs, tracking
 from api.vertex.mapping import Order
 from api.vertex.names import Parent
-from api.vertex.pages import web_access_uris
+from api.vertex.pages import has_web_access, web_access_uris
 from api.vertex.proto import Message
 from api.vertex.specs import read_spec
 from api.work import Platform
@@ -53,6 +53,6 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
 
 def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
     shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
-    if JobState(found.job.state) is JobState.RUNNING:
+    if JobState(found.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
         shown["webAccessUris"] = web_access_uris(platform.settings, found.job.id, found.job.spec["roles"])
     return shown

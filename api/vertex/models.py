@@ -133,7 +133,7 @@ def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job
     parent = demand_parent(work.session, job.project_id, upload)
     name = upload.name if parent is None else parent.name
     known = models.find_model(work.session, job.project_id, name)
-    told = told_of(upload, is_first=known is None or known.version_count == 0)
+    told = told_of(upload, is_first=known is None or not models.has_versions(work.session, known.id))
     made = versions.register_from_job(
         work.session,
         work.now,

@@ -9,6 +9,11 @@ from api.vertex.mapping import ROLES
 from core.settings import Settings
 
 
+def has_web_access(spec: Mapping[str, Any]) -> bool:
+    """``spec``: a CustomJobSpec as its client sent it, in either spelling."""
+    return bool(spec.get("enableWebAccess") or spec.get("enable_web_access"))
+
+
 def web_access_uris(settings: Settings, job_id: str, roles: Mapping[str, Any]) -> dict[str, str]:
     """The job's page for each replica of each pool. ``roles``: of the job's spec."""
     page = f"{settings.api_url.rstrip('/')}/jobs/{job_id}"

@@ -127,7 +127,7 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
     tracked = {name: told.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
     # There it is needed to write to either; here the job's own token does.
     told.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
-    told.flag("enableWebAccess")  # every job has a page, and webAccessUris its address, with it and without it
+    told.flag("enableWebAccess")  # whether `webAccessUris` are told; every job has its page
     told.flag("enableDashboardAccess")
     pools = tuple(_pool(Message(item, at)) for at, item in told.items("workerPoolSpecs"))
     while pools and pools[-1] is None:

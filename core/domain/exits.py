@@ -107,8 +107,20 @@ def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, co
     return _Rule(re.compile(pattern), kind, hint, hopeless, consequence)
 
 
+_NO_SCRIPT: Final = "the script is not in the job's folder; submit from the folder that holds it, and see that no ignore file leaves it out"
+# A replica that serves comes without a folder of code.
+_NO_SERVER: Final = (
+    "the server's file is not there; put it into the model's folder and deploy with the command "
+    "`python $AIP_STORAGE_URI/FILE`, or name its whole path"
+)
 # Read from top to bottom; the first that is found counts. The line that matched is quoted before the hint.
 _RULES: Final = (
+    _rule(
+        r"^batch prediction: ",  # trainmaster_serving's own words; what it quotes may be anything
+        ExitKind.USER_ERROR,
+        "the next attempt would end the same way",
+        hopeless=True,
+    ),
     _rule(
         faults.OF_MACHINES,
         ExitKind.HARDWARE,
@@ -205,7 +217,7 @@ _RULES: Final = (
     _rule(
         r"can't open file '?(?P<file>[^':]+)'?: \[Errno 2\]",
         ExitKind.USER_ERROR,
-        "the script is not in the job's folder; submit from the folder that holds it, and see that no ignore file leaves it out",
+        _NO_SCRIPT,
         hopeless=True,
     ),
     _rule(
@@ -340,6 +352,11 @@ def classify(facts: ExitFacts) -> Verdict:
     return _from_log(facts)
 
 
+def told_of_server(verdict: Verdict) -> Verdict:
+    """``verdict`` in the words for a replica that serves a model."""
+    return replace(verdict, sentence=verdict.sentence.replace(_NO_SCRIPT, _NO_SERVER))
+
+
 def _fault_of(facts: ExitFacts) -> Fault | None:
     """What the machine did, as far as the cause tells. What runs short there, or who is stopped, is no fault of its."""
     if not facts.blames_node:
@@ -390,11 +407,13 @@ def _from_log(facts: ExitFacts) -> Verdict:
     if exception is not None:
         sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."
         return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
-    last = f"; its last line was: {_quote(lines[-1])}" if lines else "; it wrote nothing to its log"
+    # What spans several lines may end in a bracket of its own: gRPC's errors do.
+    telling = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
+    last = f"; its last line was: {_quote(telling.strip())}" if lines else "; it wrote nothing to its log"
     sentence = f"{facts.who} {ending}{last}"
     if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may have a stop of its own
         sentence += "."
-    return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, lines[-1] if lines else ""))
+    return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
 
 
 def is_worth_a_restart(verdict: Verdict, previous_signature: str | None, *, has_progressed: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.inspection.landing import landed_at
-from core.storage.registry import PlannedFile, format_of, plan_files
+from core.storage.registry import PlannedFile, format_of_files, plan_files
 from core.storage.tree import Tree, split_path
 
 # Where training scripts leave their model: AIP_MODEL_DIR, below the output.
@@ -68,7 +68,7 @@ class Source:
 
 
 def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int | None, limit_bytes: int) -> Source:
-    """The files that are asked for. Nothing of them is read.
+    """The files that are asked for. Nothing of them is read but the end of a file of torch, for what it is.
 
     Args:
         told: the checkpoints that the job told of as complete.
@@ -93,13 +93,13 @@ def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int
         raise NotFound(
             f"{error.sentence.removesuffix('.')} in the job's output{_there(output)}", field="path"
         ) from error
-    return Source(path, format_of(file.path for file in files), None, files)
+    return Source(path, format_of_files(output, files), None, files)
 
 
 def find_below(base: Tree, path: str, *, limit_bytes: int) -> Source:
-    """The files of an upload. Nothing of them is read. Raises as ``plan_files``."""
+    """The same of an upload. Raises as ``plan_files``."""
     files = plan_files(base, (path or ".",), limit_bytes=limit_bytes)
-    return Source(path, format_of(file.path for file in files), None, files)
+    return Source(path, format_of_files(base, files), None, files)
 
 
 def _default(output: Tree, trial: int | None) -> str:

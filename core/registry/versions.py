@@ -272,8 +272,9 @@ def make_model(session: Session, now: datetime, project_id: str, name: str, by: 
         if locked is not None:
             return locked
         row = Model(
-            id=new_id("model"), project_id=project_id, user_id=by.user_id, name=name, created_at=now, updated_at=now
-        )
+            id=new_id("model"), project_id=project_id, user_id=by.user_id, name=name, created_at=now, updated_at=now,
+            version_count=models.highest_number(session, project_id, name),
+        )  # fmt: skip
         try:
             with session.begin_nested():
                 session.add(row)

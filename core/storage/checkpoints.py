@@ -57,6 +57,11 @@ def newest_complete(
     return None if found is None else _with_size(root, found)
 
 
+def is_checkpoint_name(path: str) -> bool:
+    """Whether a file of this name is nothing else."""
+    return os.path.splitext(path)[1] in _SUFFIXES  # noqa: PTH122 (no Path per file)
+
+
 def step_in(name: str) -> int | None:
     """The step that a file name tells: the number after "step", else after "epoch", else the last one."""
     stem = name
@@ -98,7 +103,7 @@ def _judge(folder: int, entry: os.DirEntry[str]) -> FoundCheckpoint | None:
             if not stat.S_ISREG(status.st_mode):
                 return None
             is_dir = True
-        elif stat.S_ISREG(status.st_mode) and status.st_size and os.path.splitext(entry.name)[1] in _SUFFIXES:  # noqa: PTH122 (no Path per file)
+        elif stat.S_ISREG(status.st_mode) and status.st_size and is_checkpoint_name(entry.name):
             size, is_dir = status.st_size, False
         else:
             return None

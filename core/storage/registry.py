@@ -341,6 +341,7 @@ _BY_NAME: Final = {
     "model.onnx": "onnx",
 }
 _BY_SUFFIX: Final = {
+    ".skops": "skops",
     ".joblib": "sklearn",
     ".pkl": "sklearn",
     ".pickle": "sklearn",
@@ -349,13 +350,36 @@ _BY_SUFFIX: Final = {
     ".h5": "keras",
     ".ubj": "xgboost",
     ".bst": "xgboost",
+    ".xgb": "xgboost",
     ".onnx": "onnx",
     ".mar": "torchserve",
+    ".pt2": "torch.export",
+    ".ts": "torchscript",
     ".pt": "torch",
     ".pth": "torch",
     ".ckpt": "torch",
     ".npz": "numpy",
 }
+
+
+# Every TorchScript archive has this entry, and nothing that torch.save writes. Names of entries stand at a zip file's end.
+_OF_PROGRAMS: Final = b"/constants.pkl"
+_TAIL: Final = 2**20  # bytes; a program of ten thousand tensors has its names in fewer
+
+
+def format_of_files(tree: Tree, files: Collection[PlannedFile]) -> str:
+    """What the names tell, and of torch's files, which have the same for both, the content: a program or saved values."""
+    found = format_of(file.path for file in files)
+    if found != "torch":
+        return found
+    ends = tuple(suffix for suffix, form in _BY_SUFFIX.items() if form == "torch")
+    first = next(file for file in files if "/" not in file.path and file.path.endswith(ends))
+    try:
+        with os.fdopen(tree.open_file(first.source), "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL))
+            return "torchscript" if _OF_PROGRAMS in stream.read(_TAIL) else found
+    except (TrainmasterError, OSError):
+        return found  # who copies it says what is wrong with it
 
 
 def format_of(paths: Iterable[str]) -> str:

@@ -45,8 +45,8 @@ _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 WORLD_FILE: Final = "world.json"  # trainmaster_runtime.worlds.FILE
 _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
 _LOCK_S: Final = 10.0
-_END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s, to send its last reports
-_LAST_CALL_S: Final = 60.0  # and for so much longer while the API, which may just be starting, does not take them
+_END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s where the API takes nothing, and keeps its reports
+_LAST_CALL_S: Final = 60.0  # and for some 10 s while the API takes them, or they are still being read
 _RETRY_S: Final = 2.0  # nothing tells that it has sent them
 _LOOK_S: Final = 0.02
 _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
@@ -188,7 +188,7 @@ class ProcessExecutor:
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Raises :class:`ExecutorTryAgain` when a process does not die within ten seconds (it waits in the kernel), or
-        has reports of a job that has ended which the API does not take yet: for a minute, then they are given up.
+        still sends the last reports of a job that has ended: for a minute at most.
         """
         # First the tombstone: a creator that comes from here on finds it and gives up.
         (self._removed / attempt_id).touch()

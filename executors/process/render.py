@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.order_file import order_fields
-
-# An outage may last a weekend. A runtime that waits for its end holds memory alone: its own few megabytes or, forked
-# from a preloaded Python that has gone, all that this one had imported.
-_REPORTS_STAY_S: Final = 7 * 86_400.0
 
 
 def state_name(key: ReplicaKey) -> str:
@@ -57,7 +53,6 @@ def render(
     return {
         **order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes),
         "api_file": api_file,
-        "reports_stay_s": _REPORTS_STAY_S,
         "use_cgroups": use_cgroups,
         "boot_id": boot_id,
         "tombstone": tombstone,

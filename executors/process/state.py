@@ -102,8 +102,18 @@ def read_replica(folder: ReplicaFolder) -> Observation | None:
         detail = str(status.get("detail") or ("" if phase is Phase.RUNNING else "Preparing."))
         return Observation(folder.key, phase, started, None, detail, {**facts, "runtime_pid": runtime.pid})
     sweep.sweep_once(folder.path, mark_of(folder.key), runtime.groups)
-    detail = "The machine was restarted." if runtime.boot_id != procfs.boot_id() else "Its processes are gone."
-    return Observation(folder.key, Phase.LOST, started, None, detail, facts)
+    return Observation(folder.key, Phase.LOST, started, None, _loss(folder.key, runtime), facts)
+
+
+def _loss(key: ReplicaKey, runtime: RuntimeProcess) -> str:
+    """Why a runtime left no record of its replica's end: for a person who sees nothing else of it."""
+    who = f"{key.role}-{key.index}"
+    if runtime.boot_id != procfs.boot_id():
+        return f"The machine of {who} was restarted."
+    return (
+        f"The runtime of {who} is gone and left no exit code: something outside the platform killed it"
+        " (kill -9, or the machine ran short of memory), or its container was restarted."
+    )
 
 
 def _exit(data: Mapping[str, Any], folder: ReplicaFolder) -> ReplicaExit:

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from core.domain.exits import ExitCause, ExitFacts, ExitKind, Verdict, classify, is_worth_a_restart, root_cause
+from trainmaster.spec import Contract
+
+from core.domain.exits import (
+    ExitCause,
+    ExitFacts,
+    ExitKind,
+    Verdict,
+    classify,
+    is_worth_a_restart,
+    root_cause,
+    told_of_server,
+)
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, ReplicaState, Wanted
 from scheduler.control.backoff import restart_delay
@@ -90,6 +101,8 @@ def outcome(sight: Sight, members: tuple[Member, ...], stop: Stop | None, now: d
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])
             verdict = classify(culprit) if culprit else Verdict(ExitKind.PLATFORM, stop.sentence, "unknown")
+            if sight.job.spec.contract is Contract.SERVING:
+                verdict = told_of_server(verdict)
             return _failure(
                 sight,
                 verdict,

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Final
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, func, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.pace import told_progress
+from core.domain.serving.jobs import ENDPOINT_LABEL
 from core.domain.states import AttemptState, JobState
 from scheduler.planning.durations import Durations, Past, Traits, capped, of_progress
 from scheduler.planning.model import Estimate
@@ -27,6 +28,12 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
 # Below this a job that failed never came to its work, and tells nothing of how long that lasts.
 _LEAST_S: Final = 1.0
+# A replica of an endpoint runs until it is not wanted any more: how long earlier ones ran tells nothing, of it or of other jobs.
+_IS_ENDLESS: Final = and_(
+    func.coalesce(Job.spec["contract"].as_string(), "") == "serving",
+    Job.spec["labels"][ENDPOINT_LABEL].as_string().is_not(None),
+)
+IS_ENDLESS: Final = _IS_ENDLESS.label("is_endless")
 # What lasts for thirty years and more has no end that anybody waits for.
 OUT_OF_SIGHT_S: Final = 1e9
 
@@ -85,6 +92,7 @@ class Estimates:
             .where(
                 Job.state.in_(_ENDED),
                 Job.run_s >= _LEAST_S,
+                not_(_IS_ENDLESS),
                 or_(Job.finished_at > at, and_(Job.finished_at == at, Job.id > job_id)),
             )
             .order_by(Job.finished_at.desc(), Job.id.desc())

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 
+from core.storage.kept_reports import Start
+from core.storage.tree import Tree
 from executors.base import Observation, ReplicaKey
 
 # What the executor shows of an attempt, comparable: a change is worth a look.
@@ -45,6 +47,10 @@ class Memory:
     told: dict[tuple[str, int], datetime] = field(default_factory=dict)  # replica and world -> when it was told
     left: dict[ReplicaKey, datetime] = field(default_factory=dict)  # when it was ended, the gang going on without
     joining: dict[tuple[str, int], datetime] = field(default_factory=dict)  # by id and generation -> since when
+    has_taken_kept: bool = False  # the reports that were kept
+    kept_in: Tree | None = None  # the output, where there were any,
+    kept: tuple[Start, ...] = ()  # and whose
+    volume_away_since: datetime | None = None  # the output's, as the end was to be written
 
 
 def fingerprint(seen: Sequence[Observation]) -> Fingerprint:

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from core.db.tables import Attempt, Checkpoint, Job, Volume
-from core.domain.errors import TrainmasterError
+from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage import checkpoints
 from core.storage.outputs import OUTPUT_MOUNT
+from core.storage.resuming import Resumable, Told, resumable
 from core.storage.tree import Tree
 from core.storage.volumes import make_place, tree_of
 from scheduler.control.facts import JobFacts
@@ -27,19 +28,11 @@ _CLOCK_SLACK: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A checkpoint that the job told of. ``path`` is relative to the output."""
-
-    path: str
-    step: int | None
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class ResumeSources:
     """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``since``: what was complete
     before is another job's. ``chosen``: the checkpoint that a user wants the job to go on from, and when the first attempt
-    after that began. ``others``: paths in the same output that another job was the last to tell of.
+    after that began. ``others``: paths in the same output that another job was the last to tell of. ``parent``: of a trial
+    that goes on from another one's checkpoint, that one's.
     """
 
     told: tuple[Told, ...]
@@ -48,6 +41,7 @@ class ResumeSources:
     since: datetime
     chosen: Told | None = None
     others: frozenset[str] = frozenset()
+    parent: Resumable | None = None
 
     @property
     def output(self) -> Tree | None:
@@ -69,7 +63,13 @@ def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSourc
     names = {job.output_volume for job in jobs}
     found = {row.name: row for row in session.scalars(select(Volume).where(Volume.name.in_(names)))}
     volumes = {name: tree_of(row) for name, row in found.items() if row.root is not None}
-    return [ResumeSources((), volumes.get(job.output_volume), job.output_path, job.created_at) for job in jobs]
+    parents = _parents(session, jobs)
+    return [
+        ResumeSources(
+            (), volumes.get(job.output_volume), job.output_path, job.created_at, parent=parents.get(job.id)
+        )
+        for job in jobs
+    ]  # fmt: skip
 
 
 def load_sources(session: Session, job: JobFacts) -> ResumeSources:
@@ -95,7 +95,18 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         _own_since(session, job),
         None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
         frozenset(others) - {told.path for told in own},
+        _parents(session, [job]).get(job.id),
     )
+
+
+def _parents(session: Session, jobs: Sequence[JobFacts]) -> dict[str, Resumable]:
+    """Of trials that go on from others, those others, by the trial's job."""
+    heirs = [job.id for job in jobs if job.trial is not None and job.resume_from is not None]
+    if not heirs:
+        return {}
+    heir, parent = aliased(Job), aliased(Job)
+    query = select(heir.id, parent).join(parent, parent.id == heir.cloned_from).where(heir.id.in_(heirs))
+    return {row[0]: resumable(session, row[1]) for row in session.execute(query.where(parent.deleted_at.is_(None)))}
 
 
 def _told_by_others(session: Session, job: JobFacts) -> dict[str, datetime]:
@@ -152,7 +163,20 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
         return f"{OUTPUT_MOUNT}/{found.path}"
     if chosen is not None:
         return f"{OUTPUT_MOUNT}/{chosen.path}"
-    return job.resume_from
+    return given_path(job, sources)
+
+
+def given_path(job: JobFacts, sources: ResumeSources) -> str | None:
+    """What a clone was given to go on from. Where a trial's parent, which may run still, has made room for newer ones since,
+    the nearest of those that are there now: at the parent's end nothing would be left to train. Blocks on the file system.
+    """
+    given, parent = job.resume_from, sources.parent
+    if given is None or parent is None or parent.has(given):
+        return given
+    try:
+        return parent.instead_of(given)
+    except InvalidRequest:
+        return given  # the trial fails by it, and says so
 
 
 def _rank(step: int | None, at: datetime) -> tuple[bool, int, datetime]:

@@ -29,12 +29,14 @@ from scheduler.control.context import Control
 from scheduler.control.create import batch_size, create_batch
 from scheduler.control.decide import START_PATIENCE, decide
 from scheduler.control.decision import Decision
+from scheduler.control.ending import End
 from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
+from scheduler.control.kept import drop_kept, take_kept
 from scheduler.control.leftovers import forget_leftovers, leftovers
 from scheduler.control.look import Look, Memory, Verdict, fingerprint
 from scheduler.control.orders import OrderBook, check_places
-from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
+from scheduler.control.resume import ResumeSources, find_resume_path, given_path, load_sources
 from scheduler.control.rows import AttemptRows
 from scheduler.control.steps import Gather, Gathered, Prepare, Read, Renew, Steps, Write, WriteAlone
 from scheduler.control.waits import STARTS_WITHIN, tell_wait, waits_for
@@ -114,7 +116,7 @@ class Round:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError as error:
             raise ExecutorRefused(f"output: {error.sentence}") from error
-        return find_resume_path(job, sources) if self.rows.attempt.number > 1 else job.resume_from
+        return find_resume_path(job, sources) if self.rows.attempt.number > 1 else given_path(job, sources)
 
     # What was decided
 
@@ -178,8 +180,8 @@ class Round:
             if decision.end is not None:
                 return Look(Verdict.AGAIN)  # the end is written on fresh rows: recording may have moved the job
         if decision.end is not None:
-            yield from self._end(decision)
-            return Look(Verdict.GONE)
+            is_over = yield from self._end(decision.end)
+            return Look(Verdict.GONE if is_over else Verdict.AGAIN)
         yield from self._tell_wait(decision, seen)
         asks = Asks(self.control, self.rows, self.memory)
         asks.stop(decision.stops)
@@ -228,25 +230,28 @@ class Round:
             or any(m.state is ReplicaState.STARTING for m in self.rows.members)
         )
 
-    def _end(self, decision: Decision) -> Steps[None]:
-        if decision.end is None:
-            return
+    def _end(self, end: End) -> Steps[bool]:
+        """Write the end; false where it has to be decided anew, for replicas had told more than was known."""
         executor = self.control.executor
         executor.remove(self.rows.attempt.id)
+        if (yield from take_kept(self.control, self.rows, self.memory)):
+            return False
         left = leftovers(executor, self.rows.attempt.id)
         writer = self._writer()
-        rings = writer.end(decision.end, left)
+        rings = writer.end(end, left)
         yield Write(writer.writes)
         forget_leftovers(executor, self.rows.attempt.id)
+        drop_kept(self.rows, self.memory)
         log.info(
             "attempt.ended",
             attempt=self.rows.attempt.id,
             job=self.rows.job.id,
-            outcome=decision.end.event.value,
-            kind=decision.end.kind.value,
+            outcome=end.event.value,
+            kind=end.kind.value,
         )
         for topic, key in rings:
             self.control.bell.ring(topic, key)
+        return True
 
     def _new_world(self, change: WorldChange) -> Steps[Layout]:
         """Addresses for the next world: all of them fresh, for whoever died may still be remembered at the old ones."""

@@ -17,7 +17,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Gang
 from core.domain.states import AttemptState, JobState, Wanted
 from scheduler.control.decide import DEADLINE_SLACK, KILL_SLACK
-from scheduler.control.estimates import OUT_OF_SIGHT_S, Estimates
+from scheduler.control.estimates import IS_ENDLESS, OUT_OF_SIGHT_S, Estimates
 from scheduler.control.facts import Stop
 from scheduler.control.fleet import Holder
 from scheduler.planning.durations import Traits
@@ -53,7 +53,7 @@ def running_rows(session: Session) -> Sequence[Any]:
             Job.spec["preemptible"].as_boolean().label("preemptible"),
             Project.name.label("project"), User.name.label("user"),
             Attempt.id.label("attempt_id"), Attempt.state.label("attempt_state"), Attempt.started_at,
-            Attempt.stop, Attempt.decided_at, STOP_GRACE_S,
+            Attempt.stop, Attempt.decided_at, STOP_GRACE_S, IS_ENDLESS,
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
@@ -112,12 +112,15 @@ def _view(
         started_at=row.started_at,
         attained_gpu_s=row.attained_gpu_s + ran_s * gpus,
         lost_gpu_s=_since(since, now) * gpus,
-        estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, limit_s, now),
+        estimate=None
+        if row.is_endless
+        else estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, limit_s, now),
         is_preemptible=row.preemptible is not False,
         is_stopping=is_stopping,
         stopping_for=None if for_job is None else JobId(for_job),
         indices=tuple(one.index for one in holders),
         earlier_s=row.run_s,
+        is_endless=row.is_endless,
     )
 
 

@@ -19,7 +19,7 @@ from core.domain.resources import Gang
 from core.domain.states import JobState, Wanted
 from core.domain.usage import Held
 from scheduler.control.accounts import changed_usage, load_rules, rules_fingerprint
-from scheduler.control.estimates import Estimates, of_stopped
+from scheduler.control.estimates import IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
 from scheduler.control.quarantine import failures_seen, next_change
@@ -77,7 +77,7 @@ class Loaded:
 class _Waiting:
     """A waiting job as it was read; ``version``: of the estimates that it was told with.
 
-    ``own``: it told how long it still had to run when its last attempt ended, and so nothing has to be learnt.
+    ``own``: nothing has to be learnt: it told how long it still had to run when its last attempt ended, or has no end.
     """
 
     generation: int
@@ -238,7 +238,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since, STOP_GRACE_S,
+            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since, STOP_GRACE_S, IS_ENDLESS,
             Job.project_id, Job.user_id,
             Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
         )
@@ -258,7 +258,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
         queued = QueuedGang(
             JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, limit_s,
             attained_gpu_s=r.attained_gpu_s,
-            estimate=own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
+            estimate=None if r.is_endless else own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
             waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
@@ -268,7 +268,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
         preempted = "" if r.preempted is None else str(r.preempted["sentence"])
         key = user_key(r.shape, r.project_id, r.user_id)
         cache.jobs[JobId(r.id)] = _Waiting(
-            r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.id in own
+            r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.is_endless or r.id in own
         )
 
 

@@ -95,7 +95,7 @@ class RunningGang:
     resources are expected back at ``expected_end``; ``stopping_for``: for which job. ``queued_at``: as of the job when it
     waited. ``indices``: of each replica inside its role, in the order of ``nodes``; empty: 0, 1, 2 … in each role.
     ``is_part``: replicas that leave an elastic gang, which runs on: resources, and no job of their own. ``earlier_s``: seconds
-    that its earlier attempts ran, without the present one.
+    that its earlier attempts ran, without the present one. ``is_endless``: it serves until it is not wanted any more.
     """
 
     job_id: JobId
@@ -118,6 +118,7 @@ class RunningGang:
     indices: tuple[int, ...] = ()
     is_part: bool = False
     earlier_s: float = 0.0
+    is_endless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

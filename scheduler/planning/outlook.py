@@ -253,6 +253,8 @@ def said_of_endless(endless: Sequence[RunningGang]) -> str:
     names = words.jobs([view.name for view in views])
     on = words.some_of(sorted({node for view in views[:2] for _, node in view.nodes}))
     one = len(views) == 1
+    if all(view.is_endless for view in views):
+        return f"{names} on {on} {'serves an endpoint and has' if one else 'serve endpoints and have'} no end of {'its' if one else 'their'} own"
     return (
         f"{names} on {on} {'states' if one else 'state'} no max_run_time, and no job like {'it' if one else 'them'} "
         "has ended yet; a max_run_time there, or progress that is reported as a step of how many, would tell"

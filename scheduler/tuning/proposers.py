@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from multiprocessing import get_context
 from typing import Final
 
@@ -20,16 +22,52 @@ _log = logging.getLogger(__name__)
 _WITHIN_S: Final = 120.0
 _NICE: Final = 5
 _SMALL_GRID: Final = 5_000
+# What draws of these algorithms import when the first one comes.
+_LOADED: Final[Mapping[Algorithm, tuple[str, ...]]] = {
+    Algorithm.TPE: ("scheduler.tuning.engine",),
+    Algorithm.CMA_ES: ("scheduler.tuning.engine",),
+    Algorithm.GP: ("scheduler.tuning.engine", "scheduler.tuning.improvement"),
+    Algorithm.AUTO: ("scheduler.tuning.turns",),
+}
+_IN_A_PROCESS: Final = (Algorithm.GP, Algorithm.AUTO)
 # Key of a proposal's memo: the algorithm that could not draw it.
 INSTEAD_OF: Final = "instead_of"
 
 
 class Proposers:
-    """Answers questions; safe for threads. Close it."""
+    """Answers questions; safe for threads. Close it.
 
-    def __init__(self) -> None:
+    ``loads_ahead``: :meth:`expect` does something. A process that draws no point for long would load much for nothing.
+    """
+
+    def __init__(self, *, loads_ahead: bool = False) -> None:
+        self._loads_ahead = loads_ahead
+        self._expected: set[Algorithm] = set()
         self._pool: ProcessPoolExecutor | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
+
+    def expect(self, algorithm: Algorithm) -> None:
+        """Its points will be drawn later: load what that takes meanwhile, while nobody waits for it. Returns at once.
+
+        A study begins with points that fill the space, and its first trials run for a while. To load Optuna when the first of
+        them ends would leave a machine idle for longer than all else that happens between two trials.
+        """
+        with self._lock:
+            if self._is_closed or not self._loads_ahead or algorithm in self._expected or algorithm not in _LOADED:
+                return
+            self._expected.add(algorithm)
+        # What is loaded for later holds up no exit.
+        threading.Thread(target=self._load, args=(algorithm,), name="tuning-load", daemon=True).start()
+
+    def _load(self, algorithm: Algorithm) -> None:
+        try:
+            if algorithm in _IN_A_PROCESS:
+                self._in_a_process().submit(_load, algorithm).result(_WITHIN_S)
+            else:
+                _load(algorithm)
+        except Exception:  # noqa: BLE001 (the draw itself meets the same, and has an answer to it)
+            _log.debug("%s could not be loaded ahead", algorithm.value, exc_info=True)
 
     def __call__(self, question: Question) -> list[Proposal]:
         """The same as :func:`propose`. Blocks while it is computed.
@@ -45,13 +83,19 @@ class Proposers:
                 return propose(question)
             return self._in_a_process().submit(propose, question).result(_WITHIN_S)
         except (BrokenExecutor, TimeoutError):
-            self.close()
+            self._end_process()
             return _instead(question)
         except Exception:  # noqa: BLE001 (Optuna, torch and scipy raise what they like; a study must go on)
             _log.warning("%s found no point; others are taken", question.algorithm.value, exc_info=True)
             return _instead(question)
 
     def close(self) -> None:
+        """From now on no process is begun: what would need one gets the points that :meth:`__call__` has instead."""
+        with self._lock:
+            self._is_closed = True
+        self._end_process()
+
+    def _end_process(self) -> None:
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
@@ -59,9 +103,16 @@ class Proposers:
 
     def _in_a_process(self) -> ProcessPoolExecutor:
         with self._lock:
+            if self._is_closed:
+                raise BrokenExecutor("closed")
             if self._pool is None:
                 self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
             return self._pool
+
+
+def _load(algorithm: Algorithm) -> None:
+    for name in _LOADED[algorithm]:
+        import_module(name)
 
 
 def is_quick(question: Question) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from pathlib import Path
@@ -54,6 +55,42 @@ def test_the_best_model_for_a_table_is_tested_registered_and_answers_raw_rows(pl
     rows = [{"city": "Rome", "age": 30}, {"city": "Paris", "age": None}]
     assert platform.client.predict("shop", rows) == ["no", "yes"]
     platform.client.delete_endpoint("shop")
+
+
+def draw_images(folder: Path) -> None:
+    """Bright above, or bright below."""
+    image = pytest.importorskip("PIL.Image")
+    chance = random.Random(5)
+    for name, bright in (("above", range(8)), ("below", range(8, 16))):
+        (folder / name).mkdir(parents=True)
+        for place in range(16):
+            drawn = image.new("L", (16, 16))
+            drawn.putdata(
+                [chance.randint(0, 60) + (150 if row in bright else 0) for row in range(16) for _ in range(16)]
+            )
+            drawn.save(folder / name / f"{place}.png")
+
+
+def test_the_best_model_for_a_folder_of_images_is_tested_registered_and_answers_files(platform: Any) -> None:
+    folder = platform.home / "data" / "photos"
+    draw_images(folder)
+    made = platform.cli(
+        "automl", "--data", "data/photos", "--target", "label", "--kind", "images", "--trials", "2", "--parallel", "2",
+        "--budget", "10m", "--family", "baseline", "--family", "cnn", "--image-size", "16", "--cpu", "500m", "--name", "photos",
+        "--watch", "--json", timeout=500,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout + made.stderr
+    found = json.loads(made.stdout.splitlines()[-1])
+    assert (found["state"], found["task"], found["winner"]["version_state"]) == ("succeeded", "classification", "ready")
+    assert {row["family"] for row in found["leaderboard"]} == {"baseline", "cnn"}
+    assert (found["leaderboard"][0]["family"], found["test"]["rows"]) == ("cnn", 6)
+    platform.client.create_endpoint("photos")
+    deployed = platform.cli("endpoint", "deploy", "photos", "photos@1", "--cpu", "500m", "--wait", timeout=300)
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    files = [base64.b64encode((folder / name / "0.png").read_bytes()).decode() for name in ("above", "below")]
+    answers = platform.client.predict("photos", [{"b64": file} for file in files])
+    assert [one["label"] for one in answers] == ["above", "below"]
+    platform.client.delete_endpoint("photos")
 
 
 def test_a_wrong_target_is_refused_before_anything_is_tried(platform: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import elastic_steps
+from tests.e2e import elastic_steps, outage_story
 from tests.e2e.stories import story_of
 
 ROOT = Path(__file__).parents[2]
@@ -234,3 +234,25 @@ def test_an_elastic_gang_goes_on_without_a_container_that_was_killed_and_takes_a
 
     elastic_steps.check_elastic_training(job, steps, lose, eventually)
     eventually(lambda: not left(), within_s=60, what="nothing is left of the job")
+
+
+def test_what_ends_while_the_platform_is_away_has_its_metrics_and_its_exit_code(
+    containers: Any, launch: Any, eventually: Any, left: Any
+) -> None:
+    jobs = outage_story.begin(containers.client, eventually)
+    for pid in [containers.process.pid, *processes_of(containers.home)]:
+        os.kill(pid, signal.SIGKILL)
+    containers.process.wait()
+    outage_story.let_end(
+        containers.home / "output",
+        jobs,
+        eventually,
+        lambda job: not docker("ps", "-q", "--filter", f"label=trainmaster/job={job}"),
+    )
+
+    again = launch(containers.home)
+    try:
+        outage_story.check(again.client, jobs, eventually)
+        eventually(lambda: not left(), within_s=60, what="no container is left")
+    finally:
+        again.stop()

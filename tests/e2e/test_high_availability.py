@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.e2e import study_story as story
 from tests.e2e.plant import LEASE_S, START_S, Load, Plant, marks, new_plant
 
 pytestmark = marks
@@ -73,6 +75,33 @@ def test_whatever_is_killed_under_load_nothing_is_lost_doubled_or_stuck(plant: P
     ends = plant.rows("select j.name, count(*) n from events e join jobs j on j.id = e.job_id "
                       "where e.kind = 'job.succeeded' and j.name like 'load-%' group by j.name")  # fmt: skip
     assert {row.name: row.n for row in ends} == dict.fromkeys(wanted, 1)
+
+
+def test_a_study_goes_on_whatever_is_killed(plant: Plant, tmp_path: Path) -> None:
+    seed = int(os.environ.get("TRAINMASTER_CHAOS_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    client = plant.client(tries=60)
+    out, enough = tmp_path / "out", tmp_path / "enough"
+    study = story.begin(client, out, enough, tmp_path / "code")
+    # Each scheduler twice: the one that is left goes on with the other's studies once its leases are over.
+    names = ["api-1", "scheduler-1", "beat-1", "scheduler-2", "api-2", "beat-2", "scheduler-1", "scheduler-2"]
+    rng.shuffle(names)
+    for name in names:
+        begun = story.begun(out)
+        plant.wait(
+            lambda known=begun: story.begun(out) >= min(story.TRIALS, known + 1), f"a trial begins before {name}"
+        )
+        time.sleep(rng.uniform(0.0, 1.5))
+        plant.kill(name)
+        time.sleep(rng.uniform(0.0, 1.5))
+        plant.start(name)
+    assert client.get_study(study).state == "running"
+    enough.touch()
+    plant.wait(lambda: client.get_study(study).state != "running", "the study is over", 90)
+    story.check(client, study, out, f"seed {seed}")
+    client.close()
+    plant.wait(lambda: all(plant.status(name, "ready") == 200 for name in names), "all are ready again", START_S)
 
 
 def test_one_of_two_beats_leads_and_the_other_follows_it(plant: Plant) -> None:

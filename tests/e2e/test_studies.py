@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -86,6 +87,69 @@ def test_six_trials_two_at_once_and_the_best_read_back(platform: Any, tmp_path: 
     assert most == 2
     listed = platform.cli("study", "list").stdout
     assert "6 of 6 ended" in listed
+
+
+LEARNS_OR_NOT = textwrap.dedent(
+    """
+    import argparse, time
+    from pathlib import Path
+    import trainmaster_train as tm
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--x", type=float)
+    parser.add_argument("--enough", type=Path)
+    options = parser.parse_args()
+    step = 0
+    while not options.enough.exists():
+        step += 1
+        tm.progress(step, score=options.x * (step if options.x > 0.5 else 1))
+        time.sleep(0.2)
+    """
+)
+
+
+def test_a_trial_that_is_stopped_early_makes_room_for_the_next_one(
+    own_platform: Any, eventually: Any, tmp_path: Path
+) -> None:
+    client, enough, code = own_platform.client, tmp_path / "enough", tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(LEARNS_OR_NOT)
+    # Two fill the machine: the next one has a place only when one of them is gone.
+    command = [sys.executable, "train.py", "--enough", str(enough)]
+    spec = {
+        "name": "early",
+        "template": {"command": command, "cpu": (os.cpu_count() or 1) / 2},
+        "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+        "metric": "score",
+        "goal": "maximize",
+        "algorithm": "random",
+        "budget": {"trials": 3, "parallel": 2},
+        "stopping": {"rule": "patience", "patience": 3},
+        "initial": [{"x": 0.9}, {"x": 0.1}, {"x": 0.8}],
+    }
+    study = client.create_study(spec, code=code).id
+
+    def jobs() -> list[Any]:
+        trials = sorted(client.list_trials(study), key=lambda trial: trial.number)
+        return [client.get_job(trial.job) for trial in trials]
+
+    eventually(lambda: [job.state for job in jobs()][2:] == ["running"], within_s=60, what="the third trial runs")
+    first, stopped, after = jobs()
+    assert (first.state, stopped.state) == ("running", "cancelled")
+    (asked,) = (event for event in client.job(stopped.id).events() if event.kind == "job.cancel_requested")
+    told = {
+        "asked to end after": stopped.started_at - asked.at,
+        "ended after": asked.at - stopped.finished_at,
+        "next submitted after": after.created_at - stopped.finished_at,
+        "next runs after": after.started_at - stopped.finished_at,
+    }
+    print({what: round(abs(passed.total_seconds()), 2) for what, passed in told.items()})
+    assert asked.data == {"code": "stopped_early"}
+    assert asked.at <= stopped.finished_at <= after.created_at <= after.started_at
+    enough.touch()
+    assert client.wait_for_study(study, timeout_s=120).state == "succeeded"
+    ends = {trial.number: trial.state for trial in client.list_trials(study)}
+    assert ends == {1: "succeeded", 2: "stopped", 3: "succeeded"}
 
 
 def test_a_study_with_mistakes_is_refused_with_all_of_them(platform: Any, tmp_path: Path) -> None:

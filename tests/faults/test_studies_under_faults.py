@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -58,8 +60,12 @@ def test_processes_die_in_these_schedules_while_trials_run(sessions: Any) -> Non
     assert studies.world.made > studies.world.process_count
 
 
-def test_trials_are_lost_in_these_schedules_where_a_program_forgets_what_it_asked_for(sessions: Any) -> None:
-    studies = Studies(9002, sessions, asker="forgets")
+def test_trials_are_lost_in_these_schedules_where_a_program_forgets_what_it_asked_for(
+    sessions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So many answers are lost that a step more or less in a schedule does not matter here.
+    monkeypatch.setattr(sys.modules[__name__], "CHANCES", replace(CHANCES, commit_unheard=0.15))
+    studies = Studies(9001, sessions, asker="forgets")
     studies.run()
     with sessions() as session:
         lost = session.scalars(select(Trial).where(Trial.study_id == "asked", Trial.state == TrialState.FAILED)).all()
@@ -149,10 +155,10 @@ class Studies:
         asked = asking.Ask(1, "program" if self.asker == "client" else None, key)
         with unit_of_work(process.control.sessions) as session:
             work = Work(session, self.engine.now)
-            found = asking.take(work, self._access("asked"), asked)
+            (found,) = asking.take(work, self._access("asked"), [asked])
         for topic, study in work.bells:
             self.world.ring(topic, study)
-        trials = found.suggestions.trials if found is not None else []
+        trials = found.suggestions.trials if isinstance(found, asking.Given) else []
         if key is not None and trials:
             numbers = [trial.number for trial in trials]
             assert self.given.setdefault(key, numbers) == numbers, "the same key gave another trial"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ pytestmark = [
     pytest.mark.xdist_group("frameworks"),
     pytest.mark.timeout(600),  # it looks at jobs every five seconds, and the machine may do much else
 ]
+
+
+PYTHON_X_Y = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run(
@@ -64,6 +69,7 @@ def test_the_unmodified_sdk_trains_here(platform: Any, python_of: Any, over: Any
     seen = run(python_of(version), "vertex_client.py", endpoint, platform.token, env=env)
     assert seen["states"] == ["JOB_STATE_SUCCEEDED", "JOB_STATE_SUCCEEDED", "PIPELINE_STATE_SUCCEEDED"]
     assert seen["custom"] == "from X"
+    assert seen["local"].pop("model_dir").endswith("/model/")
     assert seen["local"] == {
         "epochs": 3, "pools": {"workerpool0": 1}, "type": None, "world": ["0", "1"], "region": "us-central1", "six": "six",
     }  # fmt: skip
@@ -85,11 +91,14 @@ def test_the_unmodified_sdk_trains_here(platform: Any, python_of: Any, over: Any
     assert "not known here" in seen["wrong_token"][1]
 
 
-def test_the_environment_alone_points_a_script_here(platform: Any, python_of: Any) -> None:
+@pytest.mark.parametrize("version", ["vertex", "vertex1"])
+def test_the_environment_alone_points_a_script_here(platform: Any, python_of: Any, version: str) -> None:
     printed = json.loads(platform.cli("vertex-env", "--location", "europe-west4", "--json").stdout)
-    seen = run(python_of("vertex1"), "vertex_plain.py", env=printed)
+    seen = run(python_of(version), "vertex_plain.py", env=printed)
     assert (seen["state"], seen["transport"]) == ("JOB_STATE_SUCCEEDED", "rest")
     assert seen["output"].startswith("gs://default/aiplatform-custom-job-")
+    pages = (f"jobs/{seen['name']}", f"jobs/{seen['name']}", "jobs/t", "studies/h")
+    assert seen["links"] == [f"{platform.url}/{page}" for page in pages]
     assert (seen["told"]["epochs"], seen["told"]["region"]) == (2, "europe-west4")
 
 
@@ -209,3 +218,26 @@ def test_an_untouched_script_in_a_job_logs_to_the_jobs_run_and_uses_buckets(
     # What the script logged shows with the job.
     names = {one.name for one in platform.client.list_metrics(named)}
     assert {f"runs-{version}-named/accuracy", f"runs-{version}-named/loss"} <= names
+
+
+# Each version once and each transport once: the uploader is the same in both.
+@pytest.mark.parametrize(("version", "transport"), [("vertex", "rest"), ("vertex1", "grpc")])
+def test_the_unmodified_sdk_uploads_event_files(
+    platform: Any, python_of: Any, request: pytest.FixtureRequest, tmp_path: Path, version: str, transport: str
+) -> None:
+    # TensorFlow and TensorBoard lie in environments of their own; the SDK's packages come first.
+    sites = [
+        str(Path(python_of(name)).parents[1] / "lib" / PYTHON_X_Y / "site-packages") for name in ("tf", "tensorboard")
+    ]
+    options: tuple[str, ...] = ()
+    if transport == "grpc":
+        bridge = request.getfixturevalue("bridge_to")(platform.url)
+        options = ("--grpc", bridge.address, "--grpc-ca", bridge.ca)
+    env = json.loads(platform.cli("vertex-env", "--json", *options).stdout)
+    arguments = (f"uploads-{version}", str(tmp_path / "logs"), *sites)
+    seen = run(python_of(version), "vertex_uploads.py", *arguments, env={**env, "TF_CPP_MIN_LOG_LEVEL": "2"}, task=None)
+    assert (seen["run"], seen["transport"]) == ("train", transport)
+    assert seen["loss"] == [[0, 1.0], [1, 0.5], [2, pytest.approx(1 / 3)]]
+    assert seen["weights"] == [[0, True], [1, True], [2, True]]
+    # A graph, and an image with its width and height: told by their names, and kept in the project's bucket.
+    assert (seen["blobs"], seen["files"]) == ([1, 3], 4)

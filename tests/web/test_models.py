@@ -137,6 +137,7 @@ printf '{length}{header}w' > "$TRAINMASTER_OUTPUT_DIR/checkpoints/step-5.safeten
         {
             "name": "search",
             "template": template,
+            "arguments": False,
             "parameters": {"lr": {"type": "float", "min": 0.1, "max": 1}},
             "metric": "accuracy",
             "goal": "maximize",
@@ -159,5 +160,5 @@ printf '{length}{header}w' > "$TRAINMASTER_OUTPUT_DIR/checkpoints/step-5.safeten
     page.get_by_role("dialog").get_by_label("Model", exact=True).fill("searched")
     page.get_by_role("dialog").get_by_role("button", name="Register").click()
     expect(page.get_by_role("heading", name="v2", exact=True)).to_be_visible()
-    page.get_by_role("link", name=re.compile("step-5")).click()
+    page.get_by_role("link", name="checkpoints/step-5.safetensors").click()
     expect(page).to_have_url(re.compile(f"/jobs/{job}/checkpoint"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
 import pytest
 
 from tests.web.conftest import accessible, expect
+from tests.web.study_stage import Tried, put_study
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web"), pytest.mark.timeout(900)]
 
@@ -23,6 +25,47 @@ SPEC = {
     "algorithm": "random",
     "budget": {"trials": 24, "parallel": 12},
 }
+
+
+SEARCH = {
+    "parameters": {
+        "lr": {"type": "float", "min": 0.001, "max": 1, "scale": "log"},
+        "depth": {"type": "integer", "min": 1, "max": 9},
+    },
+    "metric": "accuracy",
+    "goal": "maximize",
+}
+COUNT = 24
+
+
+def searched(platform: Any, name: str) -> str:
+    """The id of a study that is over: each sixth trial failed, each fourth was stopped early, and the last is the best."""
+    trials = []
+    for number in range(1, COUNT + 1):
+        point = {"lr": 0.001 * 1.3**number, "depth": 1 + number % 9}
+        if number % 6 == 1:
+            trials.append(Tried(point, None, "failed", "it exploded"))
+            continue
+        is_stopped = number % 4 == 2
+        curve = [(step, number / 30 * step / 4) for step in range(1, 3 if is_stopped else 5)]
+        state, reason = ("stopped", "not among the best") if is_stopped else ("succeeded", "")
+        trials.append(Tried(point, {"accuracy": curve[-1][1]}, state, reason, curve))
+    return put_study(platform.home, {**SEARCH, "name": name, "budget": {"trials": COUNT}}, trials)
+
+
+def clicked(page: Any, chart: Any) -> None:
+    """A click on the first trial that the mouse finds on its way over the chart."""
+    expect(chart).to_be_visible()
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    for across in (0.5, 0.3, 0.7, 0.9, 0.1):
+        for down in range(6, int(box["height"]), 12):
+            page.mouse.move(box["x"] + across * box["width"], box["y"] + down)
+            page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+            if page.locator(".plot-tip").count():
+                page.mouse.click(box["x"] + across * box["width"], box["y"] + down)
+                return
+    pytest.fail("the mouse found no trial")
 
 
 def tried(platform: Any, study: str, count: int) -> None:
@@ -45,7 +88,7 @@ def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: An
     expect(page.get_by_role("img", name=re.compile("^accuracy of 16 trials in order"))).to_be_visible()
     expect(page.get_by_text("20 of 24 trials")).to_be_visible()
     weights = page.get_by_role("heading", name="Which parameters matter").locator("xpath=../..")
-    expect(weights.locator("dt")).to_have_count(3)
+    expect(weights.get_by_role("listitem")).to_have_count(3)
     tried(platform, made.id, 4)  # the page was not loaded again
     expect(page.get_by_text("All 24 trials are done.")).to_be_visible()
 
@@ -138,7 +181,10 @@ def test_a_study_is_made_by_form_and_the_yaml_follows(page: Any, platform: Any) 
 
 
 def test_a_job_leads_to_its_trial_and_a_trial_to_its_job(page: Any, platform: Any) -> None:
-    template = {"command": ["sh", "-c", "for i in 1 2 3; do echo loss=0.$i step=$i; done"], "max_restarts": 0}
+    template = {
+        "command": ["sh", "-c", "for i in 1 2 3; do echo loss=0.$i step=$i; done; : $1", "sh"],
+        "max_restarts": 0,
+    }
     spec = {"name": "by-jobs", "template": template, "parameters": {"x": {"type": "float", "min": 0, "max": 1}}}
     made = platform.client.create_study(
         {**spec, "metric": "loss", "goal": "minimize", "algorithm": "random", "budget": {"trials": 2, "parallel": 2}}
@@ -147,11 +193,191 @@ def test_a_job_leads_to_its_trial_and_a_trial_to_its_job(page: Any, platform: An
     page.goto(f"/studies/{made.id}/curves")
     expect(page.get_by_role("img", name="Curves of 2 trials")).to_be_visible()
     page.get_by_role("link", name="Trials", exact=True).click()
-    page.get_by_label("Choose trial 1").check()
-    page.get_by_label("Choose trial 2").check()
-    expect(page.get_by_role("link", name="Compare 2")).to_be_visible()
     page.get_by_role("button", name="Open trial 2").click()
     page.get_by_role("link", name="Its job").click()
     expect(page.get_by_role("heading", name="by-jobs-2")).to_be_visible()
     page.get_by_role("link", name="by-jobs", exact=True).click()
     expect(page.get_by_role("heading", name="by-jobs", exact=True)).to_be_visible()
+
+
+def test_two_trials_are_compared(page: Any, platform: Any) -> None:
+    told = 'case "$TRAINMASTER_PARAMETERS" in *\\"a\\"*) echo loss=0.31 step=1;; *) echo loss=0.72 step=1;; esac'
+    spec = {
+        "name": "compared",
+        "template": {"command": ["sh", "-c", told], "max_restarts": 0},
+        # Not among the arguments: what the trials tried stands in no spec then.
+        "arguments": False,
+        "parameters": {
+            "kind": {"type": "categorical", "values": ["a", "b"]},
+            "depth": {"type": "integer", "min": 1, "max": 9},
+        },
+        "initial": [{"kind": "a", "depth": 7}, {"kind": "b", "depth": 7}],
+    }
+    made = platform.client.create_study(
+        {**spec, "metric": "loss", "goal": "minimize", "algorithm": "random", "budget": {"trials": 3, "parallel": 3}}
+    )
+    platform.client.wait_for_study(made.id, timeout_s=90)
+    page.goto(f"/studies/{made.id}/trials")
+    for number in (1, 2):
+        page.get_by_label(f"Choose trial {number}").check()
+    page.get_by_role("link", name="Compare 2").click()
+    expect(page.get_by_role("heading", name="Compare", exact=True)).to_be_visible()
+    results = page.get_by_role("table").filter(has_text="Ran")
+    expect(results.get_by_role("row", name=re.compile("^loss"))).to_have_text(re.compile("0.31.*0.72"))
+    expect(results.get_by_role("link", name=re.compile("^compared-"))).to_have_text(["compared-1", "compared-2"])
+    parameters = page.get_by_role("table").filter(has_text="Parameter")
+    rows = parameters.locator("tbody tr")
+    expect(rows).to_have_text(["depth77", "kindab"])
+    expect(parameters.locator("tr.differs")).to_have_text(["kindab"])
+    accessible(page, page.url)
+
+
+def test_what_more_trials_would_bring_is_told_as_far_as_it_is_known(page: Any, platform: Any) -> None:
+    draw = random.Random(5)
+    values = [round(draw.gauss(0.5, 0.1), 3) for _ in range(60)]
+    ids = [
+        put_study(
+            platform.home,
+            {**SEARCH, "name": f"ahead-{count}", "budget": {"trials": count}},
+            [
+                Tried({"lr": 0.01, "depth": 1 + place % 9}, {"accuracy": value})
+                for place, value in enumerate(values[:count])
+            ],
+        )
+        for count in (60, 5)
+    ]
+    told = platform.client.get_study_prediction(ids[0])
+    last = told.points[-1]
+    assert (last.more, told.best) == (60, max(values))
+    assert last.low < last.high
+    assert last.low <= last.likely <= last.high
+    page.goto(f"/studies/{ids[0]}")
+    ahead = page.locator(".card").filter(has=page.get_by_role("heading", name="What more trials would bring"))
+    shown = [f"{value:.4g}" for value in (last.likely, last.low, last.high)]
+    expect(ahead).to_contain_text(
+        f"After 60 more trials the best accuracy is likely {shown[0]}, with 80 % between {shown[1]} and {shown[2]}. "
+        f"With {int(100 * told.chance + 0.5)} % any is better than now."
+    )
+    expect(ahead).to_contain_text(f"{told.held} held. Extend the study to have them.")
+    page.goto(f"/studies/{ids[1]}")
+    expect(ahead).to_contain_text("Not known: 5 trials have a result, and 12 are needed.")
+
+
+@pytest.mark.parametrize(
+    ("tab", "chart", "first"),
+    [
+        ("", "^accuracy of 20 trials in order; the best is 0.8, of trial 24", 2),
+        ("/parameters", "^20 of 20 trials as lines over lr, depth, accuracy", 24),
+        ("/parameters", "^accuracy over lr, of 20 trials", 2),
+        ("/parameters", "^Where accuracy is good, by lr and depth, of 20 trials", 2),
+        ("/curves", "^Curves of 20 trials, 6 of them stopped early", 24),
+    ],
+)
+def test_each_chart_leads_to_a_trial_and_its_job(
+    page: Any, platform: Any, charted: str, tab: str, chart: str, first: int
+) -> None:
+    page.goto(f"/studies/{charted}{tab}")
+    keys = page.get_by_role("listbox", name=re.compile(chart))
+    expect(keys.get_by_role("option")).to_have_text(re.compile(f"^Trial {first}: "))
+    keys.focus()
+    page.keyboard.press("End")
+    last = keys.get_by_role("option").inner_text().partition(":")[0]
+    assert last != f"Trial {first}"
+    expect(page.locator(".plot-tip b")).to_have_text(last)
+    page.keyboard.press("ArrowRight")  # there is none behind the last one
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name=last, exact=True)).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Its job")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=f"charted-{last.removeprefix('Trial ')}", exact=True)).to_be_visible()
+
+    page.goto(f"/studies/{charted}{tab}")
+    clicked(page, page.get_by_role("img", name=re.compile(chart)))
+    expect(
+        page.get_by_role("region", name=re.compile(r"^Trial \d+$")).get_by_role("link", name="Its job")
+    ).to_be_visible()
+
+
+@pytest.fixture(scope="module")
+def charted(platform: Any) -> str:
+    searched(platform, "charted")  # of the same name, and older
+    return searched(platform, "charted")
+
+
+def test_counts_parameters_and_the_best_lead_to_their_trials(page: Any, platform: Any, charted: str) -> None:
+    status = page.get_by_role("status").filter(has_text="trials")
+    page.goto("/studies?q=charted")
+    row = page.get_by_role("row").filter(has=page.locator(f"a[href='/studies/{charted}']"))
+    row.get_by_role("link", name="4 failed").click()
+    expect(status).to_have_text(f"4 of {COUNT} trials")
+    page.locator(".job-head").get_by_role("link", name="6 stopped early").click()
+    expect(status).to_have_text(f"6 of {COUNT} trials")
+    page.get_by_role("link", name="Overview", exact=True).click()
+    page.get_by_role("link", name="4 failed").last.click()  # below the history
+    expect(status).to_have_text(f"4 of {COUNT} trials")
+    page.get_by_role("link", name="Overview", exact=True).click()
+    page.get_by_role("link", name=re.compile(r"^depth\b.*of 20 trials$")).click()
+    expect(page.get_by_role("columnheader", name="depth")).to_have_attribute("aria-sort", "ascending")
+    expect(status).to_have_text(f"20 of {COUNT} trials")
+    page.get_by_role("link", name=f"{COUNT} of {COUNT} trials").click()
+    expect(status).to_have_text(f"{COUNT} trials")
+    page.get_by_role("link", name="job of trial 24", exact=True).click()
+    expect(page.get_by_role("heading", name="charted-24", exact=True)).to_be_visible()
+
+
+def test_jobs_of_a_study_are_its_own_not_those_of_its_namesake(page: Any, platform: Any, charted: str) -> None:
+    page.goto(f"/studies/{charted}")
+    page.get_by_role("link", name="their jobs").click()
+    expect(page.get_by_role("status").filter(has_text="jobs")).to_have_text(f"{COUNT} jobs")
+    page.get_by_role("button", name="of study charted").click()
+    expect(page.get_by_role("link", name="charted-24", exact=True)).to_have_count(2)
+
+
+def test_the_front_of_two_goals_is_drawn_named_and_clicked(page: Any, platform: Any) -> None:
+    goals = {"parameters": SEARCH["parameters"], "metrics": {"accuracy": "maximize", "latency": "minimize"}}
+    values = [(0.9, 30), (0.8, 10), (0.7, 20), (0.95, 60), (0.6, 70), *((0.5 + i / 100, 5 - i / 10) for i in range(9))]
+    trials = [
+        Tried({"lr": 0.01 * number, "depth": number % 9 + 1}, {"accuracy": accuracy, "latency": latency})
+        for number, (accuracy, latency) in enumerate(values, start=1)
+    ]
+    study = put_study(platform.home, {**goals, "name": "two-goals", "budget": {"trials": len(trials)}}, trials)
+    page.goto("/studies?q=two-goals")
+    page.get_by_role("link", name="4 trials on the Pareto front").click()
+    label = re.compile("^latency over accuracy of 14 trials; 4 are on the front")
+    expect(page.get_by_role("heading", name="The best: a front of 4")).to_be_visible()
+    front = page.get_by_role("list", name="Trials on the front")
+    expect(front.get_by_role("link", name="trial", exact=False)).to_have_count(8)  # and the job of each
+    keys = page.get_by_role("listbox", name=label)
+    keys.focus()
+    page.keyboard.press("End")  # the one with the largest accuracy
+    expect(keys.get_by_role("option")).to_have_text(re.compile("^Trial 4: accuracy: 0.95, latency: 60"))
+    clicked(page, page.get_by_role("img", name=label))
+    expect(page.get_by_role("region", name=re.compile(r"^Trial \d+$"))).to_be_visible()
+    page.goto(f"/studies/{study}")
+    front.get_by_role("link", name="its job, of trial 14").click()
+    expect(page.get_by_role("heading", name="two-goals-14", exact=True)).to_be_visible()
+    accessible(page, f"/studies/{study}", f"/studies/{study}/parameters", f"/studies/{study}/trials?trial=14")
+
+
+def test_filters_that_are_cleared_are_no_more_in_the_search_box(page: Any, platform: Any, charted: str) -> None:
+    page.goto("/studies")
+    page.get_by_label("Search studies").fill("no-such-study")
+    expect(page.get_by_text("No study is like that")).to_be_visible()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_label("Search studies")).to_have_value("")
+    expect(page.get_by_role("link", name="charted", exact=True)).to_have_count(2)
+
+
+def test_a_click_right_after_typing_is_not_called_back(page: Any, platform: Any, charted: str) -> None:
+    page.goto("/studies")
+    link = page.locator(f"a.job-name[href='/studies/{charted}']")
+    expect(link).to_be_visible()
+    held: list[Any] = []  # the next page's scripts, which are long on their way
+    page.route(re.compile(r"/assets/.*\.js$"), lambda route: held.append(route))  # noqa: PLW0108 (Playwright looks into what it is given)
+    page.get_by_label("Search studies").press_sequentially("cha")
+    link.click()
+    page.wait_for_timeout(600)  # the address follows what is typed after 0.2 s
+    page.unroute_all()  # they go on
+    assert held
+    expect(page.get_by_role("heading", name="charted", exact=True)).to_be_visible(timeout=60_000)

@@ -199,6 +199,8 @@ def _read_destination(message: Message) -> str:
 
 def _format(told: Message, name: str, served: tuple[_Format, ...]) -> _Format:
     value = told.text(name, 100)
+    if not value:
+        raise InvalidRequest(f"{told.at(name)}: Required field is not set.", field=told.at(name))
     found: _Format | None = next((one for one in served if one == value), None)
     if found is None:
         raise NotServed(

@@ -71,7 +71,7 @@ def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict
             by_of(caller),
             uploaded,
             volume=platform.settings.default_volume,
-            told=models.told_of(wanted, is_first=above is None or above.version_count == 0),
+            told=models.told_of(wanted, is_first=above is None or not rows.has_versions(work.session, above.id)),
         )
         made.wanted = {**made.wanted, models.KEY: wanted.body}
         work.session.flush()

@@ -70,11 +70,11 @@ def _defaults(room: Room) -> list[VertexRecord]:
 
 
 def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]:
-    """With where the uploader would put blobs, in the project's own bucket: it begins with no TensorBoard that has no such place."""
-    return [
-        {**service.view(room, one), "blobStoragePathPrefix": f"{room.parent.own}/tensorboards/{one.name}"}
-        for one in records
-    ]
+    """With where the uploader puts blobs: it begins with no TensorBoard that has no such place.
+
+    The project's own bucket and no folder in it, as there: behind a folder its client writes two slashes.
+    """
+    return [{**service.view(room, one), "blobStoragePathPrefix": room.parent.own} for one in records]
 
 
 def create_series(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
 from sqlalchemy.orm import Session
 
-from api.vertex.answers import NotServed
 from api.vertex.proto import Message, timestamp
 from api.vertex.records import service
 from api.vertex.records.in_jobs import copy_metrics
@@ -30,8 +30,9 @@ from core.domain.errors import InvalidRequest, NotFound
 from core.domain.metrics.limits import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS
 from core.domain.metrics.points import Points
 
-_TENSORS: Final = "histogram"  # the kind of object that a tensor is kept as
+_TENSORS: Final = "histogram"  # the kind of object that a tensor or a sequence of blobs is kept as
 _MEDIA_TYPE: Final = "application/x-tensorboard-tensor; version="
+_BLOBS_TYPE: Final = "application/x-tensorboard-blobs"  # their ids, as JSON: what they hold lies in a bucket
 _WINDOW: Final = 65_536  # points of a series that are held at once
 
 
@@ -67,7 +68,7 @@ class Budget:
 def write(room: Room, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
     """Add values to the time series of a run. ``data``: (where in the request, one of its time series' data).
 
-    Raises ``NotFound``, ``InvalidRequest`` or ``NotServed``; then nothing of it is kept.
+    Raises ``NotFound``, ``InvalidRequest``, or ``NotServed`` for data of blobs; then nothing of it is kept.
     """
     run = service.find(room, RUN, run_path)
     told = [Message(item, at) for at, item in data]
@@ -97,7 +98,7 @@ def write(room: Room, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
             elif kind == TENSOR:
                 objects.append(_tensor(point, name, room.work.now))
             else:
-                raise NotServed(f"{point.path}: {kind.lower().replace('_', ' ')}s are not kept by this platform.")
+                objects.append(_blobs(point, name, room.work.now))
     added = add_metrics(room.session, _key(run), columns, objects, now=room.work.now)
     if added.faults:
         raise InvalidRequest(f"{added.faults[0]}.", field="time_series_data")
@@ -232,6 +233,25 @@ def _tensor(point: Message, name: str, now: datetime) -> NewObject:
     return NewObject(name, _TENSORS, _step(point), _ms(point, now), f"{_MEDIA_TYPE}{version}", data)
 
 
+def _blobs(point: Message, name: str, now: datetime) -> NewObject:
+    if "blobs" not in point or point.has("scalar") or point.has("tensor"):
+        raise InvalidRequest(f"{point.path}: the time series is of type BLOB_SEQUENCE, and has blobs in each value.")
+    ids: list[str] = []
+    if (sequence := point.message("blobs")) is not None:
+        sequence.demand_known({"values"})
+        for at, item in sequence.items("values"):
+            blob = Message(item, at)
+            blob.demand_known(
+                {"id"},
+                absent={"data": "blobs lie in the TensorBoard's bucket (blob_storage_path_prefix); data here are"},
+            )
+            ids.append(blob.text("id", 128))
+    data = orjson.dumps(ids)
+    if len(data) > OBJECT_BYTES:
+        raise InvalidRequest(f"{point.at('blobs')}: {len(ids):,} blobs are too many.", field=point.at("blobs"))
+    return NewObject(name, _TENSORS, _step(point), _ms(point, now), _BLOBS_TYPE, data)
+
+
 def _step(point: Message) -> int:
     step = point.whole("step")
     if abs(step) > STEP_LIMIT:
@@ -281,13 +301,13 @@ def _written(value: float) -> float | str:
 def _tensors(session: Session, series: Series, limit: int, budget: Budget) -> list[dict[str, Any]]:
     rows = budget.newest(list_objects(session, series, after=0, limit=10_000)[-limit:])
     return [
-        {
-            "wallTime": _time(row.time),
-            "step": str(row.step),
-            "tensor": {
-                "value": base64.b64encode(row.data).decode(),
-                "versionNumber": int(row.media_type.removeprefix(_MEDIA_TYPE)),
-            },
-        }
+        {"wallTime": _time(row.time), "step": str(row.step), **_written_object(row.media_type, row.data)}
         for row in sorted(rows, key=lambda row: (row.step, row.time))
     ]
+
+
+def _written_object(media_type: str, data: bytes) -> dict[str, Any]:
+    if media_type == _BLOBS_TYPE:
+        return {"blobs": {"values": [{"id": one} for one in orjson.loads(data)]}}
+    version = int(media_type.removeprefix(_MEDIA_TYPE))
+    return {"tensor": {"value": base64.b64encode(data).decode(), "versionNumber": version}}

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.vertex.names import Parent
-from api.vertex.pages import web_access_uris
+from api.vertex.pages import has_web_access, web_access_uris
 from api.vertex.proto import timestamp
 from api.vertex.states import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 from core.db.rows import AnyRow
@@ -65,7 +65,8 @@ def _view(study: Study, rows: Sequence[AnyRow], parent: Parent, settings: Settin
         "updateTime": study.updated_at,
     }
     error = _error_of(study)
-    pools = (study.spec.get("template") or {}).get("roles", {})
+    roles = (study.spec.get("template") or {}).get("roles", {})
+    pools = roles if has_web_access(told["body"].get("trialJobSpec") or {}) else None
     trials = [_trial(row, metrics, pools, parent, settings) for row in rows]
     return {
         "name": parent.name_of("hyperparameterTuningJobs", study.id),
@@ -102,8 +103,9 @@ def _error_of(study: Study) -> dict[str, Any] | None:
 
 
 def _trial(
-    row: AnyRow, metrics: Sequence[str], pools: Mapping[str, Any], parent: Parent, settings: Settings
+    row: AnyRow, metrics: Sequence[str], pools: Mapping[str, Any] | None, parent: Parent, settings: Settings
 ) -> dict[str, Any]:
+    """``pools``: of which each replica's page is told; ``None``: of none."""
     state, is_over = TrialState(row.state), TrialState(row.state).is_terminal
     told: dict[str, Any] = {
         "id": str(row.number),
@@ -119,7 +121,7 @@ def _trial(
         told["endTime"] = timestamp(row.ended_at)
     if row.job_id is not None:
         told["customJob"] = parent.name_of("customJobs", row.job_id)
-        if not is_over and row.job_state == JobState.RUNNING:
+        if pools is not None and not is_over and row.job_state == JobState.RUNNING:
             told["webAccessUris"] = web_access_uris(settings, row.job_id, pools)
     if is_over and not state.has_result:
         told["infeasibleReason"] = row.reason or f"The trial is {state.value}."

@@ -56,6 +56,14 @@ def live_attempt_id(session: Session, job_id: str) -> str | None:
     return session.execute(query.order_by(Attempt.number.desc()).limit(1)).scalar_one_or_none()
 
 
+def is_decided(session: Session, job_id: str) -> bool:
+    """Whether its script has finished by itself, and only the job's end is to be written."""
+    query = select(Attempt.id).where(
+        Attempt.job_id == job_id, Attempt.ended_at.is_(None), Attempt.decided_at.is_not(None)
+    )
+    return session.execute(query.limit(1)).first() is not None
+
+
 def _with_replicas(session: Session, attempts: Sequence[Attempt]) -> list[AttemptRows]:
     if not attempts:
         return []

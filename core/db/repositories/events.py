@@ -89,6 +89,18 @@ def events_of_projects(
     return _page(session, where, after, limit)
 
 
+def events_of_endpoint(
+    session: Session, project_id: str, endpoint_id: str, *, before: int | None, limit: int
+) -> Sequence[AnyRow]:
+    """Rows (id, at, kind, actor, reason, data) of an endpoint and what is deployed to it with smaller ids than ``before``, newest first."""
+    wanted = select(Event.id, Event.at, Event.kind, Event.actor, Event.reason, Event.data).where(
+        Event.project_id == project_id, Event.job_id.is_(None), Event.data["endpoint"].as_string() == endpoint_id
+    )
+    if before is not None:
+        wanted = wanted.where(Event.id < before)
+    return session.execute(wanted.order_by(Event.id.desc()).limit(limit)).all()
+
+
 def last_events_of_job(session: Session, job_id: str, *, limit: int) -> list[dict[str, Any]]:
     """The newest ``limit`` events, oldest first: ``at``, ``kind``, ``actor`` and ``reason`` of each."""
     columns = (Event.at, Event.kind, Event.actor, Event.reason)

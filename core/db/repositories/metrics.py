@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from sqlalchemy import Table, bindparam, delete, func, insert, select, tuple_, update
@@ -42,6 +43,9 @@ COARSE_POINTS: Final = 512
 # is not full packed anew.
 _PENDING_POINTS: Final = 32_768
 _PENDING_SEGMENTS: Final = 64
+# Among a stream's writers: names that a client such as MLflow's tells. No writer can be called so: it is longer than 100 signs.
+_CLAIMED: Final = "claimed".ljust(101, ".")
+_CLAIMS: Final = 1_000
 _WRITERS: Final = 64  # senders of one replica: its starts, and the libraries in its processes
 _COUNTED_FROM: Final = 1_000_000  # points of a replica: below, the job's limit is far
 _LOOK_UP: Final = 500  # names or ids in one statement; SQLite allows 32,766 values
@@ -120,12 +124,17 @@ def add_metrics(
     now: datetime,
     writer: str = "",
     batch: int | None = None,
+    printed: Mapping[str, Points] = MappingProxyType({}),
+    is_claim: bool = False,
 ) -> Added:
     """Add points (scalars, by the name of their series) and objects, in order of arrival. In the caller's transaction.
 
     Args:
         batch: a number that grows with each batch of ``writer``. One that is not larger than the last was taken before:
             nothing is added, and ``is_repeated`` says so. ``None``: taken as often as it comes.
+        printed: points read in what was printed; those of a claimed name are left out.
+        is_claim: from now on ``series`` are told by this way, and what is printed of them does not count; of the first
+            thousand names. What was printed before stays: it may be a whole curve, and what is told now its last value.
     """
     added = Added()
     stream = _locked_stream(session, key, now)
@@ -135,6 +144,15 @@ def add_metrics(
             added.is_repeated = True
             return added
         writers = _with_writer(writers, writer, batch)
+    if is_claim or printed:
+        kept = writers.get(_CLAIMED, ())
+        claimed = frozenset(kept)
+        if is_claim and len(kept) < _CLAIMS and not claimed.issuperset(series):
+            # Whoever came first stays: a name that went again would have its printed points counted from then on.
+            new = [name for name in series if name not in claimed]
+            writers = {**writers, _CLAIMED: [*kept, *new][:_CLAIMS]}
+        # What the script tells itself in this very batch counts, too.
+        series = {name: points for name, points in printed.items() if name not in claimed} | dict(series)
     if stream.points > _COUNTED_FROM and _sum_of_owner(session, key.owner_id, MetricStream.points) >= POINTS_OF_JOB:
         added.faults.append(f"the job has reported {POINTS_OF_JOB:,} points, and more are not kept; report less often")
         series = {}
@@ -236,11 +254,12 @@ def _locked_stream(session: Session, key: StreamKey, now: datetime) -> AnyRow:
     return found
 
 
-def _with_writer(writers: Mapping[str, int], writer: str, batch: int) -> dict[str, int]:
-    others = {name: last for name, last in writers.items() if name != writer}
+def _with_writer(writers: Mapping[str, Any], writer: str, batch: int) -> dict[str, Any]:
+    kept = {_CLAIMED: writers[_CLAIMED]} if _CLAIMED in writers else {}
+    others = {name: last for name, last in writers.items() if name not in (writer, _CLAIMED)}
     while len(others) >= _WRITERS:
         del others[next(iter(others))]
-    return {**others, writer: batch}
+    return {**kept, **others, writer: batch}
 
 
 def _series_ids(

@@ -23,6 +23,19 @@ def find_model(session: Session, project_id: str, name: str) -> Model | None:
     return session.execute(query).scalar_one_or_none()
 
 
+def highest_number(session: Session, project_id: str, name: str) -> int:
+    """Of all versions that models of this name ever had, deleted ones included; 0: there was none."""
+    query = select(func.max(Model.version_count)).where(Model.project_id == project_id, Model.name == name)
+    return session.scalars(query).one() or 0
+
+
+def has_versions(session: Session, model_id: str) -> bool:
+    """Whether it ever had one; deleted ones count, those of an earlier model of its name do not."""
+    return (
+        session.scalars(select(ModelVersion.id).where(ModelVersion.model_id == model_id).limit(1)).first() is not None
+    )
+
+
 def lock_model(session: Session, model_id: str) -> Model | None:
     """The row for this transaction alone, as it is now; ``None``: deleted meanwhile."""
     query = select(Model).where(Model.id == model_id, Model.deleted_at.is_(None)).with_for_update()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -26,6 +26,12 @@ _CHANGED: Final = update(_STUDIES).where(
     _STUDIES.c.id == bindparam("this_study"),
     _STUDIES.c.generation == bindparam("seen_generation"),
     _STUDIES.c.deleted_at.is_(None),
+)
+_TRIALS: Final = cast("Table", Trial.__table__)
+_MEMO: Final = (
+    update(_TRIALS)
+    .where(_TRIALS.c.study_id == bindparam("this_study"), _TRIALS.c.number == bindparam("this_number"))
+    .values(memo=bindparam("new_memo"))
 )
 _WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
@@ -71,6 +77,12 @@ def end_trial(session: Session, study_id: str, number: int, state: TrialState, n
         raise StaleWrite("the trial has ended already")
 
 
+def change_memos(session: Session, study_id: str, memos: Mapping[int, Mapping[str, Any]]) -> None:
+    """Set the memos of these trials, by number; only who holds the study's lease may."""
+    rows = [{"this_study": study_id, "this_number": number, "new_memo": memo} for number, memo in memos.items()]
+    session.connection().execute(_MEMO, rows)
+
+
 def lose_trial(
     session: Session, study_id: str, number: int, now: datetime, *, unheard_since: datetime, reason: str
 ) -> bool:
@@ -103,7 +115,8 @@ def numbers_of_client(session: Session, study_id: str, client: str, limit: int) 
     query = select(Trial.number).where(
         Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value, Trial.client == client
     )
-    return session.scalars(query.order_by(Trial.number).limit(limit)).all()
+    # Sorted here: asked to, a database goes through all trials of the study in this order, instead of the few that run.
+    return sorted(session.scalars(query))[:limit]
 
 
 def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
@@ -117,13 +130,13 @@ def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
             Job.finished_at.label("job_finished_at"), Job.started_at.label("job_started_at"),
             Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"), Job.shape.label("job_shape"),
             Attempt.started_at.label("attempt_started_at"), Attempt.ended_at.label("attempt_ended_at"),
+            Attempt.decided_at.label("attempt_decided_at"),
         )
         .outerjoin(Job, Job.id == Trial.job_id)
         .outerjoin(Attempt, and_(Attempt.job_id == Job.id, Attempt.number == Job.attempt_count))
         .where(Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value)
-        .order_by(Trial.number)
     )  # fmt: skip
-    return session.execute(query).all()
+    return sorted(session.execute(query), key=lambda row: row.number)  # see numbers_of_client
 
 
 def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[TrialState, int]]:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Integer,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -209,4 +210,12 @@ class Event(Base):
     actor: Mapped[str]
     reason: Mapped[str] = mapped_column(Text, default="")
     data: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    __table_args__ = (Index("ix_events_job_id", "job_id", "id"), Index("ix_events_project_id", "project_id", "id"))
+    __table_args__ = (
+        Index("ix_events_job_id", "job_id", "id"),
+        Index("ix_events_project_id", "project_id", "id"),
+        # Of what is no job's, such as an endpoint: few among millions.
+        Index(
+            "ix_events_of_no_job", "project_id", "id",
+            sqlite_where=text("job_id IS NULL"), postgresql_where=text("job_id IS NULL"),
+        ),
+    )  # fmt: skip

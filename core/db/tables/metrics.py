@@ -23,8 +23,8 @@ class MetricStream(Base):
     """What one replica reports in one attempt; its row is locked while something is added.
 
     ``owner_id`` is a job's id, or that of what else keeps metrics under ids of its own. ``writers``: the last batch of
-    each sender, so that none counts twice. ``pending_points``: those in segments; ``compactions`` grows with each time
-    they moved into chunks, so that a reader knows whether it saw everything once.
+    each sender, so that none counts twice, and the names that a client such as MLflow's tells. ``pending_points``: those in
+    segments; ``compactions`` grows with each time they moved into chunks, so that a reader knows whether it saw everything once.
     """
 
     __tablename__ = "metric_streams"

@@ -12,7 +12,9 @@ from core.db.tables.base import Base, BigId
 
 
 class Model(Base):
-    """A name under which a project keeps versions. ``version_count``: the number of the newest one, deleted ones included."""
+    """A name under which a project keeps versions. ``version_count``: the number of the newest one, those of deleted models of
+    this name included: a number never names other content.
+    """
 
     __tablename__ = "models"
     id: Mapped[str] = mapped_column(primary_key=True)

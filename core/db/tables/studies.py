@@ -59,7 +59,8 @@ class Trial(Base):
 
     ``result``: {metric: final value}. ``curve``: {"steps", "values", "counted": the step of the
     final value} of the first metric, thinned, once it is over. ``stop``:
-    {"sentence", "step"}, why it is being ended early. ``memo``: what its proposal's algorithm keeps. ``client``, ``heard_at``: of
+    {"sentence", "step"}, why it is being ended early. ``memo``: what its proposal's algorithm keeps, and
+    the rung of a halving that it was let pass. ``client``, ``heard_at``: of
     one that a program tries by itself, what that program calls itself, and its last sign of life since it asked.
     """
 

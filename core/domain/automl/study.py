@@ -61,6 +61,7 @@ def study_of(order: Order) -> dict[str, Any]:
         "file": order.file,
         "seed": order.seed,
         "seconds": seconds,
+        "parallel": min(order.parallel, order.trials),  # to share the CPUs by, where a trial's are not stated
         "notes": list(order.notes),
         **order.options,
     }

@@ -21,6 +21,10 @@ _IMBALANCED: Final = 4.0
 _NUMBER: Final = re.compile(
     r"[-+]?(0|[1-9]\d{0,30}|(0|[1-9]\d{0,30})?\.\d{1,40}|[1-9]\d{0,30}\.|0\.)([eE][-+]?\d{1,3})?"
 )
+# A number as people write it: `1,234.50`, `1.234,5`, `12 345`, `3,14`, `$5`, `7 %`.
+_WRITTEN: Final = re.compile(
+    r"[-+]?(?P<before>[$€£¥])? ?(\d{1,3}([,.' \u00a0\u202f]\d{3})+([.,]\d+)?|\d+[.,]\d+|\d+) ?(?P<behind>[%€$£¥])?"
+)
 # What people write for nothing, in lower case; as ``trainmaster_automl.reading`` has it.
 MISSING: Final = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
@@ -30,6 +34,7 @@ class Target:
     """What a sample of the target's cells says. ``classes``: how often each value is there, the commonest first.
 
     ``rows``: that can be learnt from. ``strays``: cells of a regression that are no numbers, ``stray``: the first of them.
+    ``written``: an example of quantities that are not written as numbers are, such as ``1,234``; empty where they are.
     """
 
     task: str
@@ -38,6 +43,7 @@ class Target:
     classes: tuple[tuple[str, int], ...]
     strays: int = 0
     stray: str = ""
+    written: str = ""
 
     @property
     def has_many_strays(self) -> bool:
@@ -65,12 +71,47 @@ def look_at(cells: Sequence[str], task: str | None = None) -> Target:
     found, why = _task_of(present, counts)
     if task is not None:
         found, why = task, "as you said"
-    strange = [cell for cell in present if math.isnan(_number(cell))] if found == REGRESSION else []
-    return Target(found, why, len(present) - len(strange), classes, len(strange), strange[0] if strange else "")
+    strange = [cell for cell in present if math.isnan(number_of(cell))] if found == REGRESSION else []
+    return Target(
+        found,
+        why,
+        len(present) - len(strange),
+        classes,
+        len(strange),
+        strange[0] if strange else "",
+        _written_of(counts, len(present)),
+    )
+
+
+def left_of(counts: Sequence[int], fraction: float) -> tuple[int, ...]:
+    """How many rows of each class the trials see at most, when a test of ``fraction`` of all has its part.
+
+    As scikit-learn's ``StratifiedShuffleSplit`` shares out: each class its part, rounded down, and one more to those of the
+    largest remainders. Of equal remainders chance decides, and they count as having it.
+    """
+    rows = sum(counts)
+    seen = max(0, rows - max(round(fraction * rows), 1, len(counts)))
+    parts = [divmod(count * seen, rows) for count in counts]
+    spare = seen - sum(whole for whole, _ in parts)
+    return tuple(whole + (sum(other > rest for _, other in parts) < spare) for whole, rest in parts)
+
+
+def _written_of(counts: Counter[str], rows: int) -> str:
+    written = [text for text in counts if is_written_number(text)]
+    others = rows - sum(counts[text] for text in written)
+    return written[0] if len(written) > _FEW_VALUES and others <= _STRAY * rows else ""
+
+
+def is_written_number(text: str) -> bool:
+    """Whether it is a number only to people: with marks between thousands, a comma before its fraction, or a sign."""
+    found = _WRITTEN.fullmatch(text)
+    if found is None or not math.isnan(number_of(text)):
+        return False
+    return bool(found["before"] or found["behind"]) or not text.lstrip("+-").isdigit()
 
 
 def _task_of(present: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
-    numbers = {text: _number(text) for text in counts}
+    numbers = {text: number_of(text) for text in counts}
     strange = sum(count for text, count in counts.items() if math.isnan(numbers[text]))
     if strange > _STRAY * len(present):
         return CLASSIFICATION, f"its values are words ({len(counts)} different ones)"
@@ -81,6 +122,7 @@ def _task_of(present: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
     return REGRESSION, f"its values are numbers ({len(values)} different ones)"
 
 
-def _number(text: str) -> float:
+def number_of(text: str) -> float:
+    """NaN: it is none."""
     number = float(text) if _NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else math.nan

@@ -14,6 +14,9 @@ from core.domain.serving.ports import read_port
 IMAGE_PORT: Final = 8080
 ENDPOINT_LABEL: Final = "endpoint"
 BATCH_LABEL: Final = "batch-prediction"
+# What a batch prediction is told of its model.
+MODEL_NAME: Final = "AIP_MODEL_NAME"
+MODEL_DIGEST: Final = "AIP_MODEL_DIGEST"
 # Where the instances of a batch prediction are, beside the model.
 INSTANCES: Final = "/data/instances"
 _KEPT_S: Final = 7 * 86_400  # jobs of replicas that have ended
@@ -91,11 +94,15 @@ def batch_job(
     instances_file: str,
     image: str | None,
     own_server: Sequence[str] | None,
+    model_name: str,
+    model_digest: str = "",
 ) -> dict[str, Any]:
     """A job spec to be parsed: ``replicas`` workers that share the shards; one that dies starts again by itself.
 
     Args:
         model, instances: volume/path of folders; ``model_file``, ``instances_file``: the one file there, or all of them.
+        model_name, model_digest: written beside the predictions, so that another model does not go on with them; without a
+            digest replicas make one of the model's files.
     """
     volume, _, path = instances.partition("/")
     args = [
@@ -116,7 +123,13 @@ def batch_job(
         **_stated(image=image, output=request.output, max_run_time=request.max_run_time),
         "command": list(MODULE if own_server is None else own_server),
         "args": args,
-        "env": {"AIP_MODE": "BATCH_PREDICTION", **request.env},
+        "env": {
+            "AIP_MODE": "BATCH_PREDICTION",
+            **request.env,
+            # Not as arguments: an older version in the user's own image would refuse those.
+            MODEL_NAME: model_name,
+            **({MODEL_DIGEST: model_digest} if model_digest else {}),
+        },
         "input": model,
         "mounts": [{"volume": volume, "path": path, "at": INSTANCES}],
         "roles": {
@@ -127,8 +140,10 @@ def batch_job(
                 "resources": request.resources,
             }
         },
+        "secrets": list(request.secrets),
         "priority": request.priority,
         "preemptible": request.preemptible,
+        "node_selector": dict(request.node_selector),
         "warm": "never",
         "labels": {BATCH_LABEL: "true", **request.labels},
     }

@@ -104,7 +104,8 @@ def outlook(budget: Budget, spent: Spent, *, exhausted: str = "") -> Outlook:
         return Outlook(0, None, over)
     if spent.with_result:
         return Outlook(0, StudyEvent.SUCCEED, over, is_cutting)
-    why = f"{over}, and no trial has a result"
+    # Trials that were cut off may well have told values: only what ended counts.
+    why = f"{over}, and no trial {'had ended with' if is_cutting else 'has'} a result"
     return Outlook(0, StudyEvent.FAIL, f"{why}; {commonest(spent.errors)}" if spent.errors else why, is_cutting)
 
 

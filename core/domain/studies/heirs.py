@@ -54,16 +54,20 @@ def exploits(population: Population, running: Sequence[Trace], others: Sequence[
     """Members that give up their place now, by number. ``others``: of trials that are over.
 
     A member is looked at each ``interval`` steps, with what it reached by then, beside all that came as far; and not before
-    it has worked an interval itself. The same curves always give the same answer.
+    it has worked an interval itself. Nobody waits for members that are an interval or more behind (a new one in place of one
+    that failed, or on a slower GPU), but while they stay they count for how many a quantile is. Of who has trained to the end nothing is left
+    to go on from. The same curves always give the same answer.
     """
     every = {curve.number: curve for curve in (*others, *running) if curve}
-    found = []
-    for curve in sorted((curve for curve in running if curve), key=lambda one: one.number):
+    found: dict[int, Exploit] = {}
+    for curve in sorted((curve for curve in running if curve), key=lambda one: (one.steps[-1], one.number)):
         step = curve.steps[-1] // population.interval * population.interval
         if step < curve.steps[0] + population.interval - 1:
             continue
         costs = {one.number: cost for one in every.values() if (cost := one.value_at(step)) is not None}
-        few = int(len(costs) * population.quantile)
+        late = {one.number for one in running if one and one.steps[-1] <= step - population.interval}
+        behind = len(late - costs.keys() - found.keys())
+        few = min(int((len(costs) + behind) * population.quantile), len(costs) // 2)
         if not few:
             continue
         ranked = sorted(costs, key=lambda number: (costs[number], number))
@@ -71,7 +75,10 @@ def exploits(population: Population, running: Sequence[Trace], others: Sequence[
         # Of equal ones none is worse.
         if curve.number not in worst or costs[curve.number] <= costs[best[-1]]:
             continue
+        parents = tuple(number for number in best if not every[number].is_over)
+        if not parents:
+            continue
         place = ranked.index(curve.number) + 1
         sentence = f"it was {place} of {len(ranked)} at step {step}"
-        found.append(Exploit(curve.number, step, tuple(best), sentence))
-    return found
+        found[curve.number] = Exploit(curve.number, step, parents, sentence)
+    return [found[number] for number in sorted(found)]

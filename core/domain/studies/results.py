@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from trainmaster.studies import Goal
+
+# So many equal results of different points are hardly chance.
+_SUSPICIOUS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,24 @@ def values_of(told: Mapping[str, float | None] | None, names: Sequence[str]) -> 
     found = [(told or {}).get(name) for name in names]
     kept = [value for value in found if value is not None and math.isfinite(value)]
     return tuple(kept) if len(kept) == len(found) else None
+
+
+def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) -> str:
+    """What a person should know where all points of a study came to exactly the same; empty: they did not, or are few.
+
+    ``results``: each trial's parameters and values.
+    """
+    points: set[str] = set()
+    same: tuple[float, ...] | None = None
+    for parameters, values in results:
+        same = values if same is None else same
+        if values != same:
+            return ""
+        if len(points) < _SUSPICIOUS:
+            points.add(json.dumps(parameters, sort_keys=True))
+    if len(points) < _SUSPICIOUS:
+        return ""
+    return "All its results are exactly the same, though the parameters differ: see whether the script reads its parameters."
 
 
 def best(results: Sequence[Result], goals: Sequence[Goal]) -> Result | None:

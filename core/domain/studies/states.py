@@ -77,6 +77,9 @@ _HINTS: Final[Mapping[tuple[StudyState, StudyEvent], str]] = {
     (_P, _E.PAUSE): "it is paused already; resume it to go on",
     (_R, _E.RESUME): "it runs already",
     (StudyState.STOPPING, _E.STOP): "it is being stopped already; wait for its trials to end",
+    (StudyState.STOPPING, _E.PAUSE): "it is being stopped; nothing of it is begun any more",
+    (StudyState.STOPPING, _E.RESUME): "it is being stopped; wait for its end, then extend it to have more trials",
+    (StudyState.STOPPING, _E.EXTEND): "it is being stopped; wait for its end, then extend it",
 }
 
 
@@ -91,5 +94,7 @@ def advance_study(state: StudyState, event: StudyEvent) -> StudyState:
         return after
     hint = _HINTS.get((state, event), f"it is {state.value}")
     if state.is_terminal:
-        hint = f"it has ended ({state.value}); extend it to have more trials"
+        hint = f"it has ended ({state.value})"
+        if event is _E.RESUME:
+            hint += "; extend it to have more trials"
     raise IllegalTransition(f"The study cannot be {_ASKED.get(event, event.value)}: {hint}.")

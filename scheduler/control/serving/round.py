@@ -37,6 +37,9 @@ from scheduler.control.studies.cancel import cancel_job
 
 # Jobs that one round begins for one deployment: the next round begins the others.
 _BEGUN_AT_ONCE: Final = 25
+# Of a replica's name: what is taken of its job's id, and what is left for the endpoint's and the deployed model's.
+_TAIL: Final = 5
+_NAME: Final = 63 - 1 - _TAIL
 # Asking all replicas of an endpoint takes no longer: the lease must outlive it, and others wait for this thread.
 _ASKING_S: Final = 5.0
 
@@ -164,7 +167,7 @@ class EndpointRound:
             revision=number,
             own_server=self._own_server,
         )
-        spec = parse_spec(raw)  # what was refused when it was deployed is not here
+        whole = parse_spec(raw)  # what was refused when it was deployed is not here
         # Allowed when it was asked for, as the restart of a job is: an endpoint is the project's, and does not fade away
         # because a user has left.
         reason = f"Serves revision {number} of {facts.name} at endpoint {self.facts.name}."
@@ -174,8 +177,11 @@ class EndpointRound:
                 f" It runs in the name of user {user.name}, who is disabled: deploy it anew to have it in another name."
             )
         for _ in range(min(steps.start, _BEGUN_AT_ONCE)):
+            job_id = new_id("job")
+            # Told apart by name, too: what is said of a job, as by those that wait for its place, says its name.
+            spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('-')}-{job_id[-_TAIL:]}"})
             order = JobOrder(
-                id=new_id("job"), spec=spec, project_id=self.facts.project_id, project=self.facts.project,
+                id=job_id, spec=spec, project_id=self.facts.project_id, project=self.facts.project,
                 user_id=facts.user_ids[number], output_volume=self.control.default_volume,
             )  # fmt: skip
             write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)

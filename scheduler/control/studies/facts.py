@@ -21,11 +21,16 @@ from scheduler.control.studies.history import History
 
 # Roles of a project whose members may submit jobs to it.
 _MAY_SUBMIT: Final = ("member", "admin")
+# Key of a trial's memo: the step of the rung of successive halving that it was let pass the last time.
+_PASSED: Final = "passed"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
-    """``job_state``: ``None`` where a program tries the point by itself; ``heard_at``: then its last sign of life."""
+    """``job_state``: ``None`` where a program tries the point by itself; ``heard_at``: then its last sign of life.
+
+    ``is_decided``: its script has finished, and its job's end is about to be written.
+    """
 
     number: int
     parameters: Mapping[str, Any]
@@ -40,10 +45,20 @@ class RunningTrial:
     gpu_s: float
     shape: str | None
     heard_at: datetime
+    is_decided: bool = False
 
     @property
     def is_over(self) -> bool:
         return self.job_state is not None and self.job_state.is_terminal
+
+    @property
+    def passed(self) -> int:
+        """The rung that a stopping rule let it pass the last time, as its step; 0: none."""
+        return int(self.memo.get(_PASSED, 0))
+
+    def memo_with(self, passed: int) -> dict[str, Any]:
+        """The memo of a trial that was let pass this rung."""
+        return {**self.memo, _PASSED: passed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +170,5 @@ def _trial(row: AnyRow, now: datetime) -> RunningTrial:
         gpu_s=gpu_s,
         shape=row.job_shape,
         heard_at=row.heard_at or row.created_at,
+        is_decided=row.attempt_decided_at is not None and row.attempt_ended_at is None,
     )

@@ -46,8 +46,6 @@ class History:
         self._memos: dict[int, Mapping[str, Any]] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
         self._judged_at: datetime | None = None
-        # Rungs of successive halving that trials were let pass. Where it is lost, they are asked at their last one again.
-        self.passed: dict[int, int] = {}
         self.followers = Followers()
 
     def is_due(self, now: datetime, every: timedelta) -> bool:

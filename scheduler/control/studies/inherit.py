@@ -14,6 +14,7 @@ from trainmaster.studies import Fidelity, Population, Space, StudySpec
 from core.db.engine import unit_of_work
 from core.db.tables import Job, Trial
 from core.domain.errors import InvalidRequest
+from core.domain.states import JobState
 from core.domain.studies.heirs import Exploit, RungResult, exploits, promotions
 from core.domain.studies.results import Result
 from core.domain.studies.states import TrialState
@@ -64,6 +65,10 @@ class Sources:
         with unit_of_work(control.sessions, read_only=True) as session:
             rows = session.execute(query).all()
             return cls({row.number: (row.Job, row.parameters, resumable(session, row.Job)) for row in rows}, keep)
+
+    def has_succeeded(self, number: int) -> bool:
+        """Whether the trial has trained to its own end."""
+        return number in self.trials and self.trials[number][0].state == JobState.SUCCEEDED
 
     def first(self, numbers: Sequence[int]) -> tuple[int, Job, str] | None:
         """The first of these trials that has a complete checkpoint, its job, and the checkpoint as an heir sees it.
@@ -182,9 +187,9 @@ def _exploiting(
         if len(starts) >= room:
             break
         chance = Random(f"heir:{facts.seed}:{number}")  # noqa: S311 (no secret)
-        source = sources.first(chance.sample(parents, len(parents)))
+        source = sources.first([one for one in chance.sample(parents, len(parents)) if not sources.has_succeeded(one)])
         if source is None:
-            continue  # all were deleted meanwhile: a new member takes its place
+            continue  # all have come to their own end or were deleted meanwhile: a new member takes its place
         parent, job, path = source
         _, point, _ = sources.trials[parent]
         memo = {"parent": parent, "replaces": number}

@@ -8,7 +8,6 @@ from typing import Final
 import structlog
 
 from core.bell import TOPIC_STUDY
-from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories.studies import live_studies
@@ -94,14 +93,13 @@ class StudyKeeper:
     def _load(self, study_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, StudyFacts | None, History]:
         control = self._control
         history = self._history(study_id)
-        with unit_of_work(control.sessions, read_only=lease is not None) as session:
-            now = control.clock()
-            facts = load_study(session, study_id, now, history)
-            if facts is not None and lease is None:
-                lease = leases.acquire(
-                    session, f"study:{study_id}", holder=control.holder, now=now, ttl=control.lease_ttl
-                )
-        return lease, facts, history
+        # Taken before it is looked: what another process writes under it, such as memos, is seen whole. And reading a long
+        # history holds up nobody who writes.
+        lease = lease or fence.acquire(control, f"study:{study_id}")
+        if lease is None:
+            return None, None, history
+        with unit_of_work(control.sessions, read_only=True) as session:
+            return lease, load_study(session, study_id, control.clock(), history), history
 
     def _history(self, study_id: str) -> History:
         with self._lock:

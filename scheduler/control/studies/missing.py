@@ -5,7 +5,7 @@ A replica that comes to its end tells what each road brought; of one that could 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import func, select
@@ -14,7 +14,7 @@ from trainmaster.studies import StudySpec
 
 from core.db.repositories.metric_reads import Filter, find_names
 from core.db.tables import Attempt, Job, Replica
-from core.domain.studies.roads import Roads
+from core.domain.studies.roads import KEY, Roads
 from scheduler.control.studies.measure import Measured
 
 _NAMES_SHOWN: Final = 8
@@ -38,16 +38,30 @@ def missing_words(
     roads = _roads_of(session, job_id)
     if roads.is_known:
         found = roads.words(names[:_NAMES_SHOWN], more=len(names) > _NAMES_SHOWN)
-        return f"it never reported the metric {missing!r}. What came: {found} ({_of_lines(missing, patterns)})"
-    told = f"it never reported the metric {missing!r}; looked for it in {_FILES}, and {_of_lines(missing, patterns)}"
+        return f"it never reported the metric {missing!r}. What came: {found}. Read were {_of_lines(missing, patterns)}"
+    told = f"it never reported the metric {missing!r}"
     if names:
-        more = " and more" if len(names) > _NAMES_SHOWN else ""
-        return f"{told}; it reported {', '.join(names[:_NAMES_SHOWN])}{more}"
-    told = f"{told}; it reported no metric at all"
-    if find_names(session, job_id, Filter(prefix=_SYSTEM), limit=1):
-        return told
-    # Each replica's resources are sampled by who looks for its metrics, first after some seconds.
-    return f"{told}, nor how much of its node it used: it was over within seconds, or nobody could look inside it"
+        told += f"; it reported {', '.join(names[:_NAMES_SHOWN])}{' and more' if len(names) > _NAMES_SHOWN else ''}"
+    else:
+        told += "; it reported no metric at all"
+        if not find_names(session, job_id, Filter(prefix=_SYSTEM), limit=1):
+            # Each replica's resources are sampled by who looks for its metrics, first after some seconds.
+            told += ", nor how much of its node it used: it was over within seconds, or nobody could look inside it"
+    return f"{told}. Looked for it in {_FILES}, and {_of_lines(missing, patterns)}"
+
+
+def told_whole(session: Session, job_ids: Collection[str]) -> set[str]:
+    """Those of whose last attempt every replica told what its roads brought.
+
+    It does so behind all its reports: none of them is on its way any more.
+    """
+    query = select(Attempt.job_id, Replica.progress).join(Job, Job.id == Attempt.job_id)
+    query = query.join(Replica, Replica.attempt_id == Attempt.id)
+    query = query.where(Attempt.job_id.in_(job_ids), Attempt.number == Job.attempt_count)
+    told: dict[str, bool] = {}
+    for job_id, progress in session.execute(query):
+        told[job_id] = told.get(job_id, True) and KEY in (progress or {})
+    return {job_id for job_id, is_whole in told.items() if is_whole}
 
 
 def _roads_of(session: Session, job_id: str) -> Roads:
@@ -61,7 +75,10 @@ def _roads_of(session: Session, job_id: str) -> Roads:
 def _of_lines(missing: str, patterns: Sequence[str]) -> str:
     """How lines of the log were read: the job's own patterns stand in place of the usual words."""
     if not patterns:
-        return f"lines of the log that name a step or an epoch, too, like `{missing}=0.1 step=3` (`{missing}=0.1` alone is none)"
+        return (
+            f"lines of the log that name a step or an epoch, like `{missing}=0.1 step=3`. For lines like `{missing}=0.1` alone "
+            f'write `metric_patterns: ["{missing}={{{missing}}}"]` in the template'
+        )
     shown = ", ".join(f"`{one[:_PATTERN_CHARS]}`" for one in patterns[:_PATTERNS_SHOWN])
     more = f" and {len(patterns) - _PATTERNS_SHOWN} more" if len(patterns) > _PATTERNS_SHOWN else ""
     absent = "" if any(f"{{{missing}}}" in one for one in patterns) else f", of which none has {{{missing}}}"

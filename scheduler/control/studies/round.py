@@ -6,7 +6,7 @@ and compares what was read, and a process may be killed between any two steps: t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,6 +19,7 @@ from core.bell import TOPIC_MODELS, TOPIC_TICK
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories import studies
+from core.db.repositories.attempts import is_decided
 from core.db.repositories.events import append_event
 from core.db.repositories.new_jobs import JobOrder, new_job
 from core.db.repositories.submission import write_job
@@ -28,11 +29,11 @@ from core.domain.errors import StaleWrite
 from core.domain.states import JobState
 from core.domain.studies.budget import CHOSEN, PAUSED_AT, outlook
 from core.domain.studies.curves import Curve, make_curve, step_of, thinned
-from core.domain.studies.results import values_of
+from core.domain.studies.results import equal_words, values_of
 from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
 from core.domain.studies.stopping import Verdict, judge_traces
 from core.domain.studies.traces import Trace
-from core.domain.studies.trials import searched, trial_spec
+from core.domain.studies.trials import searched, text_of, trial_spec
 from core.ids import new_id
 from scheduler.control import fence
 from scheduler.control.context import Control
@@ -42,15 +43,15 @@ from scheduler.control.studies.cancel import cancel_job
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.history import History
 from scheduler.control.studies.measure import Measured, measure
-from scheduler.control.studies.missing import missing_words
+from scheduler.control.studies.missing import missing_words, told_whole
 from scheduler.control.studies.winner import crown
 from scheduler.planning.model import ReasonCode
 from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm
 from scheduler.tuning.ahead import usable
-from scheduler.tuning.propose import gp_is_there
+from scheduler.tuning.propose import gp_is_there, key_of
 from scheduler.tuning.proposers import INSTEAD_OF, Proposers, is_quick
 
-# A job's last report may be on its way when its end is seen.
+# The last report of a replica that could not tell what each road of its metrics brought may be on its way when the end is seen.
 METRIC_GRACE: Final = timedelta(seconds=10)
 # Curves of trials that are over which a stopping rule compares with: more would not move a median.
 _CURVES: Final = 1_000
@@ -65,6 +66,10 @@ _IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, Reason
 _NO_GP: Final = "Its points are TPE's: GP needs torch for several metrics, which the control plane has not."
 _GP_FAILED: Final = "GP could not draw some of its points; they are TPE's."
 _FAILED: Final = "could not draw some of its points; others stand in their place."
+_NOTHING_LEFT: Final = (
+    "It went on from trial {}: where a script finds nothing left to train behind a checkpoint, let it report the metric of "
+    "that checkpoint"
+)
 _BY_INDEX: Final = (Algorithm.GRID, Algorithm.QMC, Algorithm.RANDOM)
 
 
@@ -106,8 +111,10 @@ class StudyRound:
             return False
         names = [metric.name for metric in self.spec.metrics]
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            told = measure(session, [trial.job_id for trial in over if trial.job_id is not None], names)
-            ends = [end for trial in over if (end := self._end_of(session, trial, told)) is not None]
+            jobs = [trial.job_id for trial in over if trial.job_id is not None]
+            whole = told_whole(session, jobs)  # before the values: what comes in between is not missed
+            told = measure(session, jobs, names)
+            ends = [end for trial in over if (end := self._end_of(session, trial, told, whole)) is not None]
         if not ends:
             return False
         with fence.fenced(self.control, self.lease) as session:
@@ -117,7 +124,7 @@ class StudyRound:
         return True
 
     def _end_of(
-        self, session: Session, trial: RunningTrial, told: Mapping[str, Measured]
+        self, session: Session, trial: RunningTrial, told: Mapping[str, Measured], told_all: Collection[str]
     ) -> tuple[int, TrialState, dict[str, Any]] | None:
         """``None``: its metric may still be on the way."""
         job_id = trial.job_id or ""
@@ -130,9 +137,12 @@ class StudyRound:
             case JobState.SUCCEEDED if has_values:
                 state, reason = TrialState.SUCCEEDED, ""
             case JobState.SUCCEEDED:
-                if trial.finished_at is not None and self.now - trial.finished_at < METRIC_GRACE:
+                is_fresh = trial.finished_at is not None and self.now - trial.finished_at < METRIC_GRACE
+                if is_fresh and job_id not in told_all:
                     return None
                 state, reason = TrialState.FAILED, missing_words(session, job_id, self.spec, result, measured)
+                if trial.memo.get("parent") is not None:
+                    reason += f". {_NOTHING_LEFT.format(trial.memo['parent'])}"
             case JobState.CANCELLED if is_early and has_values:
                 state, reason = TrialState.STOPPED, str((trial.stop or {}).get("sentence", sentence))
             case JobState.CANCELLED:
@@ -162,7 +172,11 @@ class StudyRound:
     def _stop_early(self) -> bool:
         """End trials that the study's rule gives up; whether their curves are too long for one look, and another one is due."""
         rule = self.spec.stopping
-        watched = [t for t in self.facts.running if t.job_state is JobState.RUNNING and t.stop is None and t.job_id]
+        # Reports that come with its end may be the first to show a rule how a trial went: one that has done all is left alone.
+        watched = [
+            t for t in self.facts.running
+            if t.job_state is JobState.RUNNING and t.stop is None and t.job_id and not t.is_decided
+        ]  # fmt: skip
         is_judged = rule is not None or self.spec.population is not None
         if not is_judged or not watched or not self._history.is_due(self.now, _JUDGED_APART):
             return False
@@ -180,11 +194,21 @@ class StudyRound:
         if rule is None:
             self._give_way({t.number: t for t in watched}, own, others)
             return False
-        verdicts = judge_traces(rule, own, others, self._history.passed)
+        passed = {trial.number: trial.passed for trial in watched}
+        verdicts = judge_traces(rule, own, others, passed)
+        self._let_pass([trial for trial in watched if passed[trial.number] != trial.passed], passed)
         for trial in watched:
             if trial.number in verdicts:
                 self._stop(trial, verdicts[trial.number])
         return False
+
+    def _let_pass(self, trials: Sequence[RunningTrial], passed: Mapping[int, int]) -> None:
+        """Note the rungs that these came past, so that no process asks them there again; a rung comes a few times in a trial."""
+        if not trials:
+            return
+        memos = {trial.number: trial.memo_with(passed[trial.number]) for trial in trials}
+        with fence.fenced(self.control, self.lease) as session:
+            studies.change_memos(session, self.facts.id, memos)
 
     def _give_way(self, watched: Mapping[int, RunningTrial], running: Sequence[Trace], others: Sequence[Trace]) -> None:
         """End the worst members of a population, whose places heirs of the best take."""
@@ -221,6 +245,8 @@ class StudyRound:
                 )  # fmt: skip
                 if trial.job_id is not None:
                     bells += cancel_job(session, trial.job_id, code, sentence, self.now)
+                    if kind == "early" and is_decided(session, trial.job_id):
+                        raise StaleWrite(f"trial {trial.number} has finished since it was judged")
                     self._tell(session, f"trial.{code}", sentence, trial=trial.number)
         self._ring(bells)
 
@@ -253,6 +279,8 @@ class StudyRound:
         is_idle = bool(ahead.room) and not fresh and not facts.spent.running
         if is_idle and self.spec.template is not None and (ended := self._exhausted()):
             return self._wind_up(*ended)
+        if facts.running or fresh:
+            self._proposers.expect(self._algorithm)
         drawn, goes_on = self._prepare()
         is_used_up = self.spec.template is None and not facts.prepared and not drawn
         if is_idle and is_used_up and (ended := self._exhausted()):
@@ -263,13 +291,28 @@ class StudyRound:
         """How it ends where nothing is left to draw, and nothing runs that could change that."""
         what = "every point of the space was tried"
         if self.facts.known:
-            what += ", by trials of the studies that it was warm-started from, too"
+            what += ", by trials of the studies that it was warm-started from"
+            what += ", too" if self.facts.spent.made else ""
         if self.spec.population is not None:
             what = "its population has come to its end"
         elif self.spec.algorithm is not Algorithm.GRID and Space.of(self.spec).size is None:
             what = "chance found no point any more that satisfies the constraints"
         ended = outlook(self.spec.budget, self.facts.spent, exhausted=what)
+        if ended.end is StudyEvent.FAIL and self.facts.known and not self.facts.spent.made:
+            # Whoever asked what is best here has the answer.
+            none = " No model is registered, since no trial of its own has run." if self.spec.winner is not None else ""
+            return f"Nothing new to try: {what}. {self._best_known()}{none}", StudyEvent.SUCCEED
         return None if ended.end is None else (_sentence(ended.reason), ended.end)
+
+    def _best_known(self) -> str:
+        """The best that warm-starting brought, in words; of several metrics in the first one."""
+        metric = self.spec.metrics[0]
+        best = min(self.facts.known, key=lambda one: metric.sign * one["values"][0])
+        point = ", ".join(f"{name}={text_of(value)}" for name, value in best["parameters"].items())
+        values = ", ".join(
+            f"{one.name} {value:.6g}" for one, value in zip(self.spec.metrics, best["values"], strict=True)
+        )
+        return f"The best of those has {values}: {point}."
 
     def _begin(self, room: int) -> int:
         """Begin up to ``room`` trials; how many. Each trial's row and its job's are written together."""
@@ -349,7 +392,7 @@ class StudyRound:
             return 0, False
         with fence.fenced(self.control, self.lease) as session:
             # Somebody may have asked meanwhile, and got some of those that were there: that makes the new ones no worse.
-            row = session.get_one(Study, facts.id, populate_existing=True)
+            row = session.get_one(Study, facts.id, populate_existing=True, with_for_update={"key_share": True})
             if row.state != StudyState.RUNNING or row.proposed != facts.proposed:
                 raise StaleWrite("the study has moved since its points were drawn")
             left = list(row.prepared)
@@ -377,7 +420,7 @@ class StudyRound:
         known = [Observed(one["parameters"], tuple(one["values"])) for one in facts.known]
         return Question(
             space=space,
-            algorithm=chosen_algorithm(space, spec.algorithm, spec.goals, spec.budget.trials),
+            algorithm=self._algorithm,
             goals=spec.goals,
             seed=facts.seed,
             index=facts.proposed,
@@ -385,11 +428,25 @@ class StudyRound:
             finished=[*known, *results],
             pending=[*pending, *ahead],
             spoilt=spoilt,
-            initial=spec.initial,
+            initial=self._own_points(),
         )
 
+    def _own_points(self) -> Sequence[Mapping[str, Any]]:
+        """The user's points that are tried first: not those that the study was warm-started with a result of."""
+        if not self.facts.known or self.facts.proposed >= len(self.spec.initial):
+            return self.spec.initial
+        tried = {key_of(one["parameters"]) for one in self.facts.known}
+        return [point for point in self.spec.initial if key_of(point) not in tried]
+
+    @property
+    def _algorithm(self) -> Algorithm:
+        spec = self.spec
+        return chosen_algorithm(Space.of(spec), spec.algorithm, spec.goals, spec.budget.trials)
+
     def _note(self) -> None:
-        """What a person should know while it runs: trials that no node can ever hold, and points of another algorithm."""
+        """What a person should know while it runs: trials that no node can ever hold, points of another algorithm, and
+        results that are all the same.
+        """
         facts = self.facts
         shapes = {trial.shape for trial in facts.running if trial.job_state is JobState.QUEUED and trial.shape}
         note = ""
@@ -401,7 +458,7 @@ class StudyRound:
                 )
                 found = session.scalars(query.limit(1)).first()
             note = f"Its trials cannot start: {found}" if found else ""
-        note = " ".join(sentence for sentence in (note, self._about_points()) if sentence)
+        note = " ".join(sentence for sentence in (note, self._about_points(), self._about_results()) if sentence)
         chosen = self._choice()
         if note != facts.note or chosen != facts.chosen:
             with fence.fenced(self.control, self.lease) as session:
@@ -430,6 +487,9 @@ class StudyRound:
             failed = f"{self.spec.algorithm.value} {_FAILED}"
         return failed if failed in facts.note or any(INSTEAD_OF in memo for memo in memos) else ""
 
+    def _about_results(self) -> str:
+        return equal_words((one.parameters, one.values) for one in self._history.results)
+
     def _wind_up(self, reason: str, event: StudyEvent) -> bool:
         """End the study; what still runs is cancelled first."""
         facts = self.facts
@@ -453,7 +513,7 @@ class StudyRound:
                 crowned = crown(session, self.control, facts, self.now)
             studies.change_study(
                 session, facts.id, facts.generation, self.now,
-                state=state.value, reason=reason, note="", finished_at=self.now, prepared=own_points,
+                state=state.value, reason=reason, note=self._about_results(), finished_at=self.now, prepared=own_points,
                 winner=crowned or facts.winner,
             )  # fmt: skip
             for number in own:  # whoever works on it is told so when the result comes

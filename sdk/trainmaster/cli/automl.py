@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,12 +22,16 @@ app = typer.Typer(help="Find the best model for a table or a folder of images.",
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the AutoML study.")]
 
 _WATCH_S: Final = 1.0
-_LINES: Final = 10
+_LINES: Final = 20
+# The leaderboard is read so far, to say of how many lines it shows some: the most that the server tells.
+_WHOLE: Final = 1000
+_BASELINE: Final = "baseline"
 # Fields of the request whose option is not called as they are.
 _OPTIONS: Final = {"families": "--family", "aliases": "--alias"}
 _RESOURCES: Final = ("cpu", "memory", "gpus")
 _FIELD: Final = re.compile(r"^[a-z_][\w.]*(?=: )")
 _SAY_TASK: Final = re.compile(r"\b([Ss])ay task (?=classification|regression)")
+_STATE_KIND: Final = "state kind and, of tables, target and task"
 
 
 def register(root: typer.Typer) -> None:
@@ -49,6 +53,7 @@ def automl(
     ] = "1h",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Models that are tried at most.")] = 60,
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="At once.")] = 1,
+    kind: Annotated[str | None, typer.Option("--kind", help="tabular or images; else by what the data are.")] = None,
     task: Annotated[
         str | None, typer.Option("--task", help="classification or regression; else by the target.")
     ] = None,
@@ -96,6 +101,12 @@ def automl(
         bool, typer.Option("--dry-run", help="Look at the data, tell the plan, create nothing.")
     ] = False,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Stay until the best model is registered.")] = False,
+    wait_for_nodes: Annotated[
+        bool,
+        typer.Option(
+            "--wait-for-nodes", help="Also where no node that there is could ever hold a trial: such nodes are to come."
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Find the best model for a table or a folder of images, test it, and register it."""
@@ -104,17 +115,18 @@ def automl(
     if data is None:
         raise WrongUse("Say on what: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
     resources = {key: value for key, value in (("cpu", cpu), ("memory", memory), ("gpus", gpus)) if value is not None}
+    more: dict[str, Any] = {"wait_for_nodes": True} if wait_for_nodes else {}  # an older server knows no such field
     with session.client() as client, refused_as("AutoML"), _told_as_options(as_is=json):
         made = client.create_automl(
             data, target, budget=budget, trials=trials, parallel=parallel, project=session.project_or_default(project),
-            name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, task=task, metric=metric,
+            name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, kind=kind, task=task, metric=metric,
             families=family or [], test_fraction=test_fraction, folds=folds, image_size=image_size, weights=weights,
-            max_rows=max_rows, keep=keep or [], seed=seed, image=image,
+            max_rows=max_rows, keep=keep or [], seed=seed, image=image, **more,
         )  # fmt: skip
         if follow and made.id is not None:
             if not json:
                 _tell_plan(made)
-            raise typer.Exit(_follow(client, made.id, as_json=json))
+            raise typer.Exit(_follow(client, made.id, as_json=json, told=() if json else made.notes))
     if json:
         output.print_json(made)
         return
@@ -134,8 +146,15 @@ def _told_as_options(*, as_is: bool) -> Iterator[None]:
         if not as_is:
             is_own = error.status is None  # the request has not been sent: pydantic's words
             told = [one._replace(message=_plain(one)) if is_own else one for one in error.mistakes]
-            error.mistakes = tuple(one._replace(path=_option(one.path)) for one in told)
-            error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda found: _option(found[0]), error.sentence))
+            error.mistakes = tuple(
+                one._replace(
+                    path=_option(one.path),
+                    hint=one.hint.replace("`wait_for_nodes`", "--wait-for-nodes") if one.hint else one.hint,
+                )
+                for one in told
+            )
+            sentence = error.sentence.replace(_STATE_KIND, "say --kind and, of tables, --target and --task")
+            error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda found: _option(found[0]), sentence))
             if is_own and error.mistakes:
                 error.sentence = "AutoML cannot begin like this:"
         raise
@@ -148,8 +167,7 @@ def _option(field: str) -> str:
     name, _, rest = field.partition(".")
     if name == "resources":
         return f"--{rest}" if rest in _RESOURCES else field
-    has_option = name in AutomlCreate.model_fields and name != "kind"
-    return _OPTIONS.get(name, "--" + name.replace("_", "-")) if has_option else field
+    return _OPTIONS.get(name, "--" + name.replace("_", "-")) if name in AutomlCreate.model_fields else field
 
 
 def _plain(mistake: FieldMistake) -> str:
@@ -170,21 +188,21 @@ def _plain(mistake: FieldMistake) -> str:
 @app.command()
 def show(
     study: Study,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Lines of the leaderboard.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Lines of the leaderboard.")] = _LINES,
     json: options.Json = False,
 ) -> None:
     """The leaderboard, the final test, and what was registered."""
     with session.client() as client:
-        found = client.get_automl(study, limit=limit)
+        found = client.get_automl(study, limit=limit if json else _WHOLE)
     if json:
         output.print_json(found)
     else:
-        _show(found)
+        _show(found, limit=limit)
 
 
 @app.command()
 def watch(study: Study, json: options.Json = False) -> None:
-    """Stay until the best model is registered, and tell each model that is better than those before."""
+    """Stay until the best model is registered, and tell each trial's end."""
     with session.client() as client:
         raise typer.Exit(_follow(client, study, as_json=json))
 
@@ -198,35 +216,36 @@ def _tell_plan(made: AutomlDetail) -> None:
         output.note(note, "dim")
 
 
-def _follow(client: Client, study: str, *, as_json: bool) -> int:
+def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = ()) -> int:
+    """``told``: notes that need not be told again."""
+    from trainmaster.cli.study import Ends, tell_trial
     from trainmaster.client.flows.studying import is_automl_over
 
-    best: int | None = None
+    ends = Ends(client)
     is_told = False
     while True:
-        found = client.get_automl(study, limit=_LINES)
-        leader = next(iter(found.leaderboard), None)
-        if leader is not None and leader.trial != best:
-            best = leader.trial
-            if as_json:
-                output.print_json_line(leader)
-            else:
-                output.say(f"trial {leader.trial}: {leader.family} {found.metric} {_score(leader)}  {_point(leader)}")
+        found = client.get_automl(study, limit=1)
+        study = found.id or study  # another one that gets its name meanwhile is not meant
+        if sum(found.trials.values()) - found.trials.get("running", 0) > len(ends.told):
+            detail = client.get_study(study)
+            for trial in ends.new(study):
+                tell_trial(trial, detail, as_json=as_json)
         if found.winner is not None and not is_told and not as_json:
             is_told = True
             output.note(f"The best, trial {found.winner.trial}, is run once more: tested, and registered.", "dim")
         if is_automl_over(found):
             break
         time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
+    found = client.get_automl(study, limit=_LINES if as_json else _WHOLE)
     if as_json:
         output.print_json_line(found)
     else:
-        _show(found)
+        _show(found, told=told)
     is_registered = found.winner is not None and found.winner.version_state == "ready"
     return ExitCode.OK if is_registered else ExitCode.FAILED
 
 
-def _show(found: AutomlDetail) -> None:
+def _show(found: AutomlDetail, *, limit: int = _LINES, told: Sequence[str] = ()) -> None:
     from trainmaster.cli.study import winner_words
 
     console = output.answers()
@@ -250,19 +269,26 @@ def _show(found: AutomlDetail) -> None:
         pairs.append(("", test.hint or None))
     output.print_pairs(pairs)
     output.say()
+    baseline = next((row for row in found.leaderboard if row.family == _BASELINE), None)
+    # What is to be beaten is told, however far down it is.
+    rows = [row for row in found.leaderboard if row.rank <= limit or row is baseline]
+    is_any_stopped = not all(row.is_whole for row in rows)
     output.print_table(
-        ("RANK", "TRIAL", "FAMILY", found.metric.upper(), "SECONDS", "PARAMETERS", ""),
+        ("RANK", "TRIAL", "FAMILY", found.metric.upper(), "SECONDS", "PARAMETERS", *(("END",) if is_any_stopped else ())),
         [
             (
                 row.rank, row.trial, row.family, _score(row), None if row.seconds is None else f"{row.seconds:.1f}",
-                _point(row), None if row.is_whole else "stopped early",
+                _point(row), *((None if row.is_whole else "stopped early",) if is_any_stopped else ()),
             )
-            for row in found.leaderboard
+            for row in rows
         ],
         empty="No trial has a result yet.",
     )  # fmt: skip
+    if len(rows) < len(found.leaderboard):
+        output.note(f"{len(rows)} of {len(found.leaderboard)}; --limit of `automl show` shows more.", "dim")
     for note in found.notes:
-        output.note(note, "dim")
+        if note not in told:
+            output.note(note, "dim")
 
 
 def _score(row: AutomlRow) -> str:

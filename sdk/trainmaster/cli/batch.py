@@ -12,15 +12,21 @@ from trainmaster.cli.endpoint import (
     Env,
     FrameworkName,
     Gpus,
+    GpuType,
     Image,
     Memory,
     Model,
+    NodeSelector,
+    Preemptible,
+    Priority,
+    Secrets,
+    Shm,
     TrustCode,
-    env_of,
     resources_of,
 )
 from trainmaster.cli.exits import ExitCode, refused_as
 from trainmaster.cli.show import exit_text
+from trainmaster.cli.values import pairs
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import JobDetail
@@ -38,6 +44,9 @@ def batch_predict(
     to: Annotated[str | None, typer.Option("--output", "-o", help="volume/path; else a folder of the job's.")] = None,
     replicas: Annotated[int, typer.Option("--replicas", "-n", min=1, help="That share the instances.")] = 1,
     format: Annotated[str, typer.Option("--format", help="auto, jsonl or csv.")] = "auto",  # noqa: A002
+    csv_rows: Annotated[
+        str | None, typer.Option("--csv-rows", help="object (by the header's names; the default) or array.")
+    ] = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, help="Instances that the model is given at once.")
     ] = 64,
@@ -49,6 +58,14 @@ def batch_predict(
     cpu: Cpu = None,
     memory: Memory = None,
     gpus: Gpus = 0,
+    gpu_type: GpuType = None,
+    shm: Shm = None,
+    priority: Priority = None,
+    preemptible: Preemptible = True,
+    node_selector: NodeSelector = None,
+    secrets: Secrets = None,
+    max_run_time: Annotated[str | None, typer.Option("--max-run-time", help="Such as 2h30m.")] = None,
+    labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it.")] = None,
     follow: Annotated[
         bool, typer.Option("--wait", "-w", help="Stay until it has ended, and tell how many instances failed.")
     ] = False,
@@ -58,16 +75,18 @@ def batch_predict(
     """Predict for all instances of some files, as a job."""
     fields: dict[str, Any] = {
         "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
-        "framework": framework, "trust_code": trust_code, "env": env_of(env),
-        "resources": resources_of(cpu, memory, gpus),
+        "framework": framework, "trust_code": trust_code, "env": pairs(env or [], "--env", from_environment=True),
+        "resources": resources_of(cpu, memory, gpus, gpu_type, shm), "preemptible": preemptible,
+        "output": to, "image": image, "csv_rows": csv_rows, "priority": options.priority_of(priority),
+        "node_selector": pairs(node_selector or [], "--node-selector"), "secrets": secrets,
+        "max_run_time": max_run_time, "labels": pairs(labels or [], "--label"),
     }  # fmt: skip
-    if to is not None:
-        fields["output"] = to
-    if image is not None:
-        fields["image"] = image
     with session.client() as client:
         with refused_as("batch prediction"):
-            job = client.batch_predict(model, input, project=session.project_or_default(project), **fields)
+            job = client.batch_predict(
+                model, input, project=session.project_or_default(project),
+                **{field: value for field, value in fields.items() if value not in (None, {}, [])},
+            )  # fmt: skip
         if not follow:
             _begun(job, json)
             return
@@ -100,6 +119,9 @@ def _ended(job: JobDetail, outcome: BatchOutcome | None) -> None:
     if outcome is None:
         output.say(f"{answers} has the predictions, errors-*.jsonl beside it what the model refused.")
         return
+    if not outcome.predictions and not outcome.errors:
+        output.note("Warning: the input has no instances, so nothing was written.", "yellow")
+        return
     errors = f"{job.output}/errors-*.jsonl"
     output.say(f"{output.count(outcome.predictions, 'prediction')}, {output.count(outcome.errors, 'error')}: {answers}")
     if outcome.has_only_errors:
@@ -109,5 +131,3 @@ def _ended(job: JobDetail, outcome: BatchOutcome | None) -> None:
         has = "has" if outcome.errors == 1 else "have"
         said = f"Warning: {output.count(outcome.errors, 'instance')} {has} no prediction; {errors} says why of each."
         output.note(f"{said} The first: {outcome.first_error}", "yellow")
-    elif not outcome.predictions:
-        output.note("Warning: the input has no instances.", "yellow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -12,10 +13,17 @@ import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.exits import ExitCode, WrongUse, refused_as
+from trainmaster.cli.values import pairs
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
-    from trainmaster.wire.serving import DeploymentDetail, EndpointDetail, EndpointView
+    from trainmaster.wire.serving import (
+        DeploymentDetail,
+        EndpointDetail,
+        EndpointView,
+        RevisionView,
+        ServingReplicaView,
+    )
 
 app = typer.Typer(help="Addresses under which models answer requests.", invoke_without_command=True)
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")]
@@ -39,7 +47,24 @@ Image = Annotated[str | None, typer.Option("--image", help="Instead of the platf
 Cpu = Annotated[str | None, typer.Option("--cpu", help="Of one replica, like 2 or 500m.")]
 Memory = Annotated[str | None, typer.Option("--memory", help="Of one replica, like 4Gi.")]
 Gpus = Annotated[float, typer.Option("--gpus", min=0, help="Of one replica; less than 1: a part of one.")]
-Env = Annotated[list[str] | None, typer.Option("--env", "-e", metavar="KEY=VALUE")]
+GpuType = Annotated[str | None, typer.Option("--gpu-type", help="Models of GPUs that will do, like H100 or A100,H100.")]
+Shm = Annotated[str | None, typer.Option("--shm", help="Size of /dev/shm of one replica, like 2Gi.")]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="KEY=VALUE", help="Repeat it; a bare KEY is copied."),
+]
+Secrets = Annotated[list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.")]
+Priority = Annotated[
+    str | None, typer.Option("--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).")
+]
+Preemptible = Annotated[
+    bool, typer.Option("--preemptible/--no-preemptible", help="Whether others may be given a replica's place.")
+]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Stay until it serves, or has failed.")]
+NodeSelector = Annotated[
+    list[str] | None,
+    typer.Option("--node-selector", metavar="KEY=VALUE", help="Only on nodes with this label; repeat it."),
+]
 
 _WATCH_S: Final = 0.5
 _SETTLED: Final = frozenset({"ready", "failed"})
@@ -104,6 +129,10 @@ def deploy(
     trust_code: TrustCode = False,
     image: Image = None,
     command: Annotated[str | None, typer.Option("--command", help="Your own server, by /bin/sh -c.")] = None,
+    args: Annotated[
+        str | None,
+        typer.Option("--args", metavar="WORDS", help='Put behind the command, quoted as in a shell: "--workers 2".'),
+    ] = None,
     port: Annotated[int | None, typer.Option("--port", help="Where the image's server listens; else 8080.")] = None,
     health_route: Annotated[str, typer.Option("--health-route")] = "/health",
     predict_route: Annotated[str, typer.Option("--predict-route")] = "/predict",
@@ -111,6 +140,8 @@ def deploy(
     cpu: Cpu = None,
     memory: Memory = None,
     gpus: Gpus = 0,
+    gpu_type: GpuType = None,
+    shm: Shm = None,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds for one request's answer.")] = 60.0,
     ready_timeout: Annotated[
         float, typer.Option("--ready-timeout", help="Seconds for a replica to get ready.")
@@ -130,22 +161,24 @@ def deploy(
             help="Ready ones below --replicas during an update, where there is no room; else 0.",
         ),
     ] = None,
-    priority: Annotated[
-        str | None, typer.Option("--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).")
-    ] = None,
-    secrets: Annotated[list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.")] = None,
+    priority: Priority = None,
+    preemptible: Preemptible = True,
+    node_selector: NodeSelector = None,
+    secrets: Secrets = None,
     reason: options.Reason = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Stay until it serves, or has failed.")] = False,
+    wait: Wait = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
     """Deploy a model or, to a name that is there, its next revision: replica by replica, without losing a request."""
     fields: dict[str, Any] = {
-        "framework": framework, "trust_code": trust_code, "image": image, "command": command, "port": port,
-        "health_route": health_route, "predict_route": predict_route, "env": env_of(env),
-        "resources": resources_of(cpu, memory, gpus), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
+        "framework": framework, "trust_code": trust_code, "image": image, "command": command, "args": _words_of(args),
+        "port": port,
+        "health_route": health_route, "predict_route": predict_route, "env": pairs(env or [], "--env", from_environment=True),
+        "resources": resources_of(cpu, memory, gpus, gpu_type, shm), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
         "drain_s": drain, "max_surge": max_surge, "max_unavailable": max_unavailable,
-        "priority": options.priority_of(priority), "secrets": secrets,
+        "priority": options.priority_of(priority), "preemptible": preemptible,
+        "node_selector": pairs(node_selector or [], "--node-selector"), "secrets": secrets,
         "replicas": replicas, "traffic": traffic, "reason": reason,
     }  # fmt: skip
     named = session.project_or_default(project)
@@ -153,9 +186,11 @@ def deploy(
         with refused_as("deployment"):
             made = client.deploy_model(
                 endpoint, model, deployment=deployment, project=named,
-                **{name: value for name, value in fields.items() if value not in (None, {}, "")},
+                **{name: value for name, value in fields.items() if value not in (None, {}, [], "")},
             )  # fmt: skip
         own = _of(made, deployment)
+        if not json:
+            _tell_differences(own)
         if wait:
             raise typer.Exit(_follow(client, made.name, deployment, own.wanted, named, as_json=json))
     _done(made, f"{made.name}: revision {own.wanted} of {deployment} is being deployed", json)
@@ -202,14 +237,16 @@ def scale(
     endpoint: Endpoint,
     replicas: Annotated[int, typer.Argument(min=0, metavar="REPLICAS", help="0: nothing of it runs.")],
     deployment: Deployment = "default",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Stay until so many are ready.")] = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
     """Have more or fewer replicas."""
+    named = session.project_or_default(project)
     with session.client() as client:
-        made = client.scale_deployment(
-            endpoint, replicas, deployment=deployment, project=session.project_or_default(project)
-        )
+        made = client.scale_deployment(endpoint, replicas, deployment=deployment, project=named)
+        if wait and replicas:
+            raise typer.Exit(_follow(client, made.name, deployment, _of(made, deployment).wanted, named, as_json=json))
     _done(made, f"{made.name}: {deployment} is to have {output.count(replicas, 'replica')}", json)
 
 
@@ -221,19 +258,44 @@ def rollback(
     ] = None,
     deployment: Deployment = "default",
     reason: options.Reason = "",
+    wait: Wait = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
-    """Have an earlier revision serve again."""
+    """Have an earlier revision serve again; one that does not get ready is given up, as a new one is."""
+    named = session.project_or_default(project)
     with session.client() as client:
         made = client.rollback_deployment(
-            endpoint,
-            revision=revision,
-            deployment=deployment,
-            project=session.project_or_default(project),
-            reason=reason,
+            endpoint, revision=revision, deployment=deployment, project=named, reason=reason
         )
-    _done(made, f"{made.name}: {deployment} goes back to revision {_of(made, deployment).wanted}", json)
+        own = _of(made, deployment)
+        if wait:
+            raise typer.Exit(_follow(client, made.name, deployment, own.wanted, named, as_json=json))
+    back = next(one for one in own.revision_list if one.number == own.wanted)
+    more = (
+        ""
+        if back.stable_at
+        else ", which has never served: `--wait` or `trainmaster endpoint show` tells whether it does"
+    )
+    _done(made, f"{made.name}: {deployment} goes back to revision {own.wanted}{more}", json)
+
+
+@app.command()
+def history(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
+    """What was deployed, taken back, scaled and divided, what failed: when, by whom and why; newest first."""
+    with session.client() as client:
+        found = list(client.list_endpoint_changes(endpoint, project=session.project_or_default(project), limit=200))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("WHEN", "WHO", "WHAT", "DEPLOYED", "REVISION", "WHY"),
+        [
+            (output.local_time(one.at), one.actor, one.what, one.deployment, one.revision, one.reason or None)
+            for one in found
+        ],
+        empty="No changes.",
+    )
 
 
 @app.command()
@@ -354,7 +416,7 @@ def _show(detail: EndpointDetail) -> None:
                 (
                     number,
                     replica.revision,
-                    output.state_text(replica.state, console),
+                    output.state_text(_seen_state(replica), console),
                     replica.job,
                     output.ago(replica.ready_at or replica.created_at, now),
                     None if replica.state == "ready" else replica.words or None,
@@ -371,12 +433,60 @@ def _show(detail: EndpointDetail) -> None:
                     revision.spec.model_name or revision.spec.model,
                     output.ago(revision.stable_at, now) if revision.stable_at else "never",
                     revision.user,
-                    revision.verdict or revision.reason or None,
+                    _became(revision, one),
                 )
                 for revision in one.revision_list[:10]
             ],
             empty="No revisions.",
         )
+
+
+def _seen_state(replica: ServingReplicaView) -> str:
+    """One whose job waits for a place is told apart from one that starts."""
+    return "queued" if replica.state == "starting" and replica.job_state == "queued" else replica.state
+
+
+# What of a revision says how it runs, by the option that states it. Those are never taken over from the revision before.
+_STATED: Final = {
+    "framework": "--framework", "trust_code": "--trust-code", "image": "--image", "command": "--command", "args": "--args",
+    "port": "--port", "health_route": "--health-route", "predict_route": "--predict-route", "env": "--env",
+    "secrets": "--secret", "resources": "--cpu, --memory, --gpus, --gpu-type, --shm", "priority": "--priority",
+    "preemptible": "--no-preemptible", "node_selector": "--node-selector", "timeout_s": "--timeout",
+    "ready_timeout_s": "--ready-timeout", "drain_s": "--drain", "max_surge": "--max-surge",
+    "max_unavailable": "--max-unavailable",
+}  # fmt: skip
+
+
+def _tell_differences(own: DeploymentDetail) -> None:
+    """What the revision that served last had and the new one has not, by its option: a revision is what its own command says."""
+    new = next((one for one in own.revision_list if one.number == own.wanted), None)
+    old = next((one for one in own.revision_list if one.number == (own.stable or own.wanted - 1)), None)
+    if new is None or old is None:
+        return
+    from trainmaster.wire.serving import ServingSpec
+
+    plain = ServingSpec(model="")
+    lost = []
+    for field, option in _STATED.items():
+        had, has = getattr(old.spec, field), getattr(new.spec, field)
+        if isinstance(had, dict):
+            keys = sorted(key for key in had if key not in has)
+            # The values of variables may be nobody's business.
+            lost += [f"{key} {had[key]}" if field == "resources" else f"{option} {key}" for key in keys]
+        elif had != has and has == getattr(plain, field):
+            lost.append(f"{option} {had}" if not isinstance(had, (bool, list)) else option)
+    if lost:
+        output.note(
+            f"Of revision {old.number} this one does not have: {', '.join(lost)}. A revision is what its own command states; state it "
+            "again to keep it.",
+            "yellow",
+        )
+
+
+def _became(revision: RevisionView, of: DeploymentDetail) -> str | None:
+    if revision.verdict and revision.verdict == of.note:
+        return "given up, as the note says"
+    return revision.verdict or revision.reason or None
 
 
 def _follow(client: Client, endpoint: str, name: str, revision: int, project: str, *, as_json: bool) -> int:
@@ -385,7 +495,7 @@ def _follow(client: Client, endpoint: str, name: str, revision: int, project: st
     while True:
         detail = client.get_endpoint(endpoint, project=project)
         own = _of(detail, name)
-        is_given_up = own.state == "failed" or own.wanted < revision
+        is_given_up = own.state == "failed" or own.wanted != revision
         is_idle = own.replicas == 0 and own.state == "ready"  # no revision ever serves with none
         if is_given_up or is_idle or (own.state == "ready" and own.stable == own.wanted):
             break
@@ -396,7 +506,8 @@ def _follow(client: Client, endpoint: str, name: str, revision: int, project: st
     if as_json:
         output.print_json(detail)
     elif is_given_up:
-        output.say(own.note or f"revision {revision} of {name} was given up")
+        verdict = next((one.verdict for one in own.revision_list if one.number == revision), "")
+        output.say(verdict or f"revision {own.wanted} of {name} is to serve now: somebody asked for it meanwhile")
     elif is_idle:
         more = f"trainmaster endpoint scale {detail.name} 1" + (f" --deployment {name}" if name != "default" else "")
         output.say(f"{detail.name}: {name} has 0 replicas, so revision {revision} serves when it is scaled: `{more}`")
@@ -419,19 +530,20 @@ def _done(detail: EndpointDetail, sentence: str, as_json: bool) -> None:
         output.say(sentence)
 
 
-def env_of(pairs: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise WrongUse(f"--env {pair}: write KEY=VALUE.")
-        found[key] = value
-    return found
-
-
-def resources_of(cpu: str | None, memory: str | None, gpus: float) -> dict[str, Any]:
-    given = {"cpu": cpu, "memory": memory, "gpus": gpus or None}
+def resources_of(
+    cpu: str | None, memory: str | None, gpus: float, gpu_type: str | None = None, shm: str | None = None
+) -> dict[str, Any]:
+    """As a job spec has them, without what is unstated."""
+    models = [one.strip() for one in (gpu_type or "").split(",") if one.strip()]
+    given = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpu_type": models or None, "shm": shm}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _words_of(text: str | None) -> list[str]:
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise WrongUse(f"--args {text}: {error}; quote it as in a shell.") from error
 
 
 def _json_of(text: str, what: str) -> Any:

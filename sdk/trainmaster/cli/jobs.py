@@ -38,6 +38,9 @@ def list_jobs(
     role: Annotated[str | None, typer.Option("--role", help="Only jobs with this role.")] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Only jobs of this name; how many: --limit.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", help="Only the jobs of this study's trials: its id or name.")
+    ] = None,
     since: Annotated[str | None, typer.Option("--since", help="Submitted since: 2h, 3d, or 2026-11-21T07:00.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Submitted until.")] = None,
     search: Annotated[
@@ -57,12 +60,14 @@ def list_jobs(
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(STATES)}", param_hint="--state")
     now = output.now()
     filters: dict[str, Any] = {
-        "project": None if all_projects else session.project_or_default(project),
+        # A study is in one project, which need not be the usual one.
+        "project": None if all_projects or (study and not project) else session.project_or_default(project),
         "state": states or (_ACTIVE if active else ()),
         "label": labels or (),
         "role": role,
         "name": name,
         "user": user,
+        "study": study,
         "since": moment(since, now, "--since"),
         "until": moment(until, now, "--until"),
         "search": search,
@@ -79,7 +84,7 @@ def list_jobs(
     output.print_table(
         [column.upper() for column in chosen],
         _rows(found, chosen),
-        empty=_none_found(filters, all_projects=all_projects),
+        empty=_none_found(filters),
     )
     if name is not None and name.isdigit():  # as whoever comes from `tail -n` or `queue -n` means it
         output.note(
@@ -89,7 +94,7 @@ def list_jobs(
         output.note(f"The newest {limit}; --limit shows more.", "dim")
 
 
-def _none_found(filters: dict[str, Any], *, all_projects: bool) -> str:
+def _none_found(filters: dict[str, Any]) -> str:
     """Why there is nothing to see: no job at all, or none that the filters let through."""
     said = {
         "in state": " or ".join(filters["state"] if filters["state"] != _ACTIVE else ()),
@@ -97,18 +102,19 @@ def _none_found(filters: dict[str, Any], *, all_projects: bool) -> str:
         "with role": filters["role"],
         "named": filters["name"],
         "of user": filters["user"],
+        "of study": filters["study"],
         "submitted since": output.local_time(filters["since"]),
         "submitted until": output.local_time(filters["until"]),
         "found by": repr(filters["search"]) if filters["search"] else None,
     }
     told = ", ".join(f"{words} {value}" for words, value in said.items() if value)
-    where = "" if all_projects else f" in project {filters['project']}"
+    where = f" in project {filters['project']}" if filters["project"] else ""
     jobs = "active jobs (all have ended)" if filters["state"] == _ACTIVE else "jobs"
     if told:
         return f"No {jobs} {told}{where}."
     if filters["state"]:
         return f"No {jobs}{where}."
-    more = "" if all_projects else "; --all-projects looks into the others, too"
+    more = "; --all-projects looks into the others, too" if where else ""
     return f"No jobs{where}. Start one with `trainmaster run -- python train.py`{more}."
 
 

@@ -194,7 +194,12 @@ def stage(
 def download(
     model: Model,
     version: Version,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where its files go.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Where its files go; else the present one.", show_default=False)
+    ] = Path(),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files of the same names with other content.")
+    ] = False,
     project: options.Project = None,
     json: options.Json = False,
 ) -> None:
@@ -202,14 +207,14 @@ def download(
     own = session.project_or_default(project)
     with session.client() as client:
         if json:
-            copied = client.download_version(own, model, version, folder)
+            copied = client.download_version(own, model, version, folder, overwrite=overwrite)
         else:
             with output.progress_bar(f"{model} {version}") as progress:
-                copied = client.download_version(own, model, version, folder, progress=progress)
+                copied = client.download_version(own, model, version, folder, overwrite=overwrite, progress=progress)
     if json:
         output.print_json({"files": [str(path) for path in copied]})
     else:
-        output.say(f"{output.count(len(copied), 'file')} in {folder}")
+        output.say(f"{output.count(len(copied), 'file')} in {folder.absolute()}")
 
 
 @app.command()
@@ -299,11 +304,13 @@ def _show_version(view: VersionDetail) -> None:
         ("Size", output.size(view.size_bytes)),
         ("Digest", view.digest),
         ("Location", view.location),
-        ("From", f"{view.source.kind} {view.source.path}" + (f" of job {view.source.job}" if view.source.job else "")),
+        ("From", _origin(view)),
     ]
     if lineage is not None:
         pairs += [
             ("Attempt", lineage.attempt),
+            ("User", lineage.user or None),
+            *_commands(lineage.commands),
             ("Code", lineage.code),
             ("Image", ", ".join(sorted(set(lineage.images.values()))) or None),
             ("Data", ", ".join(lineage.data) or None),
@@ -312,6 +319,22 @@ def _show_version(view: VersionDetail) -> None:
             ("Metrics", _values(lineage.metrics)),
         ]
     output.print_pairs(pairs)
+
+
+def _origin(view: VersionDetail) -> str:
+    source, name = view.source, view.lineage.job_name if view.lineage else ""
+    what = f"{source.kind} {source.path}"
+    if not source.job:
+        return what
+    return f"{what} of job {name} ({source.job})" if name else f"{what} of job {source.job}"
+
+
+def _commands(by_role: dict[str, str]) -> list[tuple[str, str]]:
+    """One line where all roles run the same."""
+    told = {role: line for role, line in by_role.items() if line}
+    if len(set(told.values())) == 1:
+        return [("Command", next(iter(told.values())))]
+    return [(f"Command of {role}", line) for role, line in told.items()]
 
 
 def _print_versions(found: list[VersionView]) -> None:

@@ -206,7 +206,7 @@ def _print_earlier(attempts: list[AttemptView]) -> None:
     output.print_table(
         ("ATTEMPT", "STARTED", "RAN", "ENDED BECAUSE"),
         [
-            (str(attempt.number), output.local_time(attempt.started_at), _ran(attempt), exit_text(attempt.end))
+            (str(attempt.number), output.local_time(_started(attempt)), _ran(attempt), exit_text(attempt.end))
             for attempt in attempts
         ],
         empty="",
@@ -216,8 +216,13 @@ def _print_earlier(attempts: list[AttemptView]) -> None:
         output.note(f"Attempts 1 to {left_out} are left out; `trainmaster events` tells of them.", "dim")
 
 
+def _started(attempt: AttemptView) -> datetime | None:
+    """A gang that is over before anybody saw all of it run has no start of its own."""
+    return attempt.started_at or min((r.started_at for r in attempt.replicas if r.started_at), default=None)
+
+
 def _ran(attempt: AttemptView) -> str | None:
-    started = attempt.started_at or min((r.started_at for r in attempt.replicas if r.started_at), default=None)
+    started = _started(attempt)
     return None if started is None or attempt.ended_at is None else output.duration(attempt.ended_at - started)
 
 

@@ -32,6 +32,7 @@ Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the s
 
 _WATCH_S: Final = 1.0
 _PAGE: Final = 200  # trials of one request
+_AWAITED: Final = ("running", "succeeded")  # states of a trial and its job while a last report may be on its way
 _LONG: Final = 48  # characters of a reason that stand in several rows
 
 
@@ -153,7 +154,7 @@ def best(study: Study, json: options.Json = False) -> None:
             output.say()
             _print_trials(found.metrics, found.trials)
     else:
-        output.say("No trial has a result yet.")
+        output.say(_no_best(detail))
     _tell_namesakes(detail)
 
 
@@ -404,6 +405,16 @@ def _goals(detail: StudyDetail) -> str:
     return ", ".join(f"{metric.goal.value} {metric.name}" for metric in detail.spec.metrics)
 
 
+def _no_best(detail: StudyDetail) -> str:
+    from trainmaster.wire.studies import TERMINAL_STUDY_STATES
+
+    if detail.state not in TERMINAL_STUDY_STATES:
+        return "No trial has a result yet."
+    if detail.state == "succeeded" and detail.reason:  # as one that warm-starting knew whole: it names the best
+        return detail.reason
+    return f"No trial has a result. {detail.reason}".strip()
+
+
 def _best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
     [trial] = found.trials
     return [
@@ -421,12 +432,11 @@ def _print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: 
         [
             (
                 trial.number,
-                output.state_text(trial.job_state or trial.state if trial.state == "running" else trial.state, console),
+                output.state_text(_state(trial), console),
                 *(None if trial.result is None else _text(trial.result.get(name)) for name in metrics),
                 trial.job,
                 _point(trial),
-                told.get(trial.reason, trial.reason)
-                or (None if trial.parent is None else f"goes on from trial {trial.parent}"),
+                ". ".join(filter(None, (_parent(trial), told.get(trial.reason, trial.reason) or _wait(trial)))) or None,
             )
             for trial in trials
         ],
@@ -437,6 +447,22 @@ def _print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: 
         output.say()
     for line in whole:
         output.say(line)
+
+
+def _state(trial: TrialView) -> str:
+    """A trial that runs has its job's state, but for one whose metric is still waited for behind the job's end."""
+    from trainmaster.wire.jobs import TERMINAL_STATES
+
+    is_open = trial.state == "running" and trial.job_state not in TERMINAL_STATES
+    return trial.job_state or trial.state if is_open else trial.state
+
+
+def _wait(trial: TrialView) -> str:
+    return "its job has ended, its metric is waited for" if (trial.state, trial.job_state) == _AWAITED else ""
+
+
+def _parent(trial: TrialView) -> str:
+    return "" if trial.parent is None else f"goes on from trial {trial.parent}"
 
 
 def _short_reasons(reasons: list[str], study_reason: str) -> tuple[dict[str, str], list[str]]:
@@ -457,18 +483,28 @@ def _follow(client: Client, study: str, *, as_json: bool) -> int:
     """Tell trials as they end, until the study has."""
     from trainmaster.wire.studies import TERMINAL_STUDY_STATES
 
-    ends = _Ends(client)
+    ends = Ends(client)
     noted = ""
+    was_paused = False
     detail = client.get_study(study)
     _tell_namesakes(detail)
     while True:
         ended = sum(detail.trials.values()) - detail.trials.get("running", 0)
         if ended > len(ends.told):
             for trial in ends.new(detail.id):
-                _tell_trial(trial, detail, as_json=as_json)
+                tell_trial(trial, detail, as_json=as_json)
         if detail.note and detail.note != noted:
             noted = detail.note
             output.note(detail.note, "yellow")
+        is_paused = detail.state == "paused"
+        if is_paused != was_paused and detail.state not in TERMINAL_STUDY_STATES:
+            was_paused = is_paused
+            words = (
+                f"It is paused, and begins no trials. {detail.reason}".strip()
+                if is_paused
+                else "It is not paused any more."
+            )
+            output.note(words, "yellow")
         if detail.state in TERMINAL_STUDY_STATES:
             break
         time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
@@ -480,7 +516,7 @@ def _follow(client: Client, study: str, *, as_json: bool) -> int:
     return ExitCode.OK if detail.state == "succeeded" else ExitCode.FAILED
 
 
-class _Ends:
+class Ends:
     """Trials that have ended, each once. What has ended from the first page on is not read again: there may be thousands."""
 
     def __init__(self, client: Client) -> None:
@@ -506,12 +542,14 @@ class _Ends:
                 self._cursor = cursor
 
 
-def _tell_trial(trial: TrialView, detail: StudyDetail, *, as_json: bool) -> None:
+def tell_trial(trial: TrialView, detail: StudyDetail, *, as_json: bool) -> None:
     if as_json:
         output.print_json_line(trial)
         return
-    is_best = detail.best is not None and detail.best.number == trial.number
-    why = f": {trial.reason}" if trial.reason else ""
+    # Of several metrics it is the best by the first one alone.
+    is_best = len(detail.metrics) == 1 and detail.best is not None and detail.best.number == trial.number
+    why = ". ".join(filter(None, (_parent(trial), trial.reason)))
+    why = f": {why}" if why else ""
     result = f" {_result(trial, detail.metrics)}" if trial.result is not None else ""
     output.say(f"trial {trial.number} {trial.state}{result}{' (best so far)' if is_best else ''}  {_point(trial)}{why}")
 

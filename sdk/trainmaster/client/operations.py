@@ -49,7 +49,7 @@ from trainmaster.wire.models import ModelChange, ModelFile, ModelView, VersionVi
 from trainmaster.wire.queue import RunningJobView, WaitingJobView
 from trainmaster.wire.quotas import QuotaView
 from trainmaster.wire.reservations import ReservationView
-from trainmaster.wire.serving import EndpointView
+from trainmaster.wire.serving import EndpointChange, EndpointView
 from trainmaster.wire.studies import StudyView, TrialView
 
 
@@ -117,6 +117,8 @@ class Operations:
     list_endpoints = IterMethod(pages.list_endpoints, EndpointView)
     list_endpoints_page = Method(serving.list_endpoints_page)
     get_endpoint = Method(serving.get_endpoint)
+    list_endpoint_changes = IterMethod(pages.list_endpoint_changes, EndpointChange)
+    list_endpoint_changes_page = Method(serving.list_endpoint_changes_page)
     delete_endpoint = Method(serving.delete_endpoint)
     deploy_model = Method(serving.deploy_model)
     scale_deployment = Method(serving.scale_deployment)

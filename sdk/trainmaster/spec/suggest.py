@@ -27,6 +27,8 @@ _FOREIGN: Final = {
     "nodes": "workers",
     "nodeselector": "node_selector",
     "outputs": "output",
+    "max": "maximize",
+    "min": "minimize",
     "processes": "processes_per_replica",
     "nproc_per_node": "processes_per_replica",
     "ram": "memory",

@@ -15,6 +15,7 @@ from trainmaster.spec.mistakes import FieldError, Path, SpecError, SpecMistake, 
 from trainmaster.spec.model import JobSpec
 from trainmaster.spec.parse import parse_spec
 from trainmaster.spec.plain import plain_copy
+from trainmaster.spec.shelltext import lost_by_list, lost_words
 from trainmaster.spec.wording import place_of, say
 from trainmaster.studies.constraints import Constraint, parse_constraint
 from trainmaster.studies.inheritance import PARAMETER_NAME, Inheritance
@@ -44,6 +45,7 @@ from trainmaster.studies.space import (
 __all__ = ["parse_study", "parse_study_text", "read_study_text"]
 
 _MAX_PARAMETERS: Final = 200
+_MAX_MISTAKES: Final = 100
 _MAX_CONSTRAINTS: Final = 50
 _MAX_INITIAL: Final = 1_000
 # Points that are tried for one that satisfies the constraints: of spaces of which one point in thousands does, too.
@@ -172,10 +174,12 @@ class _Reading:
         elif head is not None and head.lost_after == 0:
             self._add(("lost_after",), "must be more than 0: every trial would be lost at once")
         winner = self._winner(written, metrics)
+        if head is not None and template is not None:
+            self._commands(head, template, parameters)
         if space is not None and head is not None:
             self._algorithm(head.algorithm, space, metrics)
         if self.mistakes:
-            raise SpecError(_in_order(self.mistakes, written))
+            raise SpecError(_in_order(self.mistakes, written)[:_MAX_MISTAKES])
         assert head is not None  # noqa: S101 (else there was a mistake)
         assert budget is not None  # noqa: S101
         return head.model_copy(
@@ -345,6 +349,35 @@ class _Reading:
         if spec.project != project:
             self._add(("template", "project"), f"is {spec.project}, and the study belongs to {project}", "leave it out")
         return spec
+
+    def _commands(self, head: StudySpec, template: JobSpec, parameters: Mapping[str, Parameter]) -> None:
+        """Shell texts that the parameters behind them would not reach: trials would fail, or all do the same."""
+        if not head.arguments:
+            return
+        commands: dict[Path, tuple[Any, Iterable[str]]] = {}
+        for name, role in template.roles.items():
+            own: Path = ("template", "roles", name)
+            args = template.args if role.args is None else role.args
+            if role.command is not None:
+                commands[*own, "command"] = (role.command, args)
+            elif role.args is not None and not isinstance(template.command, str):
+                commands[*own, "args"] = (template.command, args)
+            else:
+                commands["template", "command"] = (template.command, args)
+        word = f"--{next(iter(parameters), 'lr')}=…"
+        for place, (command, behind) in commands.items():
+            is_text = isinstance(command, str)
+            why = lost_words(command) if is_text else lost_by_list([*(command or ()), *behind])
+            if why is None:
+                continue
+            how = 'write "$@" where they belong, like `python train.py "$@"`'
+            if not is_text:
+                how = "write `[sh, -c, 'python train.py \"$@\"', sh]`, or the text alone, without a list"
+            self._add(
+                place,
+                f"does not pass on the parameters of a trial ({word}), which are put behind it: {why}",
+                f"{how}, or `arguments: false` for the study and read the variable TRAINMASTER_PARAMETERS",
+            )
 
     def _constraints(self, written: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> tuple[Constraint, ...]:
         given = written.get("constraints", [])

@@ -14,6 +14,7 @@ from trainmaster.studies.model import Parameter, ParameterType, Scale, StudySpec
 Point = dict[str, Any]
 # A space with more points is as good as infinite.
 COUNTED: Final = 1_000_000
+_SHOWN_CHARS: Final = 60  # of a value that is at fault
 # The plastic number's relatives: evenly spread points without any table.
 # Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018.
 _ROOT_STEPS: Final = 40
@@ -139,8 +140,14 @@ def value_faults(
     known = ((name, parameters[name], point[name]) for name in parameters if name in point)
     return [
         *unknown,
-        *((name, f"{value!r} is not in its range") for name, one, value in known if not takes(one, value)),
+        *((name, f"{_shown(value)} is not in its range") for name, one, value in known if not takes(one, value)),
     ]
+
+
+def _shown(value: Any) -> str:
+    """As it was written, a long one cut."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
 
 
 def circles(parameters: Mapping[str, Parameter]) -> list[list[str]]:

@@ -1,7 +1,8 @@
 """Points Google's SDK for Vertex AI at Trainmaster, by environment variables alone: it has none of its own for that.
 
 Nothing is imported that a program does not import itself: when it comes to ``google.auth`` and to the SDK's settings, they
-get other defaults. What the program says itself, as in ``aiplatform.init(api_endpoint=…)``, still wins.
+get other defaults. What the program says itself, as in ``aiplatform.init(api_endpoint=…)``, still wins. And where the SDK
+prints a link to Google's console (`View Custom Job:`), it is that of the page here.
 """
 
 from __future__ import annotations
@@ -62,9 +63,46 @@ def _credentials() -> Any:
     return importlib.import_module("google.oauth2.credentials").Credentials(token=_TOKEN)
 
 
+# By the collection in a resource's name. Of a training pipeline and of its custom job it is the same page.
+_PAGES = {
+    "customJobs": "jobs/{}",
+    "trainingPipelines": "jobs/{}",
+    "hyperparameterTuningJobs": "studies/{}",
+    "batchPredictionJobs": "batch-predictions",
+}
+
+
+def _page_of(name: str, otherwise: Callable[[], str | None]) -> str | None:
+    """``name``: of a resource."""
+    *_, collection, own = ["", *name.split("/")]
+    page = _PAGES.get(collection)
+    return f"{_URL}/{page.format(own)}" if page is not None else otherwise()
+
+
+def _links_of(kind: str) -> Callable[[ModuleType], None]:
+    """``kind``: the class of all of a module's jobs, which tells where each is seen."""
+
+    def after(module: ModuleType) -> None:
+        found: Any = getattr(module, kind, None)
+        theirs = getattr(found, "_dashboard_uri", None)
+        if theirs is not None:
+            found._dashboard_uri = lambda job: _page_of(job.resource_name, lambda: theirs(job))
+
+    return after
+
+
+def _links_of_jobs_behind(module: ModuleType) -> None:
+    theirs = getattr(module, "custom_job_console_uri", None)
+    if theirs is not None:
+        module.custom_job_console_uri = lambda name: _page_of(name, lambda: theirs(name))  # type: ignore[attr-defined]
+
+
 _AFTER: dict[str, Callable[[ModuleType], None]] = {
     "google.auth": _default_credentials,
     "google.cloud.aiplatform.initializer": _settings_of_the_sdk,
+    "google.cloud.aiplatform.jobs": _links_of("_Job"),
+    "google.cloud.aiplatform.training_jobs": _links_of("_TrainingJob"),
+    "google.cloud.aiplatform.utils.console_utils": _links_of_jobs_behind,
 }
 
 

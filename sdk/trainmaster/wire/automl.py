@@ -9,7 +9,7 @@ from pydantic import Field
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.base import WireModel, WireRequest
 from trainmaster.wire.models import Alias, ModelName
-from trainmaster.wire.studies import StudyState, StudyWinner
+from trainmaster.wire.studies import WAIT_FOR_NODES, StudyState, StudyWinner
 
 AutomlKind = Literal["tabular", "images"]
 AutomlTask = Literal["classification", "regression"]
@@ -89,6 +89,7 @@ class AutomlCreate(WireRequest):
         default=None, max_length=1024, description="One that has `trainmaster_automl`; unstated: the platform's."
     )
     dry_run: bool = Field(default=False, description="Look at the data, answer with the plan, create nothing.")
+    wait_for_nodes: bool = Field(default=False, description=WAIT_FOR_NODES)
 
 
 class AutomlRow(WireModel):

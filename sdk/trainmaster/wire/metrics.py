@@ -39,10 +39,13 @@ class NewObject(WireModel):
 
 
 class NewMetrics(WireModel):
-    """What a report item of kind ``metrics`` holds."""
+    """What a report item of kind ``metrics`` holds. ``is_printed``: read in lines that nobody named a pattern for, so that it
+    counts only where the script does not tell it otherwise.
+    """
 
     series: list[NewPoints] = Field(default_factory=list, max_length=5000)
     objects: list[NewObject] = Field(default_factory=list, max_length=200)
+    is_printed: bool = False
 
 
 class MetricsBatch(WireRequest):

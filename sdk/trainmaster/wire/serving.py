@@ -198,6 +198,17 @@ class DeploymentDetail(DeploymentView):
     replica_list: list[ServingReplicaView] = Field(default_factory=list)
 
 
+class EndpointChange(WireModel):
+    """One line of an endpoint's history. ``what``: such as ``deployment.rolled_back``; ``actor``: as in events."""
+
+    at: datetime
+    actor: str
+    what: str
+    deployment: str | None = None
+    revision: int | None = None
+    reason: str = ""
+
+
 class EndpointDetail(EndpointView):
     deployments: list[DeploymentDetail] = Field(default_factory=list)  # type: ignore[assignment]
 
@@ -228,10 +239,14 @@ class BatchPredictRequest(WireRequest):
         default=10_000, ge=1, le=10_000_000, description="Instances of one output file; what a lost replica does again."
     )
     replicas: int = Field(default=1, ge=1, le=MAX_SERVING_REPLICAS)
-    resources: dict[str, Any] = Field(default_factory=dict)
+    resources: dict[str, Any] = Field(
+        default_factory=dict, description="Of one replica, as in a job spec: cpu, memory, gpus, gpu_type, shm."
+    )
     env: dict[str, str] = Field(default_factory=dict)
+    secrets: list[str] = Field(default_factory=list, max_length=256)
     priority: int | str = 50
     preemptible: bool = True
+    node_selector: dict[str, str] = Field(default_factory=dict)
     max_run_time: str | float | None = None
     labels: dict[str, str] = Field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from trainmaster.wire.numbers import Finite
 
 StudyState = Literal["running", "paused", "stopping", "succeeded", "failed", "cancelled"]
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
-_WAIT_FOR_NODES: Final = (
+WAIT_FOR_NODES: Final = (
     "Create it also where no node that there is could ever hold one of its trials: such nodes are to come."
 )
 TERMINAL_STUDY_STATES: Final[frozenset[str]] = frozenset({"succeeded", "failed", "cancelled"})
@@ -197,7 +197,7 @@ class StudyCreate(WireRequest):
     spec: dict[str, Any] | None = None
     spec_text: str | None = Field(default=None, max_length=1_048_576)
     dry_run: bool = False
-    wait_for_nodes: bool = Field(default=False, description=_WAIT_FOR_NODES)
+    wait_for_nodes: bool = Field(default=False, description=WAIT_FOR_NODES)
 
 
 class StudyClone(WireRequest):
@@ -206,7 +206,7 @@ class StudyClone(WireRequest):
     changes: dict[str, Finite] = Field(default_factory=dict)
     warm_start: bool = False
     dry_run: bool = False
-    wait_for_nodes: bool = Field(default=False, description=_WAIT_FOR_NODES)
+    wait_for_nodes: bool = Field(default=False, description=WAIT_FOR_NODES)
 
 
 class StudyExtend(WireRequest):
@@ -235,10 +235,14 @@ class SuggestRequest(WireRequest):
 
 
 class Suggestions(WireModel):
-    """Trials to be tried: new ones, and those that the same ``client`` has still. Empty: none is left, or the study has as many at once as it may."""
+    """Trials to be tried: new ones, and those that the same ``client`` has still. Empty: see ``reason`` and ``is_over``."""
 
     trials: list[TrialView]
-    reason: str = ""
+    reason: str = Field(default="", description="Why there is none.")
+    is_over: bool = Field(
+        default=False,
+        description="No more will come: the study has ended, or its budget is spent. False beside no trials: ask again later.",
+    )
 
 
 class TrialComplete(WireRequest):

@@ -29,6 +29,9 @@ def test_killing_the_runtime_is_seen_as_lost_and_leaves_nothing(bench):
     os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
     seen = bench.ended(order)
     assert seen.phase is Phase.LOST
+    assert seen.detail.startswith(
+        "The runtime of worker-0 is gone and left no exit code: something outside the platform killed it"
+    )
     assert seen.exit is None
     bench.wait_for(lambda: not procfs.marked(mark_of(order.key)), what="the end of what was left")
     assert not bench.is_alive(child)
@@ -79,7 +82,7 @@ def test_the_boot_before_is_lost(bench):
     text = (state / "runtime.json").read_text().replace(procfs.boot_id(), "11111111-2222-3333-4444-555555555555")
     (state / "runtime.json").write_text(text)
     seen = bench.ended(order)
-    assert (seen.phase, seen.detail) == (Phase.LOST, "The machine was restarted.")
+    assert (seen.phase, seen.detail) == (Phase.LOST, "The machine of worker-0 was restarted.")
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1])

@@ -14,7 +14,7 @@ from trainmaster import Client
 from trainmaster.cli import session
 from trainmaster.cli.exits import ExitCode
 from trainmaster.cli.main import app as cli
-from trainmaster.errors import Conflict, NotFound
+from trainmaster.errors import Conflict, LocalFileProblem, NotFound
 from typer.testing import CliRunner, Result
 
 from core.bell import NullBell
@@ -62,7 +62,12 @@ def test_a_version_goes_in_and_comes_out_whole(sdk: Client, job: str, registrar:
     copied = sdk.download_version("default", "digits", "prod", tmp_path / "out")
     assert {str(path.relative_to(tmp_path / "out")): path.read_bytes() for path in copied} == FILES
     (tmp_path / "out/weights.pt").write_bytes(b"spoilt")
-    sdk.download_version("default", "digits", "prod", tmp_path / "out")
+    (tmp_path / "out/sub/empty").unlink()
+    with pytest.raises(LocalFileProblem, match=r"out has another file of the name weights\.pt: name another folder"):
+        sdk.download_version("default", "digits", "prod", tmp_path / "out")
+    assert (tmp_path / "out/weights.pt").read_bytes() == b"spoilt"
+    assert not (tmp_path / "out/sub/empty").exists()  # nothing is copied where something is in the way
+    sdk.download_version("default", "digits", "prod", tmp_path / "out", overwrite=True)
     assert (tmp_path / "out/weights.pt").read_bytes() == FILES["weights.pt"]
     assert [one.name for one in sdk.list_models("default", search="dig")] == ["digits"]
     (found,) = sdk.find_models(projects=["default"], search="DIG")
@@ -98,7 +103,9 @@ def test_every_verb_of_the_command_line(
     assert "prod -> 1" in run().stdout
     assert [one["version"] for one in json.loads(run("versions", "digits", "--json").stdout)] == [1]
     shown = run("show", "digits", "latest").stdout
-    assert all(word in shown for word in ("output model of job", job, "weights.pt", "torch"))
+    assert all(
+        word in shown for word in ("output model of job digits (", job, "weights.pt", "torch", "Command", "true")
+    )
     assert json.loads(run("show", "digits", "--json").stdout)["aliases"] == {"prod": 1}
     assert run("stage", "digits", "1", "production", "-m", "good").stdout.startswith(
         "digits version 1 ready, production"
@@ -106,7 +113,12 @@ def test_every_verb_of_the_command_line(
     assert run("protect", "digits", "1").stdout.endswith("protected\n")
     assert run("protect", "digits").stdout == "digits protected\n"
     assert run("protect", "digits", "--off").stdout == "digits not protected\n"
-    assert run("download", "digits", "prod", str(tmp_path / "out")).exit_code == 0
+    said = run("download", "digits", "prod", str(tmp_path / "out"))
+    assert (said.exit_code, str(tmp_path / "out") in said.stdout) == (0, True)
+    (tmp_path / "out/weights.pt").write_bytes(b"my own")
+    refused = run("download", "digits", "prod", str(tmp_path / "out"))
+    assert (refused.exit_code != 0, "--overwrite" in refused.stderr) == (True, True)
+    assert run("download", "digits", "prod", str(tmp_path / "out"), "--overwrite").exit_code == 0
     assert (tmp_path / "out/weights.pt").read_bytes() == FILES["weights.pt"]
     refused = run("delete", "digits", "1", "--yes")
     assert (refused.exit_code, "protected" in refused.stderr) == (ExitCode.CONFLICT, True)

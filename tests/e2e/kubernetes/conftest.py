@@ -188,6 +188,10 @@ class OnCluster:
         """kill -9 to the supervisor, which takes API and scheduler with it."""
         self.now.process.send_signal(signal.SIGKILL)
         self.now.process.wait()
+        self.start_again()
+
+    def start_again(self) -> None:
+        """After it was ended."""
         self.now = self._launch()
 
 

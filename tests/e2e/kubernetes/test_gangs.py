@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e import elastic_steps
+from tests.e2e import elastic_steps, outage_story
 from tests.e2e.stories import story_of
 
 from .conftest import run_command
@@ -242,3 +243,21 @@ def test_an_elastic_gang_goes_on_without_a_pod_that_was_deleted_and_takes_anothe
 
     elastic_steps.check_elastic_training(job, steps, lose, eventually)
     nothing_left(cluster, job, eventually)
+
+
+def test_what_ends_while_the_platform_is_away_has_its_metrics_and_its_exit_code(
+    platform: Any, cluster: Any, eventually: Any
+) -> None:
+    jobs = outage_story.begin(platform.client, eventually)
+    output = platform.now.home / "output"
+    platform.now.process.send_signal(signal.SIGKILL)  # which takes API and scheduler with it
+    platform.now.process.wait()
+    outage_story.let_end(
+        output, jobs, eventually, lambda job: {pod.status.phase for pod in cluster.pods(job)} <= {"Succeeded", "Failed"}
+    )
+
+    platform.start_again()
+
+    outage_story.check(platform.client, jobs, eventually)
+    for job in jobs:
+        eventually(lambda job=job: not cluster.leftovers(job), within_s=60, what="no pod is left")

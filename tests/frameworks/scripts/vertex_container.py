@@ -1,4 +1,6 @@
-"""A user's own container with Google's unmodified SDK: ``vertex_container.py URL TOKEN IMAGE NAME``; prints what it saw as JSON."""
+"""A user's containers with Google's unmodified SDK: ``vertex_container.py URL TOKEN IMAGE NAME SCRIPT_IMAGE TASK``; prints what it
+saw as JSON.
+"""
 
 import json
 import sys
@@ -6,7 +8,7 @@ import sys
 from google.cloud import aiplatform, storage
 from google.oauth2.credentials import Credentials
 
-URL, TOKEN, IMAGE, NAME = sys.argv[1:]
+URL, TOKEN, IMAGE, NAME, SCRIPT_IMAGE, TASK = sys.argv[1:]
 CODE = """
 import json, os, sys
 told = {
@@ -36,6 +38,17 @@ aiplatform.init(
 client = storage.Client(project="default", credentials=Credentials(token=TOKEN))
 bucket, own = client.bucket("data"), client.bucket("default")
 bucket.blob("in.txt").upload_from_string("from the bucket")
+# Of a pre-built image the package is the platform's to install; of another one the SDK's own command installs it there.
+local = aiplatform.CustomJob.from_local_script(
+    display_name=f"{NAME}-script",
+    script_path=TASK,
+    container_uri=SCRIPT_IMAGE,
+    requirements=["six"],
+    args=["--epochs", "3"],
+    machine_type="n1-standard-8",
+    base_output_dir=f"gs://data/scripts/{NAME}",
+)
+local.run(sync=False)
 training = aiplatform.CustomContainerTrainingJob(
     display_name=NAME, container_uri=IMAGE, command=["python3", "-c", CODE]
 )
@@ -46,8 +59,11 @@ training.run(
     machine_type="n1-standard-4",
     base_output_dir=f"gs://data/runs/{NAME}",
 )
+local.wait()
 pools = ("workerpool0", "workerpool1")
 seen = {
+    "script_state": local.state.name,
+    "script": json.loads(bucket.blob(f"scripts/{NAME}/model/workerpool0-0.json").download_as_bytes()),
     "state": training.state.name,
     "told": [json.loads(own.blob(f"{NAME}/{pool}.json").download_as_bytes()) for pool in pools],
     "models": sorted(blob.name for blob in bucket.list_blobs(prefix=f"runs/{NAME}/model/")),

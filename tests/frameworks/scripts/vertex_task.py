@@ -21,6 +21,7 @@ told = {
     "world": [os.environ.get("RANK"), os.environ.get("WORLD_SIZE")],
     "region": os.environ["CLOUD_ML_REGION"],
     "six": six.__name__,
+    "model_dir": os.environ["AIP_MODEL_DIR"],
 }
 (folder / f"{task['type']}-{task['index']}.json").write_text(json.dumps(told))
 print("trained", told)

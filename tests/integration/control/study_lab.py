@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import event, select
 from trainmaster.studies import parse_study
 
 from core.db.engine import unit_of_work
@@ -78,6 +79,27 @@ class Lab:
                 key = StreamKey(job_id, 1, "worker", 0)
                 add_metrics(session, key, dict.fromkeys(self.metrics, points), now=self.plane.engine.now)
                 self.reported.add(job_id)
+
+    def tell(self, job_id: str, *points: tuple[int, float]) -> None:
+        """One trial tells (step, value) of its metrics."""
+        steps, values = zip(*points, strict=True)
+        with unit_of_work(self.plane.sessions) as session:
+            told = dict.fromkeys(self.metrics, Points(steps, [0] * len(steps), values))
+            add_metrics(session, StreamKey(job_id, 1, "worker", 0), told, now=self.plane.engine.now)
+
+    @contextmanager
+    def statements(self, into: list[str]) -> Iterator[None]:
+        """Keep what is sent to the database."""
+
+        def keep(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            into.append(statement)
+
+        engine = self.plane.sessions.kw["bind"]
+        event.listen(engine, "before_cursor_execute", keep)
+        try:
+            yield
+        finally:
+            event.remove(engine, "before_cursor_execute", keep)
 
     def turn(self, seconds: float = 2.0) -> None:
         self.keeper.keep("study-1")

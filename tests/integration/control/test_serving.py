@@ -18,6 +18,7 @@ from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
 from scheduler.control.serving.keeper import EndpointKeeper
 from scheduler.control.serving.probe import Health
+from scheduler.control.snapshot import TickCache, load_snapshot
 
 SERVER = ("python", "serve.py")
 
@@ -343,6 +344,27 @@ def test_scaling_to_nothing_and_back(lab: Lab) -> None:
     lab.until([])
     lab.set(replicas=3)
     lab.until([1, 1, 1])
+
+
+def test_replicas_have_names_of_their_own_and_no_end_is_expected_of_them(lab: Lab) -> None:
+    """However long those ran that were ended: neither of them nor of other jobs that tells anything."""
+    lab.create(replicas=6)
+    for replicas in (0, 6, 0, 40):
+        for _ in range(3):
+            lab.turn(30)
+        lab.set(replicas=replicas)
+    for _ in range(5):
+        lab.turn(30)
+    with unit_of_work(lab.plane.sessions, read_only=True) as session:
+        seen = load_snapshot(session, TickCache(), lab.plane.engine.now).snapshot
+    assert seen.running
+    assert seen.queued
+    assert [one.estimate for one in seen.running if one.estimate] == []
+    assert [one.estimate for one in seen.queued if one.estimate] == []
+    assert all(one.is_endless for one in seen.running)
+    names = {*(one.name for one in seen.running), *(one.name for one in seen.queued)}
+    assert len(names) == 40
+    assert all(name.startswith("digits-default-") for name in names)
 
 
 def test_undeploying_ends_all_and_a_deleted_endpoint_is_gone(lab: Lab) -> None:

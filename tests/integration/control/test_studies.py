@@ -12,19 +12,25 @@ import pytest
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session, sessionmaker
 from trainmaster.studies import Algorithm
+from trainmaster.wire.runtime import Report, ReportItem
 
 from core.bell import TOPIC_STUDY
 from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics import StreamKey, add_metrics
-from core.db.tables import Event, Job, Membership, ModelVersion, Study, User
+from core.db.tables import Attempt, Event, Job, Lease, Membership, ModelVersion, Replica, Study, User
 from core.domain.errors import StaleWrite
+from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
+from core.domain.studies.stopping import judge_traces
 from core.registry.lineage import lineage_of
+from core.reports.taking import take_report
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
+from scheduler.control.studies.facts import load_study
 from scheduler.control.studies.keeper import StudyKeeper
 from scheduler.control.studies.round import METRIC_GRACE
+from scheduler.control.write import AttemptWriter
 from scheduler.tuning import Proposal, Question, propose
 from scheduler.tuning.proposers import Proposers
 from tests.integration.control.study_lab import Lab
@@ -68,6 +74,13 @@ def test_at_most_so_many_at_once_and_the_end_of_one_rings_for_the_next(lab: Lab)
     assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded", "running", "running"]
 
 
+def test_a_study_whose_trials_all_came_to_the_same_says_so_and_keeps_it(lab: Lab) -> None:
+    lab.create(budget={"trials": 5, "parallel": 1})
+    lab.curve = lambda _point: [(1, 0.5)]
+    ended = lab.run()
+    assert (ended.state, "whether the script reads its parameters" in ended.note) == ("succeeded", True)
+
+
 def test_a_trial_without_its_metric_says_where_it_was_looked_for(lab: Lab) -> None:
     lab.create(budget={"trials": 1})
     lab.curve = lambda _point: []
@@ -76,9 +89,28 @@ def test_a_trial_without_its_metric_says_where_it_was_looked_for(lab: Lab) -> No
     (trial,) = lab.trials
     assert "never reported the metric 'score'" in trial.reason
     assert "hypertune's file" in trial.reason
-    assert "`score=0.1` alone is none" in trial.reason
-    assert trial.reason.endswith("it was over within seconds, or nobody could look inside it")
+    assert "it was over within seconds, or nobody could look inside it. Looked for it in" in trial.reason
+    assert trial.reason.endswith('alone write `metric_patterns: ["score={score}"]` in the template')
     assert trial.ended_at - lab.plane.one(Job, id=trial.job_id).finished_at >= METRIC_GRACE
+
+
+@pytest.mark.parametrize("who", ["all", "one of two"])
+def test_nobody_waits_for_a_metric_where_all_replicas_have_told_what_came(lab: Lab, who: str) -> None:
+    roles = {"worker": {"replicas": 1 if who == "all" else 2, "resources": {"cpu": "1"}}}
+    lab.create(budget={"trials": 1}, template={"command": "train", "roles": roles})
+    lab.curve = lambda _point: [(1, float("nan"))]
+    lab.turn()
+    attempt = lab.plane.one(Attempt, job_id=lab.trials[0].job_id)
+    item = ReportItem(seq=1, at=lab.plane.engine.now, kind="progress", data={"roads": {}})
+    with unit_of_work(lab.plane.sessions) as session:
+        report = Report(role="worker", index=0, generation=1, items=[item])
+        take_report(session, AttemptId(attempt.id), report, now=lab.plane.engine.now)
+    lab.run()
+    (trial,) = lab.trials
+    assert trial.reason == "its last value of the metric 'score' is not a number"
+    waited = trial.ended_at - lab.plane.one(Job, id=trial.job_id).finished_at
+    assert (waited < timedelta(seconds=3)) is (who == "all")
+    assert (waited >= METRIC_GRACE) is (who != "all")
 
 
 def test_a_trial_without_its_metric_names_its_own_patterns_and_what_came(lab: Lab) -> None:
@@ -89,7 +121,7 @@ def test_a_trial_without_its_metric_names_its_own_patterns_and_what_came(lab: La
     reason = lab.trials[0].reason
     assert "metric_patterns: `Epoch {epoch} acc {acc}`, `loss {loss}`, of which none has {score}" in reason
     assert "step=3" not in reason  # the usual lines are not looked at beside them
-    assert reason.endswith("; it reported acc")
+    assert "; it reported acc. Looked for it in" in reason
 
 
 def test_a_trial_that_told_nothing_but_its_resources_was_looked_at(lab: Lab) -> None:
@@ -97,7 +129,8 @@ def test_a_trial_that_told_nothing_but_its_resources_was_looked_at(lab: Lab) -> 
     lab.create(budget={"trials": 1}, template=template)
     lab.curve, lab.metrics = lambda _point: [(1, 0.5)], ("system/cpu",)
     lab.run()
-    assert lab.trials[0].reason.endswith("metric_patterns: `acc {score}`; it reported no metric at all")
+    assert "; it reported no metric at all. Looked for it in" in lab.trials[0].reason
+    assert lab.trials[0].reason.endswith("metric_patterns: `acc {score}`")
 
 
 def test_not_a_number_is_no_result(lab: Lab) -> None:
@@ -151,6 +184,144 @@ def test_what_goes_badly_is_stopped_early_and_makes_room(lab: Lab) -> None:
     assert by_x[0.99].state == "succeeded"
     told = [line.data for line in lab.plane.all(Event, job_id=bad.job_id) if line.kind == "job.cancel_requested"]
     assert told == [{"code": "stopped_early"}]
+
+
+@pytest.mark.parametrize("moment", ["before the round", "while it is judged"])
+def test_a_trial_whose_script_has_finished_is_not_stopped_early(
+    lab: Lab, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create(
+        budget={"trials": 4, "parallel": 4},
+        stopping={"rule": "median", "min_steps": 1, "min_trials": 3},
+        initial=[{"x": x} for x in (0.9, 0.8, 0.85, 0.1)],
+    )
+    lab.script = lambda point: Script(run_for=timedelta(seconds=5 if point["x"] == 0.1 else 100))
+    lab.curve = lambda _point: []
+    lab.turn()
+    for trial in lab.trials:
+        lab.tell(str(trial.job_id), *((step, trial.parameters["x"]) for step in range(1, 5)))
+
+    def die(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    def finish() -> None:
+        """Its replica's end is written, its job's not yet."""
+        with monkeypatch.context() as patch:
+            patch.setattr(AttemptWriter, "end", die)
+            lab.plane.engine.advance(timedelta(seconds=5))
+            with pytest.raises(RuntimeError):
+                lab.plane.settle()
+
+    def judge(*given: Any) -> Any:
+        monkeypatch.setattr("scheduler.control.studies.round.judge_traces", judge_traces)
+        finish()
+        return judge_traces(*given)
+
+    if moment == "before the round":
+        finish()
+    else:
+        monkeypatch.setattr("scheduler.control.studies.round.judge_traces", judge)
+    lab.keeper.keep("study-1")
+    bad = lab.plane.one(Job, id=lab.trials[3].job_id)
+    assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.wanted) == ("succeeded", "running", "run")
+    lab.restart()
+    lab.plane.engine.advance(lab.plane.control.lease_ttl * 2)
+    lab.turn()
+    lab.turn()
+    assert [(t.state, t.stop, t.result) for t in lab.trials][3] == ("succeeded", None, {"score": 0.1})
+
+
+@pytest.mark.parametrize("other", ["restarted", "second"])
+def test_who_was_let_pass_a_rung_is_not_asked_there_again_by_another_process(lab: Lab, other: str) -> None:
+    values = (0.1, 0.9, 0.8, 0.4, 0.3, 0.2)
+    lab.create(
+        budget={"trials": 6, "parallel": 6},
+        stopping={"rule": "asha", "min_steps": 1, "reduction": 3, "min_trials": 3},
+        initial=[{"x": value} for value in values],
+    )
+    lab.script = lambda _point: Script(run_for=timedelta(hours=1))
+    lab.curve = lambda _point: []
+    lab.turn()
+    jobs = {trial.number: str(trial.job_id) for trial in lab.trials}
+    lab.tell(jobs[1], (1, values[0]))
+    sent: list[str] = []
+    with lab.statements(sent):
+        for _ in range(3):
+            lab.turn()  # it is alone at this rung
+    for number, value in enumerate(values[1:], start=2):
+        lab.tell(jobs[number], (1, value))
+    if other == "restarted":
+        lab.restart()
+    else:
+        lab.keeper = StudyKeeper(replace(lab.plane.control, holder="second"))
+    lab.turn()
+    stops = {trial.number: trial.stop and trial.stop["step"] for trial in lab.trials}
+    assert stops == {1: None, 2: None, 3: None, 4: 1, 5: 1, 6: 1}
+    for number in (1, 2, 3):
+        lab.tell(jobs[number], (2, values[number - 1]), (3, values[number - 1]))
+    lab.turn()
+    stops = {trial.number: trial.stop and trial.stop["step"] for trial in lab.trials}
+    assert (stops[1], stops[2]) == (3, None)  # at the next rung it is asked
+    assert sum(line.startswith("UPDATE trials") for line in sent) == 1  # not with each look
+
+
+def test_a_round_sees_what_was_written_until_it_took_the_lease(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.create()
+    held: list[str] = []
+
+    def load(session: Session, *rest: Any) -> Any:
+        lease = session.get(Lease, "study:study-1")
+        held.append(lease.holder if lease is not None and lease.expires_at > lab.plane.engine.now else "nobody")
+        return load_study(session, *rest)
+
+    monkeypatch.setattr("scheduler.control.studies.keeper.load_study", load)
+    lab.keeper.keep("study-1")
+    assert set(held) == {lab.plane.control.holder}
+
+
+def test_the_place_of_a_stopped_trial_is_the_next_ones_in_the_moment_in_which_its_processes_have_ended(
+    lab: Lab,
+) -> None:
+    lab.create(
+        template={"command": "train", "gpus": 1},  # the node has two
+        budget={"trials": 4, "parallel": 2},
+        stopping={"rule": "patience", "patience": 3},
+        initial=[{"x": 0.9}, {"x": 0.1}, {"x": 0.8}],
+    )
+    lab.curve = lambda point: [(step, point["x"] * (step if point["x"] > 0.5 else 1)) for step in range(1, 5)]
+    lab.script = lambda _point: Script(run_for=timedelta(hours=1), ends_after_term=timedelta(seconds=4))
+    heard: list[tuple[str, str]] = []
+    lab.plane.ring = lambda topic, key="": heard.append((topic, key))
+
+    def pass_by(seconds: float) -> None:
+        """Nobody looks at the study but who heard its bell."""
+        lab.plane.advance(seconds)
+        while (TOPIC_STUDY, "study-1") in heard:
+            heard.clear()
+            lab.keeper.keep("study-1")
+            for _ in range(3):
+                lab.plane.settle()
+
+    lab.turn()
+    lab.turn()
+    assert [trial.stop and trial.stop["kind"] for trial in lab.trials] == [None, "early"]
+    bad = lab.plane.one(Job, id=lab.trials[1].job_id)
+    had = gpus_of(lab, bad)
+    heard.clear()
+    pass_by(1.9)
+    assert len(lab.trials) == 2  # it has its GPU still
+    pass_by(0.2)
+    assert [(trial.number, trial.state) for trial in lab.trials] == [(1, "running"), (2, "stopped"), (3, "running")]
+    after, bad = lab.plane.one(Job, id=lab.trials[2].job_id), lab.plane.one(Job, id=bad.id)
+    assert (bad.state, after.state) == ("cancelled", "running")
+    assert bad.finished_at == after.created_at == after.started_at
+    assert gpus_of(lab, after) == had != gpus_of(lab, lab.plane.one(Job, id=lab.trials[0].job_id))
+
+
+def gpus_of(lab: Lab, job: Job) -> list[Any]:
+    attempt = lab.plane.one(Attempt, job_id=job.id)
+    found: list[Any] = lab.plane.one(Replica, attempt_id=attempt.id).gpus
+    return found
 
 
 def test_a_stopped_study_cancels_what_runs_and_keeps_what_it_found(lab: Lab) -> None:
@@ -234,6 +405,38 @@ def test_a_finite_space_ends_the_study_when_all_was_tried(lab: Lab) -> None:
     ended = lab.run()
     assert (ended.state, ended.reason) == ("succeeded", "Every point of the space was tried.")
     assert sorted(trial.parameters["x"] for trial in lab.trials) == [0.25, 0.5, 0.75]
+
+
+def test_a_point_of_the_user_that_warm_starting_brought_is_not_tried_again(lab: Lab) -> None:
+    own = [{"x": x} for x in (0.25, 0.5, 0.75)]
+    lab.create(initial=own, warm_start=["old"], budget={"trials": 3, "parallel": 1})
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(Study).values(known=[{"parameters": {"x": 0.25}, "values": [0.5]}]))
+    assert lab.run().state == "succeeded"
+    points = [trial.parameters for trial in lab.trials]
+    assert points[:2] == own[1:]
+    assert points[2] not in own
+
+
+@pytest.mark.parametrize("algorithm", ["grid", "random", "auto"])
+@pytest.mark.parametrize("template", [True, False])
+def test_a_space_that_warm_starting_knows_whole_ends_well_and_names_the_best(
+    lab: Lab, algorithm: str, *, template: bool
+) -> None:
+    more = {} if template else {"template": None}
+    lab.create(
+        parameters={"x": {"type": "discrete", "values": [0.25, 0.5]}}, algorithm=algorithm, warm_start=["old"], **more
+    )
+    known = [{"parameters": {"x": x}, "values": [x]} for x in (0.25, 0.5)]
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(Study).values(known=known))
+    ended = lab.run()
+    assert ended.state == "succeeded"
+    assert ended.reason == (
+        "Nothing new to try: every point of the space was tried, by trials of the studies that it was warm-started from. "
+        "The best of those has score 0.5: x=0.5."
+    )
+    assert lab.trials == []
 
 
 @pytest.mark.parametrize("algorithm", ["tpe", "cma-es"])

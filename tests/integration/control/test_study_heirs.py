@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job, Trial
 from core.domain.metrics.points import Points
 from core.ids import new_id
+from core.inspection.landing import Landed
 from core.storage import resuming
 from executors.fake import Script
 from scheduler.control.studies.keeper import StudyKeeper
@@ -27,8 +30,16 @@ def lab(plane: Any) -> Lab:
     return Lab(plane)
 
 
+def folder_of(lab: Lab, job_id: str) -> Path:
+    """Where the job's checkpoints lie."""
+    return Path(lab.plane.folder, lab.plane.one(Job, id=job_id).output_path, "checkpoints")
+
+
 def save(lab: Lab, job_id: str, step: int) -> None:
-    """The job tells of a checkpoint."""
+    """The job writes a checkpoint and tells of it."""
+    folder = folder_of(lab, job_id) / f"step-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".complete").touch()
     with unit_of_work(lab.plane.sessions) as session:
         attempt = session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)).one()
         known = select(Checkpoint.id).where(Checkpoint.job_id == job_id, Checkpoint.step == step)
@@ -97,6 +108,34 @@ def test_who_kept_no_checkpoint_is_promoted_from_the_start(lab: Lab) -> None:
         assert (job.resume_from, job.spec["mounts"]) == (None, [])
 
 
+def test_where_the_parent_made_room_meanwhile_the_next_one_is_gone_on_from(lab: Lab) -> None:
+    lab.create(**HALVING)
+    heirs: list[Trial] = []
+    while not heirs:
+        lab.turn()
+        for job_id in lab.reported:
+            save(lab, job_id, 1)
+        lab.keeper.keep("study-1")
+        heirs = [trial for trial in lab.trials if "parent" in trial.memo]
+    parent = next(trial for trial in lab.trials if trial.number == heirs[0].memo["parent"])
+    shutil.rmtree(folder_of(lab, parent.job_id or "") / "step-1")
+    for step in ("step-2", "step-3"):
+        (folder_of(lab, parent.job_id or "") / step).mkdir()
+        (folder_of(lab, parent.job_id or "") / step / ".complete").touch()
+    lab.plane.settle()
+    assert lab.orders[heirs[0].job_id or ""].env["TRAINMASTER_RESUME_FROM"] == "/data/resume/checkpoints/step-2"
+
+
+def test_an_heir_without_a_metric_is_told_what_may_be_the_reason(lab: Lab) -> None:
+    lab.create(**HALVING)
+    lab.curve = lambda point: [(1, point["x"])] if point["epochs"] == 1 else []
+    run_halving(lab)
+    heir = next(trial for trial in lab.trials if "parent" in trial.memo)
+    assert heir.state == "failed"
+    assert heir.reason.startswith("it never reported the metric 'score'")
+    assert f". It went on from trial {heir.memo['parent']}: where a script finds nothing left to train" in heir.reason
+
+
 POPULATION: dict[str, Any] = {
     "parameters": {"x": {"type": "float", "min": 0.1, "max": 10, "scale": "log"}},
     "population": {"interval": 2},
@@ -123,6 +162,7 @@ class Nursery:
                 if trial.job_id is not None and session.get_one(Job, trial.job_id).state == "running":
                     self.train(session, trial, numbers)
         for job_id, curve in self.told.items():
+            shutil.rmtree(folder_of(lab, job_id), ignore_errors=True)
             with unit_of_work(lab.plane.sessions) as session:
                 for checkpoint in session.scalars(select(Checkpoint).where(Checkpoint.job_id == job_id)):
                     session.delete(checkpoint)
@@ -186,6 +226,8 @@ def test_where_the_checkpoints_are_gone_a_new_member_takes_the_place(lab: Lab, m
     while all(trial.stop is None for trial in lab.trials):
         nursery.turn()
     monkeypatch.setattr("tests.integration.control.test_study_heirs.save", lambda *_: None)
+    for job_id in nursery.told:
+        shutil.rmtree(folder_of(lab, job_id))
     with unit_of_work(lab.plane.sessions) as session:
         session.execute(delete(Checkpoint))
     for _ in range(3):
@@ -193,6 +235,25 @@ def test_where_the_checkpoints_are_gone_a_new_member_takes_the_place(lab: Lab, m
     trials = lab.trials
     assert [trial.state for trial in trials] == ["stopped" if trial.stop else "running" for trial in trials]
     assert sum(trial.state == "running" for trial in trials) == 4
+    assert not any("parent" in trial.memo for trial in trials)
+
+
+def test_of_who_came_to_its_end_meanwhile_nobody_goes_on(lab: Lab) -> None:
+    lab.create(**POPULATION)
+    nursery = Nursery(lab)
+    while all(trial.stop is None for trial in lab.trials):
+        nursery.turn()
+    gone = next(trial for trial in lab.trials if trial.stop)
+    assert gone.stop is not None
+    best = next(trial for trial in lab.trials if trial.number == gone.stop["parents"][0])
+    with unit_of_work(lab.plane.sessions) as session:
+        session.get_one(Job, best.job_id).state = "succeeded"
+    lab.keeper.keep("study-1")
+    lab.plane.settle()
+    lab.keeper.keep("study-1")
+    trials = lab.trials
+    assert trials[gone.number - 1].state == "stopped"
+    assert len(trials) > 4
     assert not any("parent" in trial.memo for trial in trials)
 
 
@@ -240,11 +301,12 @@ def test_files_are_listed_outside_of_transactions_and_the_lease_lives_through_it
     monkeypatch.setattr(Session, "__exit__", left)
     listed = []
 
-    def slow(_root: Any) -> None:
+    def slow(_root: Any) -> list[Landed]:
         listed.append(opened)
         lab.plane.engine.now += lab.plane.control.lease_ttl * 0.6  # two of them take longer than the lease lives
+        return []
 
-    monkeypatch.setattr(resuming, "newest_complete", slow)
+    monkeypatch.setattr(resuming, "all_landed", slow)
     run_halving(lab)
     assert listed
     assert set(listed) == {0}

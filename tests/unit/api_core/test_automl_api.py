@@ -5,17 +5,23 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 from starlette.testclient import TestClient
+from trainmaster.wire.jobs import WaitReasonView
 
 from api.automl.looking import look
+from api.forecasts import placing
 from core.bell import TOPIC_STUDY
+from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.events import append_event
 from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Study, Trial
+from core.domain.automl.columns import LEAK
 from core.domain.metrics.points import Points
 from core.domain.studies.states import TrialState
 from core.storage.tree import Tree
@@ -72,7 +78,7 @@ def test_a_column_that_numbers_the_rows_is_told_and_may_be_kept(client: TestClie
 
     def notes(**changes: Any) -> list[str]:
         told = client.post(URL, json={**asked, **changes}).json()["notes"]
-        return [note for note in told if note.startswith("Column ")]
+        return [note for note in told if note.startswith("Column ") and "leaked" not in note]
 
     why = "it numbers the rows, which tells nothing of new ones. Where it means something, keep it"
     assert notes() == [f"Column {name} is left out: {why} (`--keep {name}`)." for name in ("id", "age")]
@@ -149,7 +155,7 @@ def test_what_cannot_be_learnt_is_refused_with_its_field(
 
 def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestClient, data: Path) -> None:
     body = {"data": "data/buyers.csv", "target": "price", "task": "regression", "dry_run": True}
-    rows = [f"Rome,{place}.5" for place in range(99)]
+    rows = [f"{'Rome' if place % 2 else 'Paris'},{place}.5" for place in range(99)]
     (data / "buyers.csv").write_text("\n".join(["city,price", *rows, "Rome,sold"]) + "\n")
     told = client.post(URL, json=body).json()
     assert "1 rows have no number as price, such as 'sold'; they are left out." in told["notes"]
@@ -167,7 +173,19 @@ def test_words_among_the_numbers_of_a_target_are_told_or_refused(client: TestCli
         (["city,age,bought", *(f"Rome,{n},yes" for n in range(30))], "bought is yes in every row"),
         (["city,age,bought", *ROWS, "Rome,1,maybe"], "these have fewer: maybe (1)"),
         (["city,age,bought"], "no rows"),
-        (["bought"], "less than two columns"),
+        (["bought"], "the first line of buyers.csv, 'bought', names less than two columns"),
+        ([], "the first line of buyers.csv is empty"),
+        (["city,city,bought", *ROWS], "two columns of buyers.csv are called city"),
+        (["city,,bought", *ROWS], "column 2 of buyers.csv has no name"),
+        (
+            ["city,age,bought", *(f",{n},{'yes' if n % 2 else 'no'}" for n in range(60))],
+            "other columns (city, age) are empty, the same",
+        ),
+        (
+            ["city,note,bought", *(f"Rome,of {n},{'yes' if n % 2 else 'no'}" for n in range(60))],
+            "nothing beside bought tells rows apart",
+        ),
+        (["city;age;bought", *(f"R{n % 3};{n};1,{n:03}" for n in range(60))], "such as '1,000': take marks between"),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(client: TestClient, data: Path, lines: list[str], words: str) -> None:
@@ -197,6 +215,10 @@ def test_the_leaderboard_has_the_best_first_and_says_who_was_stopped(
             )  # fmt: skip
         key = StreamKey(jobs[1], 1, "worker", 0)
         add_metrics(session, key, {"accuracy_spread": Points([1], [0], [0.02])}, now=clock.now)
+        leak = LEAK.format(name="code")
+        for kind, reason in (("train.note", leak), ("train.note", "done"), ("train.note", leak)):
+            append_event(session, at=clock.now, kind=kind, actor="runtime:worker-0", job_id=jobs[1], reason=reason)
+    assert client.get(f"{URL}/{made['id']}").json()["notes"] == [*made["notes"], leak]
     board = client.get(f"{URL}/{made['id']}").json()["leaderboard"]
     assert [(row["rank"], row["trial"], row["family"], row["is_whole"]) for row in board] == [
         (1, 2, "forest", True), (2, 1, "baseline", True), (3, 3, "linear", False),
@@ -254,7 +276,7 @@ def test_a_damaged_packed_table_is_refused(client: TestClient, data: Path) -> No
 
 
 def test_images_are_counted_no_further_than_is_needed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.automl.looking._FILES_COUNTED", 5)
+    monkeypatch.setattr("api.automl.looking.FILES_COUNTED", 5)
     monkeypatch.setattr("api.automl.looking._ENTRIES_LOOKED_AT", 8)
     (data / "pets" / "mixed").mkdir()
     for place in range(30):
@@ -323,3 +345,65 @@ def test_of_a_test_without_an_interval_it_is_told_why(
         assert (test["low"], test["high"]) == (None, None)
         assert test["hint"].startswith("No interval of 95 % is told")
     assert test_of(accuracy_baseline=1.0)["hint"].startswith("Not better than the baseline")
+
+
+def test_a_class_of_which_the_test_leaves_too_few_is_refused_before_any_trial(client: TestClient, data: Path) -> None:
+    (data / "buyers.csv").write_text("\n".join(["city,age,bought", *ROWS, *["Rome,1,maybe"] * 3]) + "\n")
+    asked = {"data": "data/buyers.csv", "target": "bought", "dry_run": True}
+    assert client.post(URL, json=asked).status_code == 200
+    refused = client.post(URL, json={**asked, "test_fraction": 0.5})
+    assert (refused.status_code, refused.json()["field"]) == (422, "test_fraction")
+    assert "too few are left of maybe (1); each class needs 2 besides" in refused.json()["detail"]
+    many = client.post(URL, json={**asked, "test_fraction": 0.5, "max_rows": 30})
+    assert many.status_code == 200  # of a sample nothing is known before it is drawn
+
+
+def test_what_leaks_the_target_stands_on_the_leaderboard(client: TestClient, data: Path) -> None:
+    rows = [f'{"x" if n % 3 else "y"},{n % 7},{"yes" if n % 3 else "no"},"{n % 5},000"' for n in range(60)]
+    (data / "buyers.csv").write_text("\n".join(["code,age,bought,income", *rows]) + "\n")
+    made = client.post(URL, json={"data": "data/buyers.csv", "target": "bought"}).json()
+    notes = client.get(f"{URL}/{made['id']}").json()["notes"]
+    (leak,) = [note for note in notes if "leaked" in note]
+    assert leak.startswith("Column code looks as if it leaked the target")
+    assert [
+        note
+        for note in notes
+        if note.startswith("Column income is taken for text: its numbers are written like '0,000'")
+    ]
+    numbers = [f"{n % 7},{n}.5,{n}.50" for n in range(60)]
+    (data / "prices.csv").write_text("\n".join(["age,paid,price", *numbers]) + "\n")
+    told = client.post(URL, json={"data": "data/prices.csv", "target": "price", "dry_run": True}).json()["notes"]
+    assert [note.split()[1] for note in told if "leaked" in note] == ["paid"]
+
+
+def test_what_is_called_parquet_and_is_none_is_refused(client: TestClient, data: Path) -> None:
+    (data / "t.parquet").write_bytes(b"PAR1 and then it broke off")
+    refused = client.post(URL, json={"data": "data/t.parquet", "target": "x", "task": "regression"})
+    assert (refused.status_code, refused.json()["field"]) == (422, "data")
+    assert "t.parquet is no Parquet file, or not all of it is there" in refused.json()["detail"]
+
+
+def test_what_no_node_could_hold_is_refused_unless_nodes_are_to_come(
+    client: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch, sessions: SessionFactory, clock: Any
+) -> None:
+    assert data.is_dir()
+    reason = WaitReasonView(code="never_fits", sentence="no node has 64 GPUs.", numbers={"short_of": ["gpus"]})
+
+    async def forecast(*_: Any) -> Any:
+        return SimpleNamespace(wait_reason=reason)
+
+    body = {"data": "data/buyers.csv", "target": "bought", "resources": {"gpus": 64}}
+    key = {"Idempotency-Key": "before"}
+    made = client.post(URL, json=body, headers=key).json()
+    monkeypatch.setattr(placing, "forecast", forecast)
+    with unit_of_work(sessions) as session:
+        leases.mark(session, leases.TICK_DONE, holder="test", now=clock.now)
+    for more in ({}, {"dry_run": True}):
+        refused = client.post(URL, json={**body, **more})
+        assert (refused.status_code, refused.json()["field"]) == (422, "resources.gpus")
+        (told,) = refused.json()["errors"]
+        assert told["message"] == "no trial could ever start: no node has 64 GPUs"
+        assert told["hint"] == "create it with `wait_for_nodes` if such a node is to come"
+    assert client.post(URL, json={**body, "wait_for_nodes": True}).status_code == 201
+    again = client.post(URL, json=body, headers=key)
+    assert (again.status_code, again.json()["id"]) == (201, made["id"])

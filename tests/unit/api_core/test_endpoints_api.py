@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from starlette.testclient import TestClient
 from api.endpoints.images import own_image
 from core.bell import TOPIC_ENDPOINT
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Endpoint, Event, ServingReplica
+from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, ServingReplica
 from core.settings import Settings
 
 URL = "/api/v1/projects/default/endpoints"
@@ -118,6 +119,7 @@ def test_what_cannot_be_deployed_is_refused_by_its_field(
     answer = client.post(DEPLOYED, json=body)
     assert answer.status_code == 422, answer.text
     assert answer.json()["field"] == field
+    assert not answer.json()["detail"].endswith("..")
     assert len(client.get(f"{URL}/sums").json()["deployments"][0]["revision_list"]) == 1
 
 
@@ -160,6 +162,54 @@ def test_a_rollback_wants_the_last_one_that_served(client: TestClient, endpoint:
     assert client.post(f"{DEPLOYED}/default/rollback", json={"revision": 9}).json()["field"] == "revision"
 
 
+def test_what_was_given_up_is_news_until_somebody_says_anew_what_is_to_serve(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any
+) -> None:
+    deployment = endpoint["deployments"][0]["id"]
+    client.post(DEPLOYED, json={"model": "output/default/m", "reason": "nightly"})
+    run_replica(sessions, submit, deployment, "127.0.0.1:1", revision=1)
+    with unit_of_work(sessions) as session:
+        now = session.get_one(Deployment, deployment).updated_at
+        row = session.get_one(DeploymentRevision, (deployment, 2))
+        row.verdict, row.failures, row.failed_at = "Revision 2 never got ready.", 3, now
+        row = session.get_one(Deployment, deployment)
+        row.wanted = row.stable = 1
+    assert client.get(f"{URL}/sums").json()["deployments"][0]["note"] == "Revision 2 never got ready."
+    # What its replicas say now comes before what became of another revision.
+    with unit_of_work(sessions) as session:
+        replica = session.query(ServingReplica).one()
+        replica.state, replica.words = "starting", "It reads its model."
+    assert client.get(f"{URL}/sums").json()["deployments"][0]["note"] == "It reads its model."
+    with unit_of_work(sessions) as session:
+        session.query(ServingReplica).one().state = "ready"
+    client.post(DEPLOYED, json={"model": "output/default/m"})
+    client.post(f"{DEPLOYED}/default/rollback", json={"revision": 1, "reason": "the old one"})
+    own = client.get(f"{URL}/sums").json()["deployments"][0]
+    assert (own["state"], own["note"]) == ("ready", "")
+    assert {one["number"]: one["verdict"] for one in own["revision_list"]}[2]  # why it was given up can still be read
+    first = client.get(f"{URL}/sums/history", params={"limit": 1}).json()
+    (newest,) = first["items"]
+    assert (newest["what"], newest["revision"], newest["reason"]) == ("deployment.rolled_back", 1, "the old one")
+    rest = client.get(f"{URL}/sums/history", params={"cursor": first["next_cursor"]}).json()["items"]
+    told = [(one["what"], one["revision"], one["reason"]) for one in rest]
+    assert told == [
+        ("deployment.deployed", 3, ""), ("deployment.deployed", 2, "nightly"), ("deployment.deployed", 1, ""),
+        ("endpoint.created", None, ""),
+    ]  # fmt: skip
+
+
+def test_a_revision_whose_version_was_deleted_does_not_serve_again(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory
+) -> None:
+    client.post(DEPLOYED, json={"model": "output/default/m"})
+    with unit_of_work(sessions) as session:
+        row = session.get_one(DeploymentRevision, (endpoint["deployments"][0]["id"], 1))
+        row.spec = {**row.spec, "version_id": "version-gone", "model_name": "digits@1"}
+    refused = client.post(f"{DEPLOYED}/default/rollback", json={"revision": 1})
+    assert (refused.status_code, refused.json()["field"]) == (409, "revision")
+    assert "digits@1, which it serves, was deleted" in refused.json()["detail"]
+
+
 def test_what_is_being_undeployed_gets_no_part_of_the_traffic(
     client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any
 ) -> None:
@@ -191,6 +241,34 @@ def test_a_replica_that_refuses_is_passed_by(
         run_replica(sessions, submit, endpoint["deployments"][0]["id"], address)
     for _ in range(5):
         assert client.post(f"{URL}/sums:predict", json={"instances": [[1]]}).status_code == 200
+
+
+def test_where_all_that_were_ready_a_moment_ago_are_gone_those_in_their_place_are_asked(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any, model: str, clock: Any
+) -> None:
+    deployment = endpoint["deployments"][0]["id"]
+    run_replica(sessions, submit, deployment, "127.0.0.1:1")
+    moment = clock.now
+    assert client.post(f"{URL}/sums:predict", json={"instances": [[1]]}).status_code == 503
+    with unit_of_work(sessions) as session:
+        session.query(ServingReplica).one().state = "draining"
+    run_replica(sessions, submit, deployment, model)
+    clock.now = moment  # what the API has read is as new as can be
+    assert client.post(f"{URL}/sums:predict", json={"instances": [[1]]}).status_code == 200
+
+
+def test_replicas_that_refuse_are_not_called_ready_in_the_same_sentence(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any
+) -> None:
+    run_replica(sessions, submit, endpoint["deployments"][0]["id"], "127.0.0.1:1")
+    answer = client.post(f"{URL}/sums:predict", json={"instances": [[1]]})
+    assert (answer.status_code, answer.json()["detail"]) == (
+        503,
+        (
+            "Endpoint 'sums': a replica that was ready refused the connection, and there is no other to ask now; try again in a "
+            "moment, or see `trainmaster endpoint show sums`."
+        ),
+    )
 
 
 def test_without_a_ready_replica_it_says_why(client: TestClient, endpoint: dict[str, Any]) -> None:
@@ -237,6 +315,55 @@ def test_a_batch_prediction_asked_for_again_with_its_key_is_the_same_job(
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
     assert client.post(url, json=body).json()["id"] != first.json()["id"]
     assert len(client.get("/api/v1/jobs").json()["items"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "entry", "field", "word"),
+    [
+        (["model.joblib"], None, "trust_code", "output/default/odd/model.joblib is a pickle"),
+        (["model.pt2"], None, "trust_code", "`--trust-code`"),
+        (["model.pt", "model.py"], "model/data.pkl", "trust_code", "model.py beside it would have to be run"),
+        (["model.pt"], "model/data.pkl", "model", "has weights alone"),
+        (["readme.txt"], None, "model", "output/default/odd holds no model: it has readme.txt"),
+        (["model.pt"], "model/code/__torch__.py", None, ""),
+    ],
+)
+def test_files_that_the_server_would_refuse_are_refused_at_once(
+    client: TestClient, endpoint: dict[str, Any], settings: Settings, files: list[str], entry: str | None,
+    field: str | None, word: str,
+) -> None:  # fmt: skip
+    assert endpoint["name"] == "sums"
+    folder = settings.home / "output" / "default" / "odd"
+    folder.mkdir()
+    for name in files:
+        if entry is not None and name.endswith(".pt"):
+            with zipfile.ZipFile(folder / name, "w") as archive:
+                archive.writestr(entry, "")
+        else:
+            (folder / name).touch()
+    body = {"model": "output/default/odd"}
+    batch = {**body, "input": "output/default/m/model.skops"}
+    for url, asked in ((DEPLOYED, body), ("/api/v1/projects/default/batch-predictions", batch)):
+        answer = client.post(url, json=asked)
+        told = answer.json()
+        assert answer.status_code == (422 if field else 201 if asked is batch else 200), answer.text
+        assert (told.get("field"), word in told.get("detail", "")) == (field, True)
+    own = client.post(DEPLOYED, json={**body, "command": ["python", "server.py"]})
+    assert own.status_code == 200, own.text  # what somebody's own server reads is not known
+    if field == "trust_code":
+        assert client.post(DEPLOYED, json={**body, "trust_code": True}).status_code == 200
+
+
+def test_of_a_list_of_names_that_is_too_long_nothing_is_said(
+    client: TestClient, endpoint: dict[str, Any], settings: Settings
+) -> None:
+    assert endpoint["name"] == "sums"
+    folder = settings.home / "output" / "default" / "long"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "model.pt", "w") as archive:
+        for number in range(40):
+            archive.writestr(f"{number}".ljust(60_000, "x"), "")
+    assert client.post(DEPLOYED, json={"model": "output/default/long"}).status_code == 200
 
 
 def test_a_saved_model_is_served_by_the_image_that_has_tensorflow(app: FastAPI, settings: Settings) -> None:

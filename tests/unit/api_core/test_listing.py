@@ -4,12 +4,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import event, insert, update
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
-from core.db.tables import Job, Replica, WaitReason
+from core.db.tables import Job, Replica, Trial, WaitReason
 
 
 def names(client: TestClient, **query: Any) -> list[str]:
@@ -60,6 +60,40 @@ def test_filters_choose(client: TestClient, jobs: dict[str, str], query: dict[st
     assert names(client, **query) == expected
 
 
+def test_the_jobs_of_a_study_are_not_those_of_its_namesakes(
+    client: TestClient,
+    jobs: dict[str, str],
+    submit: Any,
+    set_job: Any,
+    sessions: SessionFactory,
+    clock: Any,
+    as_user: Any,
+) -> None:
+    spec = {
+        "name": "search",
+        "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+        "metric": "score",
+        "goal": "maximize",
+        "budget": {"trials": 4},
+    }
+    older, newer = (client.post("/api/v1/studies", json={"spec": spec}).json()["id"] for _ in range(2))
+    submit(name="of-neither", labels={"study": "search", "winner": "true"})
+    winner = submit(name="search-best", labels={"study": "search", "trial": "2", "winner": "true"})
+    set_job(winner, trial={"study_id": older, "study": "search", "number": 2, "parameters": {"x": 0.5}})
+    tried = {"alpha": (older, 1), "beta": (older, 2), "gamma": (newer, 1)}
+    with unit_of_work(sessions) as session:
+        for name, (study, number) in tried.items():
+            values = {"study_id": study, "number": number, "job_id": jobs[name], "parameters": {"x": 0.5}}
+            session.execute(insert(Trial).values(**values, state="running", created_at=clock.now))
+    assert names(client, study=older) == ["search-best", "beta", "alpha"]
+    assert names(client, study=newer) == names(client, study="search") == ["gamma"]  # of a name, the newest
+    assert names(client, study=older, label="team", limit=1) == ["beta"]
+    assert names(client, study=[older, newer]) == ["search-best", "gamma", "beta", "alpha"]
+    unknown = client.get("/api/v1/jobs", params={"study": "other"})
+    assert (unknown.status_code, "study 'other'" in unknown.json()["detail"]) == (404, True)
+    assert as_user("ann", role=None).get("/api/v1/jobs", params={"study": older}).status_code == 404
+
+
 def test_an_id_is_found_by_search(client: TestClient, jobs: dict[str, str]) -> None:
     assert names(client, search=jobs["beta"]) == ["beta"]
 
@@ -76,6 +110,7 @@ def test_an_id_is_found_by_search(client: TestClient, jobs: dict[str, str]) -> N
         ({"colour": "red"}, "colour"),
         ({"search": "x" * 101}, "search"),
         ({"search": "a\0b"}, "search"),
+        ({"study": "a\0b"}, "study"),
         ({"cursor": "not a cursor"}, "cursor"),
         ({"cursor": "WyJhIiwiYiJd"}, "cursor"),
         ({"cursor": "W10"}, "cursor"),

@@ -105,6 +105,25 @@ def test_what_a_script_logs_is_in_its_run(script: Any, client: TestClient) -> No
     assert client.get(f"{API}/runs/get", params={"run_id": job.run_id}).json()["run"] == run
 
 
+def test_what_a_script_logs_and_prints_as_well_counts_once(script: Any) -> None:
+    job = script(name="digits")
+
+    def report(seq: int, printed: bool, **values: float) -> None:
+        series = [{"name": name, "steps": [seq], "values": [value]} for name, value in values.items()]
+        data = {"series": series, "is_printed": printed}
+        item = {"seq": seq, "kind": "metrics", "at": "2026-01-01T00:00:00Z", "data": data}
+        body = {"role": "worker", "index": 0, "generation": 1, "items": [item]}
+        assert job.client.post("/api/v1/runtime/report", json=body).status_code == 200
+
+    report(1, True, acc=0.6, lr=0.1)  # nothing has told of an acc yet
+    job.post("runs/log-metric", run_id=job.run_id, key="acc", value=0.6123, timestamp=1_000, step=1)
+    report(2, True, acc=0.7, lr=0.2)
+    report(3, False, acc=0.8)  # by the library or a pattern
+    history = job.get("metrics/get-history", run_id=job.run_id, metric_key="acc")["metrics"]
+    assert [one["value"] for one in history] == [0.6, 0.6123, 0.8]
+    assert job.metrics()["lr"] == 0.2
+
+
 def test_history_comes_in_pages_and_for_several_runs(script: Any) -> None:
     job, other = script(), script()
     for which in (job, other):

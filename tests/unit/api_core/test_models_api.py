@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import stat
 import tarfile
@@ -344,7 +345,28 @@ def test_force_deletes_all_and_frees_the_name(registry: Registry, settings: Sett
     assert registry.client.get(f"{URL}/digits").status_code == 404
     registry.registrar.work()
     assert not place.exists()
-    assert registry.register()["version"] == 1
+    # Its name is free, its number is not: digits@1 stands in lineages and specs of jobs.
+    assert registry.register()["version"] == 2
+    registry.client.delete(f"{URL}/digits?force=true")
+    assert registry.client.post(URL, json={"name": "digits"}).status_code == 201
+    assert registry.register()["version"] == 3
+    assert registry.get("digits")["versions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [
+        ("model.skops", b"PK", "skops"),
+        ("model.pt2", b"PK", "torch.export"),
+        ("model.pt", b"PK...archive/data.pkl...archive/constants.pkl...", "torchscript"),
+        ("model.pt", b"PK...archive/data.pkl...archive/byteorder...", "torch"),
+        ("readme.txt", b"", ""),
+    ],
+)
+def test_what_a_version_is_is_told(registry: Registry, name: str, content: bytes, form: str) -> None:
+    (registry.output / "own").mkdir()
+    (registry.output / "own" / name).write_bytes(content)
+    assert registry.register(path="own")["format"] == form
 
 
 def test_downloads_go_on_where_they_broke_off(registry: Registry) -> None:
@@ -410,7 +432,9 @@ def test_of_the_versions_that_an_endpoint_had_those_that_serve_now_are_told_apar
     registry.client.post(url, json={"name": "sums"})
     for number in (1, 2):
         registry.register()
-        deployed = registry.client.post(f"{url}/sums/deployments", json={"model": f"digits@{number}"})
+        deployed = registry.client.post(
+            f"{url}/sums/deployments", json={"model": f"digits@{number}", "command": "serve"}
+        )
         assert deployed.status_code == 200, deployed.text
 
     def serving() -> list[list[str]]:
@@ -429,6 +453,43 @@ def test_of_the_versions_that_an_endpoint_had_those_that_serve_now_are_told_apar
     assert serving() == [[holder], [holder]]  # on the way back
     became_stable(1)
     assert serving() == [[holder], []]
+
+
+def test_a_batch_prediction_goes_on_only_where_its_own_model_began(registry: Registry, settings: Settings) -> None:
+    (registry.output / "model" / "model.py").write_text("")  # without it weights alone are no model
+    for content in (WEIGHTS, b"other"):
+        (registry.output / "model" / "weights.pt").write_bytes(content)
+        digest = registry.register()["digest"]
+    (registry.output / "questions.jsonl").write_text("1\n")
+    output = settings.home / "output/default/answers"
+    body = {"input": f"output/default/{registry.job}/questions.jsonl", "output": "output/default/answers"}
+
+    def ask(model: str, **more: Any) -> Any:
+        return registry.client.post(
+            "/api/v1/projects/default/batch-predictions", json={"model": model, "trust_code": True, **body, **more}
+        )
+
+    job = ask("digits@2").json()
+    told = {"model": job["spec"]["env"]["AIP_MODEL_NAME"], "model_digest": job["spec"]["env"]["AIP_MODEL_DIGEST"]}
+    assert told == {"model": "digits@2", "model_digest": digest}
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "batch.json").write_text(json.dumps({**told, "shard_size": 10_000, "csv_rows": "object"}))
+    assert ask("digits@2", batch_size=1).status_code == 201
+    for model in ("digits@1", f"output/default/{registry.job}/model"):
+        refused = ask(model)
+        assert (refused.status_code, refused.json()["field"]) == (409, "output")
+        said = f"output/default/answers holds predictions of model digits@2, and this is {model}; choose another output"
+        assert said in refused.json()["detail"]
+    other = ask("digits@2", shard_size=5)
+    assert (other.status_code, other.json()["field"]) == (409, "shard_size")
+    assert "made with --shard-size 10000, not 5" in other.json()["detail"]
+    # By the content of its files: the replicas look.
+    (output / "batch.json").write_text(
+        json.dumps({"model_digest": "content:1", "shard_size": 10_000, "csv_rows": "object"})
+    )
+    assert [ask(model).status_code for model in (f"output/default/{registry.job}/model", "digits@2")] == [201, 409]
+    (output / "batch.json").write_text("nonsense")
+    assert ask("digits@1").status_code == 201
 
 
 def test_jobs_read_registered_models_and_never_write_to_them(registry: Registry, client: TestClient) -> None:

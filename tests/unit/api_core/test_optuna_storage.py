@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,14 @@ def url(app: Any) -> Iterator[str]:
         thread.join(30)
         listener.close()
         app.state.optuna.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 @pytest.fixture
@@ -275,25 +283,90 @@ def test_a_script_that_knows_optunas_proxy_alone_finds_it_on_its_machine(
     submit: Callable[..., str],
     start: Callable[..., str],
     settings: Settings,
+    free_port: int,
 ) -> None:
     token = attempt_token(settings.secret_key.get_secret_value().encode(), AttemptId(start(submit())))
     (tmp_path / "token").write_text(token)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port
+    script = f"""
+import optuna, subprocess, sys
+study = optuna.create_study(storage=optuna.storages.GrpcStorageProxy(host="127.0.0.1", port={port}), study_name="plain")
+study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
+print(study._study_id)
+second = subprocess.run([sys.executable, "-m", "trainmaster_train.optuna", "--port", "{port}"], capture_output=True)
+print(second.returncode, second.stderr.decode())
+sys.exit(7)
+"""
     env = {**os.environ, "TRAINMASTER_API_URL": url, "TRAINMASTER_TOKEN_FILE": str(tmp_path / "token")}
-    proxy = subprocess.Popen(
-        [sys.executable, "-m", "trainmaster_train.optuna", "--host", "127.0.0.1", "--port", str(port)], env=env
-    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainmaster_train.optuna", "--host", "127.0.0.1", "--port", str(port), "--",
+         sys.executable, "-W", "ignore", "-c", script],
+        env=env, stdout=subprocess.PIPE, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 7, ended.stdout
+    study_id, second, *_ = ended.stdout.splitlines()
+    assert len(ours.storage(url=url, token=token).get_all_trials(int(study_id))) == 2
+    assert second.startswith(f"1 trainmaster_train.optuna: port {port} is another replica's")
+
+
+def _serve(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setenv("TRAINMASTER_API_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "unused")
+    monkeypatch.setattr(sys, "argv", ["trainmaster_train.optuna", *arguments])
+    ours.main()
+
+
+def test_without_a_program_one_server_runs_and_nothing_after_it(
+    monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    calls: list[str] = []
+
+    class Server:
+        def start(self) -> None:
+            calls.append("start")
+
+        def wait_for_termination(self) -> None:
+            calls.append("wait")
+
+    monkeypatch.setattr(ours, "make_server", lambda *_: Server())
+    monkeypatch.setattr(ours, "_run", lambda _: calls.append("run"))
+    _serve(monkeypatch, "--port", str(free_port))
+    assert calls == ["start", "wait"]
+
+
+def test_no_program_talks_to_a_strangers_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "_run", lambda _: pytest.fail("the program was run"))
+    monkeypatch.setattr(
+        optuna.storages.GrpcStorageProxy, "wait_server_ready", lambda *_, **__: None
+    )  # the stranger's answers
+    with socket.socket() as strangers:
+        strangers.bind(("127.0.0.1", 0))
+        strangers.listen()
+        port = strangers.getsockname()[1]
+        with pytest.raises(SystemExit, match=f"127.0.0.1:{port} cannot be listened on: .*each replica its own --port"):
+            _serve(monkeypatch, "--host", "127.0.0.1", "--port", str(port), "--", "true")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are no such names elsewhere")
+def test_a_claimed_port_is_in_the_way_of_no_other_user(monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+    with ours._claim(free_port):
+        with pytest.raises(OSError, match=f"port {free_port} is another replica's"):
+            ours._claim(free_port)
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+        ours._claim(free_port).close()
+
+
+def test_a_signal_while_the_program_is_being_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Signalled(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str]) -> None:
+            super().__init__(command)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # or this process would end where it is not handed on
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            storage = optuna.storages.GrpcStorageProxy(host="127.0.0.1", port=port)
-        storage.wait_server_ready(timeout=120)
-        study = optuna.create_study(storage=storage, study_name="plain")
-        study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=2)
-        storage.close()
+        assert ours._run(["sleep", "10"]) == 128 + signal.SIGTERM
     finally:
-        proxy.terminate()
-        proxy.wait(30)
-    assert len(ours.storage(url=url, token=token).get_all_trials(study._study_id)) == 2
+        for number, handler in before.items():
+            signal.signal(number, handler)

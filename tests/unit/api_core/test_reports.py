@@ -53,6 +53,13 @@ def test_a_report_proves_life_and_is_acknowledged(worker: TestClient, sessions: 
     assert replica(sessions, 1).heartbeat_at is None
 
 
+def test_a_time_that_utc_has_no_date_for_is_refused_alone(worker: TestClient, sessions: SessionFactory) -> None:
+    odd = {**item(1, "progress", step=1), "at": "0001-01-01T00:00:00+14:00"}
+    assert send(worker, odd, item(2, "progress", step=2)).json() == {"acked": 2}
+    assert replica(sessions).progress["step"] == 2
+    assert events(sessions)[-1][0] == "replica.report_refused"
+
+
 def test_progress_is_merged_and_the_last_value_counts(worker: TestClient, sessions: SessionFactory) -> None:
     send(worker, item(1, "progress", step=1, steps=10, metrics={"loss": 2.0, "acc": 0.1}))
     send(worker, item(2, "progress", step=2, metrics={"loss": 1.5}), item(3, "progress", epoch=1))
@@ -178,7 +185,7 @@ def test_a_script_has_a_noun_of_its_own_for_events(worker: TestClient, sessions:
 def test_a_flood_of_events_ends_with_one_that_says_so(
     worker: TestClient, sessions: SessionFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.runtime.service.EVENT_LIMIT", 3)
+    monkeypatch.setattr("core.reports.taking.EVENT_LIMIT", 3)
     send(worker, *(item(seq, "event", kind="train.hello") for seq in range(1, 3)))
     send(worker, *(item(seq, "event", kind="train.hello") for seq in range(1, 6)), index=1)
     assert send(worker, item(3, "checkpoint", path="last.pt"), item(4, "progress", step=5)).json() == {"acked": 4}

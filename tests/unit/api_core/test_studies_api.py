@@ -10,13 +10,19 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
+from trainmaster.studies import Algorithm
 from trainmaster.wire.jobs import WaitReasonView
 
+from api.auth import Caller, Scope
 from api.forecasts import placing
+from api.studies.access import StudyAccess
+from api.studies.asking import Answer, Ask, Given, take
+from api.work import Work
 from core.bell import TOPIC_STUDY, NullBell
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Event, Study, Trial
+from core.domain.errors import IdempotencyMismatch
 from core.domain.studies.budget import FORGIVEN, PAUSED_AT, outlook
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
@@ -242,6 +248,12 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, 
     full = client.post(f"{URL}/{study}/suggestions").json()
     assert full["trials"] == []
     assert "As many trials" in full["reason"]
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="succeeded", reason="All is done."))
+    assert client.post(f"{URL}/{study}/suggestions").json()["reason"] == "The study has succeeded. All is done."
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="running", reason=""))
+    assert (asked["is_over"], full["is_over"]) == (False, False)
     done = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
     assert (done.status_code, done.json()["state"]) == (200, "succeeded")
     again = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
@@ -256,8 +268,12 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, 
     for number in (3, 4):
         keeper.keep(study)
         client.post(f"{URL}/{study}/suggestions").raise_for_status()
+        if number == 4:  # all are given, and one is being tried still
+            spent = client.post(f"{URL}/{study}/suggestions").json()
+            assert (spent["trials"], spent["is_over"]) == ([], True)
         client.post(f"{URL}/{study}/trials/{number}/complete", json={"result": {"score": number}}).raise_for_status()
     keeper.keep(study)
+    assert client.post(f"{URL}/{study}/suggestions").json()["is_over"] is True
     ended = client.get(f"{URL}/{study}").json()
     assert (ended["state"], ended["best"]["number"], ended["best_so_far"]) == (
         "succeeded",
@@ -267,6 +283,16 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, 
     with unit_of_work(sessions) as session:
         points = list(session.scalars(select(Trial.parameters)))
     assert len({point["x"] for point in points}) == 4
+
+
+def test_a_paused_study_has_more_points_later(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, OWN)["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/pause").raise_for_status()
+    asked = client.post(f"{URL}/{study}/suggestions").json()
+    assert (asked["trials"], asked["is_over"]) == ([], False)
+    client.post(f"{URL}/{study}/stop").raise_for_status()
+    assert client.post(f"{URL}/{study}/suggestions").json()["is_over"] is True
 
 
 def test_a_study_with_a_template_is_not_asked(client: TestClient) -> None:
@@ -382,6 +408,9 @@ class Asking:
             self.answers.append(self.ask())
         return propose(question)
 
+    def expect(self, algorithm: Algorithm) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -429,6 +458,39 @@ def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyKee
     client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
     late = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key).json()
     assert [trial["state"] for trial in late["trials"]] == ["succeeded", "running"]
+
+
+def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own(
+    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory, clock: Any
+) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 5}})["id"]
+    keeper.keep(study)
+    used = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers={"Idempotency-Key": "used"}).json()
+    asks = [Ask(), Ask(3, key="used"), Ask(key="fresh"), Ask(2, key="used"), Ask(2, client="program"), Ask()]
+    with unit_of_work(sessions) as session:
+        user = session.scalars(select(Study.user_id)).one()
+        caller = Caller(user, "admin", True, frozenset({Scope.ADMIN}), "token", {})
+        given = take(Work(session, clock()), StudyAccess(caller, study, "member"), asks)
+    one, wrong, fresh, again, fewer, none = given
+    assert isinstance(wrong, IdempotencyMismatch)
+    assert [_numbers(answer) for answer in (one, fresh, again, fewer, none)] == [[3], [4], [1, 2], [5], []]
+    assert isinstance(none, Given)
+    assert "As many trials as it may have at once" in (none.suggestions.reason or "")
+    # What was answered is what was written, and each point was given once.
+    trials = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert [(trial["number"], trial["client"]) for trial in trials] == [
+        (n, "program" if n == 5 else None) for n in range(1, 6)
+    ]
+    points = {trial["number"]: trial["parameters"]["x"] for trial in trials}
+    assert len(set(points.values())) == 5
+    told = [trial for answer in (one, fresh, fewer) if isinstance(answer, Given) for trial in answer.suggestions.trials]
+    assert {trial.number: trial.parameters["x"] for trial in told} == {number: points[number] for number in (3, 4, 5)}
+    assert [trial["number"] for trial in used["trials"]] == [1, 2]
+
+
+def _numbers(answer: Answer) -> list[int]:
+    assert isinstance(answer, Given)
+    return [trial.number for trial in answer.suggestions.trials]
 
 
 def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: StudyKeeper) -> None:
@@ -584,3 +646,71 @@ def test_a_study_whose_trials_could_never_start_is_refused_unless_nodes_are_to_c
     assert again.headers["Idempotency-Replayed"] == "true"
     create(client, {**spec, "name": "patient", "template": {**spec["template"], "max_wait": "2h"}})
     assert client.post(URL, json={"spec": OWN}).status_code == 201
+
+
+_STATES = ("running", "paused", "stopping", "succeeded", "failed", "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        ("pause", ("paused", "paused already", "is being stopped", *(f"ended ({one})." for one in _STATES[3:]))),
+        ("resume", ("it runs already", "running", "then extend it", *["extend it to have more trials"] * 3)),
+        ("stop", ("stopping", "stopping", "stopping", "ended (succeeded).", "ended (failed).", "cancelled")),
+        ("extend", ("running", "paused", "wait for its end, then extend it", "running", "running", "running")),
+        ("clone", ("running",) * 6),
+    ],
+)
+def test_each_verb_in_each_state_moves_the_study_or_says_why_not(
+    client: TestClient, sessions: SessionFactory, verb: str, told: tuple[str, ...]
+) -> None:
+    body = {"extend": {"trials": 2}, "clone": {"changes": {"budget": {"trials": 2}}}}.get(verb)
+    for state, words in zip(_STATES, told, strict=True):
+        made = create(client, OWN)["id"]
+        with unit_of_work(sessions) as session:
+            session.execute(update(Study).where(Study.id == made).values(state=state))
+        answer = client.post(f"{URL}/{made}/{verb}", json=body)
+        if answer.is_success:
+            assert answer.json()["state"] == words, (state, answer.text)
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (409, "illegal_transition")
+            assert words in answer.json()["detail"], (state, answer.text)
+        client.post(f"{URL}/{made}/stop")
+        with unit_of_work(sessions) as session:
+            session.execute(update(Study).values(state="failed"))
+        assert client.delete(f"{URL}/{made}").status_code == 204
+        assert client.post(f"{URL}/{made}/{verb}", json=body).status_code == 404
+
+
+def test_what_would_end_again_at_once_is_not_extended(client: TestClient, sessions: SessionFactory) -> None:
+    spec = {**SPEC, "template": {"command": "train", "gpus": 1}, "budget": {"trials": 2, "gpu_hours": 1}}
+    made = client.post(URL, json={"spec": spec, "wait_for_nodes": True}).json()["id"]
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="succeeded", trial_count=2))
+        for number in (1, 2):
+            session.add(
+                Trial(
+                    study_id=made, number=number, state="succeeded", parameters={"x": 0.5}, memo={}, result={"score": 1},
+                    reason="", gpu_s=1_800, created_at=datetime(2026, 11, 23, tzinfo=UTC),
+                )
+            )  # fmt: skip
+
+    def extended(**more: Any) -> Any:
+        return client.post(f"{URL}/{made}/extend", json=more)
+
+    assert (extended(gpu_hours=1).json()["field"], extended(trials=1).json()["field"]) == ("trials", "gpu_hours")
+    assert "all 2 trials are made: it would end again at once" in extended(parallel=3).json()["detail"]
+    assert extended(trials=1, gpu_hours=1).json()["state"] == "running"
+
+
+def test_a_study_begins_with_those_alone_that_have_its_aim_and_that_are_seen(client: TestClient, as_user: Any) -> None:
+    create(client, OWN)
+    other = {**OWN, "name": "other", "goal": "minimize", "warm_start": ["search"]}
+    refused = client.post(URL, json={"spec": other})
+    assert refused.json()["field"] == "warm_start[0]"
+    assert "study 'search' is to maximize score, and this one to minimize score" in refused.json()["detail"]
+    client.post("/api/v1/projects", json={"name": "vision"})
+    hidden = create(client, {**OWN, "name": "hidden", "project": "vision"})["id"]
+    refused = as_user("ann").post(URL, json={"spec": {**OWN, "warm_start": [hidden]}})
+    assert (refused.status_code, refused.json()["field"]) == (422, "warm_start[0]")
+    assert f"there is no study '{hidden}' that you may see" in refused.json()["detail"]

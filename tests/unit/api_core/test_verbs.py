@@ -205,10 +205,12 @@ def test_a_clone_resumes_from_the_newest_checkpoint_of_the_original(
 ) -> None:
     job_id = submit()
     assert post(client, job_id, "clone", resume=True).status_code == 422
-    (settings.home / "output" / "default" / job_id).mkdir(parents=True)
+    folder = settings.home / "output" / "default" / job_id / "checkpoints"
+    for step in (100, 200):  # it told of one more, and has removed it since
+        (folder / f"step-{step}").mkdir(parents=True)
     attempt_id = start(job_id)
     with unit_of_work(sessions) as session:
-        for step in (100, 200):
+        for step in (100, 200, 300):
             session.add(
                 Checkpoint(
                     id=new_id("c"),

@@ -15,6 +15,7 @@ ENDPOINTS: dict[str, Case] = {
     "GET /api/v1/endpoints": case(ANY_READER),
     "POST /api/v1/projects/{project}/endpoints": case(MEMBER, json={"name": "fresh"}),
     _ENDPOINT.replace("*", "GET"): case(VIEWER),
+    f"{_ENDPOINT.replace('*', 'GET')}/history": case(VIEWER),
     _ENDPOINT.replace("*", "DELETE"): case(MEMBER),
     f"{_ENDPOINT.replace('*', 'POST')}/deployments": case(
         MEMBER, json={"deployment": "more", "model": "output/vision/job-1"}

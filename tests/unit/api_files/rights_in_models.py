@@ -64,6 +64,12 @@ def furnish_models(session: Session, now: datetime) -> None:
         ModelFile(version_id="version-digits", path="a.txt", source="a.txt", size_bytes=1, mtime_ns=0, sha256="0" * 64)
     )
     session.add(
+        ModelFile(
+            version_id="version-digits", path="model.skops", source="model.skops", size_bytes=0, mtime_ns=0,
+            sha256="0" * 64,
+        )
+    )  # fmt: skip
+    session.add(
         Model(
             id="model-gone", project_id="project-vision", user_id="user-member", name="gone", created_at=now, updated_at=now,
             deleted_at=now,

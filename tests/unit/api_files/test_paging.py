@@ -18,6 +18,7 @@ FILLED = {
     "{study}": "sweep",
     "{model}": "digits",
     "{version}": "1",
+    "{endpoint}": "sums",
 }
 LISTS = (
     "/jobs/job-1/attempts/1/replicas",
@@ -69,6 +70,7 @@ def full(house: Any) -> Any:
         "metric": "loss", "goal": "minimize", "budget": {"trials": 3},
     }  # fmt: skip
     assert house.call("root", "POST", "/studies", json={"spec": study}).status_code == 201
+    assert house.call("root", "POST", "/projects/vision/endpoints", json={"name": "sums"}).status_code == 201
     for model in ("digits", "letters", "words"):
         waits = {"job": "job-1", "when_done": True}
         answer = house.call("root", "POST", f"/projects/vision/models/{model}/versions", json=waits)

@@ -319,8 +319,12 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         for name in ("model.bin", "spare.bin"):
             (house.output / "vision/job-1" / name).write_bytes(b"1")
         write_checkpoint(house)
-        for path in ("vision/job-done/model.bin", ".models/vision/version-1/a.txt"):
-            (house.output / path).parent.mkdir(parents=True)
+        for path in (
+            "vision/job-done/model.bin",
+            ".models/vision/version-1/a.txt",
+            ".models/vision/version-1/model.skops",
+        ):
+            (house.output / path).parent.mkdir(parents=True, exist_ok=True)
             (house.output / path).write_bytes(b"1")
         artifacts = house.output / "vision/job-1/mlflow/runs/attempt-1"
         artifacts.mkdir(parents=True)
@@ -363,7 +367,8 @@ def forget(house: Any) -> None:
     write_checkpoint(house)
     (house.output / "vision/job-1/spare.bin").write_bytes(b"1")
     (house.output / ".models/vision/version-served").mkdir(parents=True, exist_ok=True)
-    (house.output / "vision/job-1/table.csv").write_text("x,y\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    (house.output / "vision/job-1/table.csv").write_text("x,y\n" + "".join(f"{n % 7},{n % 2}\n" for n in range(40)))
+    (house.output / "vision/job-1/model.skops").write_bytes(b"")
     house.app.state.callers.clear()
     shutil.rmtree(house.settings.archive_dir, ignore_errors=True)
 

@@ -99,6 +99,7 @@ def test_a_batch_over_a_folder_fails_in_words_and_can_be_cancelled(
         ),
         ({"outputConfig": {"predictionsFormat": "csv", "gcsDestination": {"outputUriPrefix": "gs://default/a"}}}, 501, "csv"),
         ({"outputConfig": {"predictionsFormat": "jsonl"}}, 400, "output_uri_prefix"),
+        ({"inputConfig": {"gcsSource": {"uris": ["gs://default/a"]}}}, 400, "instances_format: Required field is not set"),
         ({"modelParameters": {"a": 1}}, 501, "parameters of a model"),
         ({"generateExplanation": True}, 501, "explanations"),
         ({"modelMonitoringConfig": {"a": 1}}, 501, "monitoring"),

@@ -275,7 +275,7 @@ def test_who_may(client: TestClient, stranger: TestClient, as_user: Callable[...
 
 
 def test_states_errors_and_times(client: TestClient, start: Any, set_job: Any, clock: Any, settings: Settings) -> None:
-    told = sent(client, job())
+    told = sent(client, job(enableWebAccess=True))
     job_id = told["name"].rpartition("/")[2]
     seen = []
     start(job_id)
@@ -501,14 +501,20 @@ def test_what_is_not_served_is_told_by_method_and_path(client: TestClient) -> No
     assert said.startswith("GET featurestores is not served by this platform; served are customJobs")
 
 
-def test_a_running_job_names_the_page_of_every_replica(client: TestClient, set_job: Any, settings: Settings) -> None:
+def test_a_running_job_names_the_page_of_every_replica_where_it_is_asked_to(
+    client: TestClient, set_job: Any, settings: Settings
+) -> None:
     def pool(replicas: int) -> dict[str, Any]:
         return {"containerSpec": {"imageUri": "i", "command": ["true"]}, "replicaCount": str(replicas)}
 
-    told = sent(client, job(pool(1), {}, pool(2)))
+    told = sent(client, job(pool(1), {}, pool(2), enableWebAccess=True))
     job_id = told["name"].rpartition("/")[2]
     assert "webAccessUris" not in told
     set_job(job_id, state="running")
     uris = client.get(f"/v1/{told['name']}").json()["webAccessUris"]
     page = f"{settings.api_url}/jobs/{job_id}"
     assert uris == {"workerpool0-0": page, "workerpool2-0": page, "workerpool2-1": page}
+    for flags in ({}, {"enableWebAccess": False}):
+        told = sent(client, job(pool(1), **flags))
+        set_job(told["name"].rpartition("/")[2], state="running")
+        assert "webAccessUris" not in client.get(f"/v1/{told['name']}").json()

@@ -303,6 +303,20 @@ def wrong_headers(content: bytes) -> list[dict[str, str]]:
     ]
 
 
+def test_checksums_may_come_in_two_lines(client: TestClient, data: Path) -> None:
+    """As Cloud Storage itself answers them, and as its clients may send them."""
+
+    def send(*told: str) -> Any:
+        headers = [("x-goog-hash", one) for one in told]
+        return client.post(f"{UPLOAD}/data/o?uploadType=media&name=two", content=b"x", headers=headers)
+
+    right = f"crc32c={crc32c(b'x')}"
+    assert "MD5" in error_of(send(right, f"md5={md5(b'other')}"), 400)
+    assert "told twice" in error_of(send(right, f"crc32c={crc32c(b'other')}"), 400)
+    assert not (data / "two").exists()
+    assert send(right, f"md5={md5(b'x')}").status_code == 200
+
+
 def test_wrong_checksums_in_headers_leave_an_older_object_as_it_is(client: TestClient, data: Path) -> None:
     (data / "kept").write_bytes(b"good")
     content = b"new content"

@@ -72,7 +72,7 @@ def test_the_default_board_is_made_once(client: TestClient, board: str) -> None:
         (f"{HOME}/{board}", True, {"team": "x"})
     ]
     # The uploader begins with no TensorBoard that has no place for blobs.
-    assert found[0]["blobStoragePathPrefix"] == f"default/{board}"
+    assert found[0]["blobStoragePathPrefix"] == "default"
     again = made(client, "tensorboards", displayName="Another", isDefault=True)
     assert again["response"]["name"] == f"{HOME}/{board}"
     other = made(client, "tensorboards", displayName="Other")["response"]
@@ -293,6 +293,19 @@ def test_a_batch_of_time_series_locks_its_runs_in_one_order(
     assert [one["name"].split("/")[-3] for one in told] == ["r2", "r", "r1"]
 
 
+def test_blobs_are_named_by_their_ids(client: TestClient, board: str) -> None:
+    """The uploader puts what they hold into the bucket that the TensorBoard names: graphs and images."""
+    graph = series(client, board, "graph", 3)
+    points = [{"step": str(step), "blobs": {"values": [{"id": f"{step}-{n}"} for n in range(step)]}} for step in (0, 2)]
+    points[0]["blobs"] = {}  # as proto3 writes a sequence of none
+    made(client, f"{board}/experiments/e/runs/r:write", timeSeriesData=[data(graph, *points, kind=3)])
+    (told,) = client.get(f"{PARENT}/{board}:batchRead?timeSeries={graph}").json()["timeSeriesData"]
+    assert [(one["step"], one["blobs"]["values"]) for one in told["values"]] == [
+        ("0", []),
+        ("2", [{"id": "2-0"}, {"id": "2-1"}]),
+    ]
+
+
 def test_what_cannot_be_written_is_told(client: TestClient, board: str) -> None:
     loss, blob = series(client, board, "loss"), series(client, board, "graph", 3)
     write = f"{PARENT}/{board}/experiments/e/runs/r:write"
@@ -310,7 +323,9 @@ def test_what_cannot_be_written_is_told(client: TestClient, board: str) -> None:
     assert "a number" in refused(data(loss, {"scalar": {"value": "much"}}))
     assert "a whole number" in refused(data(loss, {**point(1, 1), "step": "1.5"}))
     assert "time_series_data[1].values[0]" in refused(data(loss, {"scalar": {"value": []}}))
-    assert "blob sequences are not kept" in refused(data(blob, {"blobs": {"values": []}}, kind=3), 501, "UNIMPLEMENTED")
+    held = {"blobs": {"values": [{"data": "AA=="}]}}
+    assert "in the TensorBoard's bucket" in refused(data(blob, held, kind=3), 501, "UNIMPLEMENTED")
+    assert "has blobs in each value" in refused(data(blob, {"tensor": {"value": "AA=="}}, kind=3))
     assert read(client, board, loss) == [[]]  # nothing of a request that was refused
     nothing = client.post(f"{PARENT}/{board}/experiments/e/runs/r/timeSeries", json={"displayName": "x"})
     assert "value_type: Required" in error_of(nothing, 400, "INVALID_ARGUMENT")

@@ -217,7 +217,9 @@ def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None
 def test_trials_are_told_with_what_they_came_to(
     client: TestClient, keeper: StudyKeeper, sessions: SessionFactory, clock: Any
 ) -> None:
-    told = sent(client, tuning(UNITS, KINDS, spec={"algorithm": 3}), KIND)
+    body = tuning(UNITS, KINDS, spec={"algorithm": 3})
+    body["trialJobSpec"]["enableWebAccess"] = True
+    told = sent(client, body, KIND)
     study_id = told["name"].rpartition("/")[2]
     keeper.keep(study_id)
     waiting = client.get(place(told)).json()
@@ -246,6 +248,12 @@ def test_trials_are_told_with_what_they_came_to(
     assert "webAccessUris" not in running["trials"][0]
     page = running["trials"][1]["webAccessUris"]["workerpool0-0"]
     assert page.endswith(running["trials"][1]["customJob"].rpartition("/")[2])
+    with unit_of_work(sessions) as session:
+        study = session.execute(select(Study)).scalar_one()
+        spec = {**study.spec["vertex"]["body"]["trialJobSpec"], "enableWebAccess": False}
+        kept = {**study.spec["vertex"], "body": {**study.spec["vertex"]["body"], "trialJobSpec": spec}}
+        study.spec = {**study.spec, "vertex": kept}
+    assert not any("webAccessUris" in one for one in client.get(place(told)).json()["trials"])
     assert running["startTime"] == running["trials"][0]["startTime"]
     with unit_of_work(sessions) as session:
         session.execute(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.model_selection import StratifiedShuffleSplit
 from trainmaster.studies import Space, parse_study
 from trainmaster_automl import families, folders, reading, scoring
 
 from api.automl import looking
 from core.domain.automl.space import IMAGES, METRICS, TABULAR, families_of, space_of
 from core.domain.automl.study import Order, options_of, study_of
-from core.domain.automl.task import MISSING, look_at
+from core.domain.automl.task import MISSING, is_written_number, left_of, look_at
 
 
 def order(**changes: Any) -> Order:
@@ -56,6 +58,14 @@ def test_what_the_trainer_is_told_is_read_back_from_the_study() -> None:
     assert options_of({"template": {"env": {"AUTOML_OPTIONS": "{}"}}}) is None
 
 
+@pytest.mark.parametrize(("trials", "beside"), [(10, 4), (3, 3)])
+def test_a_trial_is_told_how_many_run_beside_it(trials: int, beside: int) -> None:
+    spec = parse_study(study_of(order(trials=trials, parallel=4)))
+    told = options_of(spec.model_dump(mode="json"))
+    assert told is not None
+    assert told["parallel"] == beside
+
+
 def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
     assert set(families._FAMILIES) == set(families_of(TABULAR, has_weights=False))
     assert tuple(METRICS["classification"]) == scoring.CLASSIFICATION
@@ -88,3 +98,36 @@ def test_the_task_follows_from_the_targets_values(cells: list[str], task: str, m
 
 def test_who_says_the_task_is_believed() -> None:
     assert look_at(["1", "2"] * 30, "regression").metric == "rmse"
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.35, 0.5])
+@pytest.mark.parametrize("counts", [(50, 50, 3), (10, 4, 3, 3), (17, 3), (30, 30, 30, 7, 3)])
+def test_the_rows_of_each_class_that_a_test_leaves_are_those_of_the_trials(
+    counts: tuple[int, ...], fraction: float
+) -> None:
+    target = np.repeat(np.arange(len(counts)), counts)
+    size = max(1, round(fraction * len(target)), len(counts))
+    told = left_of(counts, fraction)
+    for seed in range(3):
+        trials, _ = next(StratifiedShuffleSplit(1, test_size=size, random_state=seed).split(target, target))
+        left = np.bincount(target[trials], minlength=len(counts))
+        assert all(
+            most - 1 <= rows <= most for rows, most in zip(left, told, strict=True)
+        )  # of equal parts chance decides
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("1,234", True), ("1.234,50", True), ("12 345", True), ("3,14", True), ("$5", True), ("7 %", True), ("-1,234.5", True),
+        ("1234", False), ("12.5", False), ("00123", False), ("31.12.2024", False), ("1,2,3", False), ("a1,234", False), ("", False),
+    ],
+)  # fmt: skip
+def test_numbers_as_people_write_them_are_known(text: str, *, written: bool) -> None:
+    assert is_written_number(text) is written
+
+
+def test_quantities_with_marks_are_no_classes() -> None:
+    assert look_at([f"{n},000" for n in range(1, 50)]).written == "1,000"
+    assert look_at(["1,000", "2,000"] * 20).written == ""
+    assert look_at([str(n) for n in range(50)]).written == ""

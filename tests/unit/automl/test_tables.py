@@ -15,12 +15,25 @@ from trainmaster_automl import tabular
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.options import VARIABLE, Options, read_options
 from trainmaster_automl.reading import read_table
-from trainmaster_automl.rows import CATEGORY, DATE, DROPPED, MANY, NUMBER, RowReader, date_of, kind_of, number_of
+from trainmaster_automl.rows import (
+    CATEGORY,
+    DATE,
+    DROPPED,
+    MANY,
+    NOTHING,
+    NUMBER,
+    RowReader,
+    date_of,
+    kind_of,
+    number_of,
+    text_of,
+)
 from trainmaster_automl.scoring import interval, score
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.models import load_model
 from trainmaster_serving.sklearn_model import SklearnModel
 
+from core.domain.automl import columns
 from core.domain.automl.counters import Counters
 from core.domain.automl.task import look_at
 
@@ -72,6 +85,11 @@ def test_of_more_rows_than_allowed_a_sample_is_drawn_the_same_each_time(tmp_path
     places = [int(row[0]) for row in once.rows]
     assert places == sorted(set(places))
     assert max(places) > 250
+
+
+@pytest.mark.parametrize("cell", ["NA", " n/a ", "?", "", None, "NaN"])
+def test_a_cell_of_nothing_is_the_same_to_who_asks_the_model_as_in_the_table(cell: Any) -> None:
+    assert text_of(cell) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -181,6 +199,19 @@ def test_a_column_that_mirrors_the_target_is_told_as_a_leak(
     assert [note.split(" looks")[0] for note in told] == (["Column copy"] if is_told else [])
 
 
+def test_a_leak_is_told_to_the_jobs_history_in_the_words_that_the_leaderboard_looks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "report.jsonl"
+    monkeypatch.setenv("TRAINMASTER_REPORT_FILE", str(report))
+    rows = [[place * 7 % 11, "AB"[place % 2], 1 + place % 2] for place in range(40)]
+    folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
+    tabular.run(options(folder, parameters={"family": "baseline"}))
+    (told,) = map(json.loads, report.read_text().splitlines())
+    assert told == {"kind": "event", "reason": columns.LEAK.format(name="copy")}
+    assert columns.LEAKED == tabular.LEAKED
+
+
 @pytest.mark.parametrize("cell", [10**400, "1e999", math.inf, "0045", True, None, []])
 def test_what_is_no_number_of_a_float_is_missing(cell: Any) -> None:
     assert math.isnan(number_of(cell))
@@ -242,7 +273,7 @@ def test_a_damaged_packed_table_is_refused(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(b"x,y\n" + b"".join(b"%d,%d\n" % (n, n * n) for n in range(200))))
     packed[20:40] = b"\xff" * 20
     (tmp_path / "table.csv.gz").write_bytes(packed)
-    with pytest.raises(DataProblem, match="cannot be read"):
+    with pytest.raises(DataProblem, match=r"table\.csv\.gz is no file of gzip, or a damaged one"):
         read_table(str(tmp_path), "", 100, 0)
 
 

@@ -379,6 +379,8 @@ def test_arguments_follow_a_list_and_are_quoted_into_a_text(gang):
     assert (job("worker").command, job("worker").args) == (("python", "t.py"), ("--name", "a b"))
     job = gang({"command": "cd src\npython t.py\n", "args": ["--name", "a b"]})
     assert (job("worker").command, job("worker").args) == ("cd src\npython t.py --name 'a b'", ())
+    job = gang({"command": 'for i in 1 2; do t "$@"; done', "args": ["--name", "a b"]})
+    assert job("worker").command == "set -- --name 'a b'; for i in 1 2; do t \"$@\"; done"
 
 
 def test_uai_appends_its_five_arguments_after_the_users(gang):

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify, is_worth_a_restart, root_cause
+from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify, is_worth_a_restart, root_cause, told_of_server
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
@@ -37,6 +38,11 @@ def test_a_last_line_with_a_stop_of_its_own_gets_no_second_one(line):
     assert classify(end(line)).sentence == f"worker-0 failed with exit code 1; its last line was: {line}"
 
 
+def test_a_last_line_of_signs_alone_gives_way_to_one_that_tells_something():
+    sentence = classify(end('status = UNAVAILABLE\n\tdetails = "closed"\n>')).sentence
+    assert sentence == 'worker-0 failed with exit code 1; its last line was: details = "closed".'
+
+
 def test_the_runtimes_own_lines_are_not_taken_for_the_programs_last_word():
     log = "the data is not what it should be\ntrainmaster: the command finished its work and does not exit: it is ended"
     sentence = classify(end(log)).sentence
@@ -44,6 +50,14 @@ def test_the_runtimes_own_lines_are_not_taken_for_the_programs_last_word():
     assert (
         classify(end(log.splitlines()[1])).sentence == "worker-0 failed with exit code 1; it wrote nothing to its log."
     )
+
+
+def test_a_server_that_is_not_there_is_no_matter_of_where_one_submits_from():
+    verdict = classify(end("python: can't open file '/data/server.py': [Errno 2] No such file or directory"))
+    told = told_of_server(verdict)
+    assert "put it into the model's folder and deploy with the command `python $AIP_STORAGE_URI/FILE`" in told.sentence
+    assert "submit from" not in told.sentence
+    assert told == replace(verdict, sentence=told.sentence)
 
 
 def test_a_script_for_keras_2_under_keras_3_is_told():
@@ -104,6 +118,14 @@ def test_a_script_for_keras_2_under_keras_3_is_told():
         ("worker-1: worker 1, own step 5, update 9: the gradient of `2.bias` holds NaN or infinity.", 1, "`2.bias`"),
         ("worker-0: ps.Options: mode is 'fast': give one of async, sync.", 1, "mode is 'fast'"),
         ("ps-0: /data/output/checkpoints/step-5 is of another model: it has `a`.", 1, "it has `a`"),
+        (
+            (
+                "shard=7 predictions=70 errors=0, EOFError\n"
+                "batch prediction: /data/instances/a.csv.gz ends in the middle of what gzip packed: copy it again, whole."
+            ),
+            2,
+            "a.csv.gz ends in the middle",
+        ),
     ],
 )
 def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log, code, words):

@@ -16,6 +16,7 @@ from trainmaster_runtime.metrics.collector import Collector, Columns
 from trainmaster_runtime.metrics.eventfiles import EventFiles
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
+from trainmaster_runtime.metrics.roads import Roads
 from trainmaster_runtime.metrics.sampler import Sampler
 from trainmaster_runtime.metrics.tfevents import Decoder
 from trainmaster_runtime.metrics.tfrecord import Broken, masked_crc, read_records
@@ -294,6 +295,40 @@ def test_lines_that_name_a_step_are_read(line: bytes, found: dict[str, float]) -
     }
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b"epoch 1/3 accuracy=0.9 loss: 1.5", {"epoch": 1, "epochs": 3, "accuracy": 0.9, "loss": 1.5}),
+        (
+            b"Epoch [3/10], Step [2/8], Loss: 0.3, ETA: 0:00:50",
+            {"epoch": 3, "epochs": 10, "step": 18, "steps": 80, "Loss": 0.3},
+        ),
+        (b"Epoch 3 loss=0.31", {"epoch": 3, "loss": 0.31}),
+        (b"Epoch: 3 Acc: 0.92", {"epoch": 3, "Acc": 0.92}),
+        (b"Step 20: loss=0.5", {"step": 20, "loss": 0.5}),
+        (b"step 20:30 loss=0.5", {}),
+        (b"[step 20] loss=0.5", {"step": 20, "loss": 0.5}),
+        (b"Validation epoch 3 loss=0.31", {}),
+        (b"Epoch 3 begins", {}),
+        (b"3 epochs with lr=0.1", {}),
+        (b" 19%|##   | 115/600 [00:12<00:50,  9.60it/s, loss=0.3]", {"step": 115, "steps": 600}),
+        (b"115/600 [====>.......] - ETA: 3s - loss: 0.5", {"step": 115, "steps": 600}),
+    ],
+)
+def test_metrics_beside_other_words_for_how_far_it_is(line: bytes, found: dict[str, float]) -> None:
+    patterns = LinePatterns([])
+    assert not found or patterns.may_match(line)
+    assert patterns.find(line) == found
+
+
+def test_a_line_matches_where_a_metric_came_of_it() -> None:
+    collector = Collector(patterns=LinePatterns([]), roads=Roads())
+    collector.note([b"Epoch 1/3", b"Epoch 2/3 score 0.5", b"Epoch 2/3 score=0.5", b"done"])
+    collector.look(is_last=True)
+    told = collector.roads.told() if collector.roads else {}
+    assert (told["log"]["lines"], told["matching"]["lines"]) == (4, 1)
+
+
 def test_a_pattern_of_ones_own_reads_lines_as_they_are() -> None:
     patterns = LinePatterns(["Epoch {epoch}/{epochs} - loss {loss}", "(a+)+$ {x}"])
     assert patterns.find(b"Epoch  3/10 -  loss 0.5 extra") == {"epoch": 3, "epochs": 10, "loss": 0.5}
@@ -364,6 +399,14 @@ def test_a_flood_of_lines_costs_a_bounded_piece_and_the_newest_count() -> None:
     assert len(steps) == 2000
     assert steps[-1] == 9999
     assert progress["data"] == {"step": 9999}
+
+
+def test_lines_that_no_pattern_was_named_for_are_told_as_printed() -> None:
+    for patterns in ([], ["step={step} loss={loss}"]):
+        collector = Collector(patterns=LinePatterns(patterns))
+        collector.note([b"step=1 loss=1"])
+        (metrics, _) = collector.look(is_last=False)
+        assert metrics["data"].get("is_printed", False) is (not patterns)
 
 
 def test_what_the_script_tells_itself_counts_once() -> None:

@@ -67,6 +67,25 @@ def count(sessions: SessionFactory, table: type) -> int:
         return session.execute(select(func.count()).select_from(table)).scalar_one()
 
 
+def test_claims_are_kept_in_order_of_arrival_and_never_lost(sessions: SessionFactory, add: Add) -> None:
+    def claimed() -> object:
+        with unit_of_work(sessions, read_only=True) as session:
+            writers = session.execute(select(MetricStream.writers)).scalar_one()
+        return next(value for name, value in writers.items() if name.startswith("claimed"))
+
+    add({"loss": points(1, 3)})
+    add({}, printed={"zz": points(1, 2)})  # before its first log: stays
+    add({"zz": points(1, 1)}, is_claim=True)
+    add({f"a{number}": points(1, 1) for number in range(1_200)}, is_claim=True)
+    first = claimed()
+    assert first == ["zz", *(f"a{number}" for number in range(999))]
+    add({"b": points(1, 1)}, is_claim=True)  # one too many
+    assert claimed() == first
+    add({}, printed={"zz": points(2, 1), "a998": points(2, 1), "loss": points(4, 1)})
+    counts = {one.name: one.count for one in find(sessions)}
+    assert (counts["zz"], counts["a998"], counts["loss"]) == (3, 1, 4)
+
+
 def test_a_series_of_many_batches_comes_back_point_by_point(sessions: SessionFactory, add: Add) -> None:
     chance = random.Random(3)
     first = 0

@@ -83,6 +83,15 @@ def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> Non
     )
 
 
+def test_what_serves_has_no_end_and_is_not_asked_to_state_one() -> None:
+    serves = replace(runs("sums-default-9km2h", 8, "a", None), is_endless=True)
+    me = of(outlook(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (serves,))), "me")
+    assert me is not None
+    assert me.sentence == (
+        "at a time that is not known: job sums-default-9km2h on a serves an endpoint and has no end of its own"
+    )
+
+
 def test_lengths_that_no_calendar_holds_leave_the_starts_of_others_told() -> None:
     endless = [guessed(job(f"q{n}", gang(1, 8)), *[1e9] * 3) for n in range(6)]
     running = guessed(runs("r", 8, "a", None), *[1e9] * 3)

@@ -306,36 +306,6 @@ def test_what_is_read_at_the_end_is_sent_before_all_is_read(reporter, api, monke
     reporter._make_collector = lambda: pieces
     pieces = Pieces(3, api)
     reporter.start()
-    assert reporter.finish(30.0)
+    reporter.finish()
     assert pieces.sent == [0, 1, 2, 3]
     assert pieces.is_closed
-
-
-class Time:
-    """A clock that nobody waits for."""
-
-    def __init__(self, monkeypatch):
-        self.now = 1000.0
-        monkeypatch.setattr(report.clock, "monotonic", lambda: self.now)
-        monkeypatch.setattr(report.clock, "pause", self.pause)
-
-    def pause(self, seconds):
-        self.now += seconds
-
-
-def test_who_stays_tries_less_often_after_a_minute_and_at_once_when_a_platform_starts(
-    tmp_path, reporter, api, monkeypatch
-):
-    time = Time(monkeypatch)
-    reporter._flush_by, reporter._eager_until = 1000.0, 1060.0
-    waits = []
-    for _ in range(63):
-        since = time.now
-        reporter._rest()
-        waits.append(time.now - since)
-    assert waits == [1.0] * 60 + [20.0] * 3
-    (tmp_path / "api.json").write_text('{"url": "http://api"}')  # at its old place
-    for _ in range(3):
-        since = time.now
-        reporter._rest()
-        assert time.now - since == 1.0

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -80,3 +82,31 @@ def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
     clock.now_s += 0.2
     service._tick()
     assert len(ticks) == 2
+
+
+def test_what_finds_no_thread_to_ring_in_keeps_no_later_one_away(monkeypatch):
+    class Timer:
+        started: ClassVar[list[float]] = []
+        has_room = False
+
+        def __init__(self, left_s, *_):
+            self.left_s = left_s
+
+        def start(self):
+            if not self.has_room:
+                raise RuntimeError("can't start new thread")
+            self.started.append(self.left_s)
+
+    monkeypatch.setattr("scheduler.service.threading.Timer", Timer)
+    service = Service.__new__(Service)
+    service._timer_lock, service._is_resting, service._timers = threading.Lock(), False, set()
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    service._tick_after(0.5)
+    service._tick_at(at)
+    Timer.has_room = True
+    service._tick_after(0.25)
+    service._tick_at(at)
+    assert Timer.started == [0.25, 0.0]
+    service._tick_after(0.25)  # each is asked for already
+    service._tick_at(at)
+    assert len(Timer.started) == 2

@@ -67,6 +67,14 @@ def test_all_that_failed_are_an_error_to_the_shell_too(serve: Serve, cli: Any) -
     assert "the column age is missing" in result.stderr
 
 
+def test_without_instances_no_files_are_named_that_do_not_exist(serve: Serve, cli: Any) -> None:
+    serve(counted(0, 0), counted(0, 0))
+    result = cli(*ASKED)
+    assert result.exit_code == 0
+    assert "jsonl" not in result.stdout + result.stderr
+    assert "the input has no instances, so nothing was written" in result.stderr
+
+
 @pytest.mark.parametrize("summaries", [(None,), (counted(1, 0), None), ("no summary",)])
 def test_what_nobody_has_counted_is_not_told_as_a_number(serve: Serve, cli: Any, summaries: Any) -> None:
     serve(*summaries)
@@ -89,3 +97,19 @@ def test_programs_read_the_counts_beside_the_jobs_fields(serve: Serve, cli: Any)
     told = json.loads(cli(*ASKED, "--json").stdout)
     assert told["id"] == "job_1"
     assert told["batch"] == {"predictions": 3, "errors": 1, "first_error": "no JSON", "output": OUTPUT}
+
+
+def test_what_a_job_spec_says_of_where_and_how_it_runs_can_be_said(serve: Serve, server: Any, cli: Any) -> None:
+    serve(counted(1, 0))
+    said = cli(
+        *ASKED[:-1], "--csv-rows", "array", "--gpus", "1", "--gpu-type", "H100", "--shm", "2Gi", "--no-preemptible",
+        "--node-selector", "zone=a", "--secret", "KEY", "--priority", "low", "--max-run-time", "2h", "--label", "a=b",
+    )  # fmt: skip
+    assert said.exit_code == 0, said.stderr
+    (asked,) = [one for one in server.requests if one.method == "POST"]
+    body = json.loads(asked.content)
+    for field, value in {
+        "csv_rows": "array", "resources": {"gpus": 1.0, "gpu_type": ["H100"], "shm": "2Gi"}, "preemptible": False,
+        "node_selector": {"zone": "a"}, "secrets": ["KEY"], "max_run_time": "2h", "labels": {"a": "b"},
+    }.items():  # fmt: skip
+        assert body[field] == value

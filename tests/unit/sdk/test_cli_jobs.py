@@ -114,6 +114,32 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
         assert part in done.stdout
 
 
+def test_an_attempt_that_was_over_before_it_was_seen_running_has_its_replicas_start(
+    cli: Invoke, server: Any, job_json: Any, page: Any
+) -> None:
+    at = "2026-11-21T06:00:"
+    replica = {
+        "role": "worker", "index": 0, "rank": 0, "state": "failed", "generation": 1, "node": "n1",
+        "started_at": f"{at}01Z",
+    }  # fmt: skip
+    first, last = (
+        {
+            "id": f"a{number}", "number": number, "state": "ended", "executor": "fake", "created_at": f"{at}00Z",
+            "ended_at": f"{at}03Z", "replicas": [replica],
+        }
+        for number in (1, 2)
+    )  # fmt: skip
+    server.on("GET", "/jobs/mnist", job_json(state="failed", attempt=last, attempt_count=2))
+    server.on("GET", "/jobs/job_1/attempts", page(first, last))
+    server.on("GET", "/jobs/job_1/checkpoints", page())
+    started = f"{datetime.fromisoformat(f'{at}01+00:00').astimezone():%H:%M:%S}"
+    done = cli("show", "mnist")
+    assert done.exit_code == 0, done.output
+    [row] = [line for line in done.stdout.splitlines() if line.split()[:1] == ["1"]]
+    assert started in row
+    assert "2.0 s" in row
+
+
 def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
     cli: Invoke, server: Any, job_json: Any, page: Any
 ) -> None:
@@ -207,6 +233,12 @@ def test_an_empty_list_says_which_filter_hides_the_jobs(cli: Invoke, server: Any
     told = cli("list", "--state", "paused", "--state", "failed", "--role", "ps", "-A").stderr
     assert told == "No jobs in state paused or failed, with role ps.\n"
     assert cli("list", "--name", "x").stderr == "No jobs named x in project default.\n"
+
+
+def test_the_jobs_of_a_study_are_looked_for_in_its_own_project(cli: Invoke, server: Any, page: Any) -> None:
+    server.on("GET", "/jobs", page())
+    assert cli("list", "--study", "study-1").stderr == "No jobs of study study-1.\n"
+    assert dict(server.requests[0].url.params) == {"study": "study-1", "limit": "50"}
 
 
 def test_states_and_contracts_complete() -> None:

@@ -107,6 +107,27 @@ def test_a_long_reason_of_several_trials_is_shown_once(cli: Invoke, server: Any)
     assert "short" in shown
 
 
+def test_the_table_says_whose_checkpoint_it_was_and_no_state_that_is_not_decided(cli: Invoke, server: Any) -> None:
+    waits = {**TRIAL, "state": "running", "number": 4, "job": BEST["job"], "job_state": "succeeded", "parent": 2}
+    queued = {**waits, "number": 5, "job_state": "queued", "parent": None}
+    server.on("GET", "/studies/study-1/trials", {"items": [{**FAILED, "parent": 2}, waits, queued]})
+    failed, waiting, last = cli("study", "show", "digits").stdout.splitlines()[-3:]
+    assert failed.endswith("goes on from trial 2. worker-0 failed with exit code 3.")
+    # Its metric may come still, and without it the trial has failed.
+    assert waiting.split()[:2] == ["4", "running"]
+    assert waiting.endswith("goes on from trial 2. its job has ended, its metric is waited for")
+    assert last.split()[:2] == ["5", "queued"]
+
+
+def test_of_several_metrics_no_trial_is_told_as_the_best(cli: Invoke, server: Any) -> None:
+    assert "(best so far)" in cli("study", "watch", "digits").stdout
+    spec = {**SPEC, "metrics": [{"name": name, "goal": "maximize"} for name in ("acc", "f1")]}
+    server.on("GET", "/studies/digits", {**STUDY, "metrics": ["acc", "f1"], "spec": spec, "front_size": 1})
+    shown = cli("study", "watch", "digits").stdout
+    assert "trial 2 succeeded" in shown
+    assert "best so far" not in shown
+
+
 def test_the_canonical_spec_is_written_as_people_write_it() -> None:
     written = {
         "name": "digits",
@@ -148,6 +169,17 @@ def test_best_says_of_which_study_and_of_how_many_trials(cli: Invoke) -> None:
     ]
 
 
+def test_best_of_a_study_that_is_over_without_a_result_says_why_and_not_yet(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/studies/study-1/best", {**FOUND, "trials": []})
+    for state, reason, said in (
+        ("running", "", "No trial has a result yet."),
+        ("failed", "Its time of 25 s is over.", "No trial has a result. Its time of 25 s is over."),
+        ("succeeded", "All is known.", "All is known."),
+    ):
+        server.on("GET", "/studies/digits", {**STUDY, "state": state, "reason": reason})
+        assert cli("study", "best", "digits").stdout.splitlines() == [said]
+
+
 @pytest.mark.parametrize("command", ["best", "watch", "show", "stop"])
 def test_who_names_one_of_several_is_told(command: str, cli: Invoke, server: Any) -> None:
     server.on("GET", "/studies/digits", {**STUDY, "namesakes": ["study-0"]})
@@ -162,6 +194,17 @@ def test_watch_stays_with_the_study_that_the_name_meant(
     server.on("GET", "/studies/digits", {**STUDY, "state": "running"}, {**STUDY, "id": "study-9"})
     assert "digits (study-1)" in cli("study", "watch", "digits").stdout
     assert server.count("GET", "/studies/digits") == 1
+
+
+def test_watch_tells_of_a_pause_once(cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainmaster.cli.study._WATCH_S", 0.0)
+    paused, running = {**STUDY, "state": "paused", "reason": "Ann did."}, {**STUDY, "state": "running", "reason": ""}
+    server.on("GET", "/studies/digits", running)
+    server.on("GET", "/studies/study-1", paused, paused, running, STUDY)
+    assert cli("study", "watch", "digits").stderr.splitlines() == [
+        "It is paused, and begins no trials. Ann did.",
+        "It is not paused any more.",
+    ]
 
 
 def test_a_study_that_is_not_there_is_told_in_commands(cli: Invoke, server: Any, problem: Any) -> None:
@@ -232,6 +275,7 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
     [
         ("--test-fraction", "0.9", "must be from 0.05 to 0.5"),
         ("--image-size", "4", "must be from 8 to 512"),
+        ("--kind", "pictures", "must be 'tabular' or 'images'"),
         ("--task", "clasification", "must be 'classification' or 'regression'"),
         ("--name", "Bad Name", "must be lower-case letters, digits and hyphens"),
     ],
@@ -255,6 +299,11 @@ def test_what_automl_does_not_take_is_told_by_the_option_and_what_is_right(
             "task: no. Say task classification, or mend.",
             "Error: --task: no. Say --task classification, or mend.\n",
         ),
+        (
+            "kind",
+            "data: the control plane does not see volume far; state kind and, of tables, target and task.",
+            "Error: --data: the control plane does not see volume far; say --kind and, of tables, --target and --task.\n",
+        ),
     ],
 )
 def test_what_the_server_refuses_of_automl_is_told_by_the_option(
@@ -265,3 +314,23 @@ def test_what_the_server_refuses_of_automl_is_told_by_the_option(
     mistake = {"path": "resources.cpu", "message": "not a quantity", "hint": None}
     server.on("POST", "/automl", problem(422, "invalid_spec", "resources.cpu: not a quantity.", errors=[mistake]))
     assert "  --cpu  not a quantity" in cli("automl", "--data", "data/x.csv", "--cpu", "x").stderr
+
+
+def test_automl_sends_the_kind(cli: Invoke, server: Any, problem: Any) -> None:
+    server.on("POST", "/automl", problem(422, "invalid_request", "no"))
+    cli("automl", "--data", "far/photos", "--kind", "images")
+    assert json.loads(server.requests[-1].content)["kind"] == "images"
+
+
+def test_automl_that_no_node_could_hold_is_told_by_its_option(server: Any, cli: Any, problem: Any) -> None:
+    errors = [
+        {"path": "resources.gpus", "message": "no trial could ever start", "hint": "create it with `wait_for_nodes`"}
+    ]
+    server.on("POST", "/automl", problem(422, "invalid_spec", "x", errors=errors))
+    refused = cli("automl", "--data", "data/x.csv", "--target", "y", "--gpus", "64")
+    assert refused.exit_code == 2
+    assert "--gpus  no trial could ever start" in refused.stderr
+    assert "create it with --wait-for-nodes" in refused.stderr
+    cli("automl", "--data", "data/x.csv", "--target", "y", "--wait-for-nodes")
+    bodies = [json.loads(one.content) for one in server.requests if one.method == "POST"]
+    assert [one.get("wait_for_nodes") for one in bodies] == [None, True]

@@ -63,6 +63,15 @@ def test_pauses_are_drawn_between_half_and_whole() -> None:
     assert high.delay_s(50) == high.max_delay_s
 
 
+def test_calls_are_tried_again_for_as_long_as_the_documentation_says() -> None:
+    def whole_s(chance: float, **changes: int) -> float:
+        policy = RetryPolicy(chance=lambda: chance, **changes)
+        return sum(policy.delay_s(failure) for failure in range(1, policy.tries))
+
+    assert [round(whole_s(chance), 1) for chance in (0.0, 1.0)] == [1.5, 3.0]
+    assert [int(whole_s(chance, tries=20)) for chance in (0.0, 1.0)] == [38, 76]
+
+
 def test_trying_ends_and_the_last_error_is_told(client: Client, server: Any, problem: Any) -> None:
     server.on("GET", "/me", problem(503, "unavailable", "The database is away; try again."))
     with pytest.raises(Unavailable, match="The database is away"):

@@ -97,6 +97,29 @@ def test_those_that_are_over_are_compared_with_and_inherited_from() -> None:
     assert (found.number, found.parents) == (1, (4,))
 
 
+def test_of_who_has_trained_to_the_end_nothing_is_left_to_go_on_from() -> None:
+    running, over = curves(4.0, 3.0, 2.0, 1.0)[:3], curves(4.0, 3.0, 2.0, 1.0)[3:]
+    over[0].is_over = True
+    assert exploits(Population(interval=5), running, over) == []
+    more = [*running, *(trace(number, [(at, 5.0) for at in range(1, 11)]) for number in range(5, 9))]
+    found = exploits(Population(interval=5), more, over)
+    assert {one.parents for one in found} == {(3,)}
+
+
+def test_one_far_behind_holds_up_nobody_but_who_comes_soon_is_waited_for() -> None:
+    population, three = Population(interval=5), curves(4.0, 1.0, 3.0)
+    # In place of one that failed, say: when it has come as far, the others have long ended.
+    [found] = exploits(population, [*three, trace(9, [(1, 9.0), (2, 9.0)])], [])
+    assert (found.number, found.parents, found.sentence) == (1, (2,), "it was 3 of 3 at step 10")
+    assert exploits(population, [*three, trace(9, [(at, 0.5) for at in range(1, 9)])], []) == []
+    # Who is far behind and gives way itself is none of them any more.
+    last = trace(9, [(at, 9.0) for at in range(1, 6)])
+    assert [one.number for one in exploits(population, [*three, last], [])] == [9]
+    # Two that are left of many are not both the worst.
+    slow = [trace(number, [(1, 9.0)]) for number in range(3, 9)]
+    assert [one.number for one in exploits(population, [*curves(2.0, 1.0), *slow], [])] == [1]
+
+
 SPACE = Space.of(
     parse_study(
         {

@@ -13,7 +13,7 @@ from trainmaster.studies import Budget, Goal, parse_study
 
 from core.domain.errors import IllegalTransition
 from core.domain.studies.budget import HOPELESS_AFTER, Spent, commonest, outlook
-from core.domain.studies.results import Result, best, best_so_far, pareto, regret, values_of
+from core.domain.studies.results import Result, best, best_so_far, equal_words, pareto, regret, values_of
 from core.domain.studies.states import STUDY_MOVES, StudyEvent, StudyState, TrialState, advance_study
 from core.domain.studies.trials import trial_spec
 
@@ -70,6 +70,7 @@ def test_time_and_gpu_hours_end_what_runs_too() -> None:
     assert outlook(Budget(max_time=3600), late).is_cutting
     hungry = Spent({T.RUNNING: 2}, gpu_s=7200)
     assert outlook(Budget(gpu_hours=2), hungry).end is StudyEvent.FAIL
+    assert "no trial had ended with a result" in outlook(Budget(gpu_hours=2), hungry).reason
     assert outlook(Budget(gpu_hours=2.1, parallel=3), hungry).room == 1
 
 
@@ -82,6 +83,21 @@ def test_too_many_failures_end_it_with_what_most_of_them_said() -> None:
     assert outlook(Budget(trials=100, failed_trials=2), spent(failed=3, succeeded=9)).end is StudyEvent.FAIL
     assert outlook(Budget(trials=100, failed_trials=9), spent(failed=9)).end is None
     assert commonest(["a"]) == "it said: a"
+
+
+@pytest.mark.parametrize(
+    ("results", "is_told"),
+    [
+        ([(x, 0.5) for x in range(4)], True),
+        ([(x, 0.5) for x in range(3)], False),
+        ([(0, 0.5)] * 9, False),
+        ([*((x, 0.5) for x in range(9)), (9, 0.25)], False),
+        ([], False),
+    ],
+)
+def test_equal_results_of_different_points_are_told(results: list[tuple[int, float]], *, is_told: bool) -> None:
+    words = equal_words([({"x": x}, (1.0, value)) for x, value in results])
+    assert ("whether the script reads its parameters" in words) is is_told
 
 
 @pytest.mark.parametrize(("state", "event"), [*itertools.product(StudyState, StudyEvent)])

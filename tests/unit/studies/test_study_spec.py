@@ -47,6 +47,47 @@ def test_the_canonical_form_of_a_study_is_itself() -> None:
     assert spec.template.name == "search"
 
 
+def test_a_long_value_is_cut_where_it_is_told_and_so_are_many_mistakes() -> None:
+    (told,) = mistakes(initial=[{"lr": "x" * 5_000, "layers": 2, "optimizer": "adam"}])
+    assert told.startswith("initial[0].lr: 'xxx")
+    assert len(told) < 200
+    assert len(mistakes(parameters={f" {number}": 1 for number in range(190)})) == 100
+
+
+def test_a_command_that_passes_no_parameters_on_is_told_with_what_to_write() -> None:
+    loop = "for seed in 1 2; do python train.py --seed $seed; done"
+    roles = {"worker": {"replicas": 2}, "ps": {"command": "serve | tee log"}}
+    told = mistakes(template={"command": loop, "roles": roles})
+    assert [one.split(":")[0] for one in told] == ["template.command", "template.roles.ps.command"]
+    assert "(--lr=…)" in told[0]
+    assert "behind done" in told[0]
+    assert 'write "$@" where they belong' in told[0]
+    parse_study({**GOOD, "template": {"command": loop, "gpus": 1}, "arguments": False})
+    parse_study({**GOOD, "template": {"command": loop.replace("$seed", '$seed "$@"'), "gpus": 1}})
+
+
+def test_a_list_whose_shell_keeps_the_parameters_is_told_with_what_to_write() -> None:
+    lost, passed = "python train.py", 'python train.py "$@"'
+    roles = {"worker": {"replicas": 2}, "ps": {"command": ["bash", "-c"], "args": [passed]}, "eval": {"args": ["x"]}}
+    told = mistakes(template={"command": ["sh", "-c", lost], "roles": roles})
+    assert [one.split(":")[0] for one in told] == [
+        f"template.{place}" for place in ("command", "roles.ps.command", "roles.eval.args")
+    ]
+    assert "(--lr=…)" in told[0]
+    assert "they go to the shell, and its text does not read them" in told[0]
+    assert "write `[sh, -c, 'python train.py \"$@\"', sh]`, or the text alone" in told[0]
+    assert "($0)" in told[1]
+    parse_study({**GOOD, "template": {"command": ["sh", "-c", lost], "gpus": 1}, "arguments": False})
+    parse_study({**GOOD, "template": {"command": ["sh", "-c"], "args": [passed, "sh"], "gpus": 1}})
+
+
+@pytest.mark.parametrize(("short", "meant"), [("max", "maximize"), ("Min", "minimize")])
+def test_a_goal_in_short_is_told_what_it_is_called(short: str, meant: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_study({**GOOD, "goal": short})
+    assert [one.hint for one in refused.value.mistakes] == [f"did you mean {meant}?"]
+
+
 def test_every_mistake_is_told_at_once_by_its_path() -> None:
     with pytest.raises(SpecError) as refused:
         parse_study_text(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from itertools import count, islice
@@ -255,6 +258,78 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
     assert [one.parameters for one in found] == [
         one.parameters for one in propose(replace(question, algorithm=Algorithm.TPE))
     ]
+
+
+def test_what_an_algorithm_needs_is_loaded_before_its_first_point_is_asked_for() -> None:
+    """In a Python of its own: here all of it is loaded."""
+    script = (
+        "import sys, threading\n"
+        "from trainmaster.studies import Algorithm\n"
+        "from scheduler.tuning.proposers import Proposers\n"
+        "for algorithm, loads_ahead in (('tpe', False), ('random', True), ('tpe', True), ('tpe', True)):\n"
+        "    Proposers(loads_ahead=loads_ahead).expect(Algorithm(algorithm))\n"
+        "    for thread in threading.enumerate():\n"
+        "        if thread.name == 'tuning-load': thread.join()\n"
+        "    print('optuna' in sys.modules)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert told.stdout.split() == ["False", "False", "True", "True"]
+
+
+def test_what_is_drawn_in_a_process_is_loaded_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        def __init__(self) -> None:
+            self.asked: list[object] = []
+
+        def submit(self, *asked: object) -> Future[None]:
+            self.asked += asked[1:]
+            done: Future[None] = Future()
+            done.set_exception(BrokenProcessPool())  # which the first draw will meet, too
+            return done
+
+    proposers, pool = Proposers(loads_ahead=True), Pool()
+    monkeypatch.setattr(proposers, "_pool", pool)
+    for _ in range(3):
+        proposers.expect(Algorithm.AUTO)
+    for thread in threading.enumerate():
+        if thread.name == "tuning-load":
+            thread.join(10)
+    assert pool.asked == [Algorithm.AUTO]
+
+
+def test_what_is_loaded_ahead_begins_no_process_once_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[object] = []
+
+    class Pool(Failing):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(BrokenProcessPool())
+            begun.append(self)
+
+    monkeypatch.setattr("scheduler.tuning.proposers.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
+    may_go_on, threads = threading.Event(), list[threading.Thread]()
+
+    class Late(Proposers):
+        def _load(self, algorithm: Algorithm) -> None:
+            threads.append(threading.current_thread())
+            assert may_go_on.wait(30)
+            super()._load(algorithm)
+
+    proposers = Late(loads_ahead=True)
+    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    for _ in range(2):  # one that breaks is begun anew
+        assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
+    assert len(begun) == 2
+    proposers.expect(Algorithm.AUTO)
+    proposers.close()
+    may_go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "tuning-load":
+            thread.join(30)
+    assert [thread.daemon for thread in threads] == [True]
+    proposers.expect(Algorithm.GP)
+    assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
+    assert (len(begun), len(threads)) == (2, 1)
 
 
 def test_a_sampler_that_fails_here_and_now_does_not_end_the_study(monkeypatch: pytest.MonkeyPatch) -> None:

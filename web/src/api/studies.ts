@@ -84,8 +84,7 @@ export const waitingJobsQuery = (study: StudyDetail | undefined, isWanted: boole
     queryKey: [...studyKeys.one(study?.id ?? ""), "waiting"],
     queryFn: async () => {
       const query = {
-        project: [study?.project ?? ""],
-        label: [`study=${study?.name ?? ""}`],
+        study: [study?.id ?? ""],
         state: ["queued" as const, "starting" as const, "paused" as const],
         limit: 200,
       };

@@ -1,6 +1,26 @@
+import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import type { LucideIcon } from "lucide-react";
 import { type ReactNode } from "react";
 import { Bones, Empty, Failure } from "./parts";
+
+const MANY = 4; // pages
+
+/** The pages of a list as {@link PagedList} takes them: asked for again every so often, calmly where many were read. */
+export function usePages<Page extends { next_cursor?: string | null }>(
+  queryKey: readonly unknown[],
+  read: (cursor: string | null, signal: AbortSignal) => Promise<Page>,
+  liveMs: number,
+) {
+  return useInfiniteQuery({
+    queryKey,
+    queryFn: ({ pageParam, signal }) => read(pageParam || null, signal),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    refetchInterval: (now) => ((now.state.data?.pages.length ?? 1) > MANY ? 5 * liveMs : liveMs),
+    // While somebody types, what was found before stays in sight.
+    placeholderData: keepPreviousData,
+  });
+}
 
 interface PagedListProps<T> {
   query: {

@@ -1,10 +1,11 @@
-import { type PointerEvent, useCallback, useEffect, useRef, useState } from "react";
+import { type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import type { Axis } from "~/lib/trials";
 import { useTheme } from "~/lib/theme";
 import { useWidth } from "~/lib/width";
+import { PlotKeys } from "./plotKeys";
 
 /* Points, lines and areas on a canvas: thousands of trials are drawn in some milliseconds. What it shows stands in its label and
- * in a table elsewhere, for who reads or goes by keys. */
+ * in a table elsewhere; who goes by keys walks through the trials one by one. */
 
 export interface PlotPoint {
   number: number;
@@ -49,9 +50,11 @@ const FONT = "11px Inter Variable, sans-serif";
 export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
   const [box, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [told, setTold] = useState<{ number: number; left: number; top: number } | null>(null);
+  const [told, setTold] = useState<Told | null>(null);
   const theme = useTheme();
   const shown = told?.number;
+  const { points, lines, x, y } = props;
+  const order = useMemo(() => keyOrder(points ?? [], lines ?? [], x, y), [points, lines, x, y]);
   const isDark = useDark();
   useEffect(() => {
     const element = canvas.current;
@@ -77,10 +80,20 @@ export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
         onPointerMove={(event) => setTold(find(event))}
         onPointerLeave={() => setTold(null)}
         onClick={(event) => {
-          const found = find(event as unknown as PointerEvent<HTMLCanvasElement>);
+          // What is shown is what is opened: a click comes with whole pixels, and may lie a little farther away.
+          const found = find(event as unknown as PointerEvent<HTMLCanvasElement>) ?? told;
           if (found) props.pick?.(found.number);
         }}
       />
+      {props.pick && (
+        <PlotKeys
+          label={props.label}
+          order={order}
+          tell={props.tell}
+          show={(number) => setTold(number === null ? null : placeOf(number, frame(width, height, isSmall, props), props))}
+          pick={props.pick}
+        />
+      )}
       {told && (
         <div
           className="plot-tip"
@@ -136,8 +149,14 @@ function spot(at: Frame, props: PlotProps, x: unknown, y: unknown, number = 0): 
   return [at.left + clamp(across + dx) * at.width, at.top + (1 - clamp(up + dy)) * at.height];
 }
 
-function nearest(x: number, y: number, at: Frame, props: PlotProps): { number: number; left: number; top: number } | null {
-  let best: { number: number; left: number; top: number } | null = null;
+interface Told {
+  number: number;
+  left: number;
+  top: number;
+}
+
+function nearest(x: number, y: number, at: Frame, props: PlotProps): Told | null {
+  let best: Told | null = null;
   let least = NEAR * NEAR;
   const look = (number: number, here: Spot) => {
     if (here === null) return;
@@ -150,9 +169,45 @@ function nearest(x: number, y: number, at: Frame, props: PlotProps): { number: n
   for (const point of props.points ?? []) look(point.number, spot(at, props, point.x, point.y, point.number));
   for (const line of props.lines ?? []) {
     if (line.number === undefined) continue;
-    for (const [px, py] of line.points) look(line.number, spot(at, props, px, py));
+    let before: Spot = null;
+    for (const [px, py] of line.points) {
+      const here = spot(at, props, px, py);
+      // Few steps on a wide chart lie far apart: what is between them is the line, too.
+      look(line.number, before !== null && here !== null ? footOf([x, y], before, here) : here);
+      before = here;
+    }
   }
   return best;
+}
+
+/** The place between two others that is nearest to a third one. */
+function footOf([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: [number, number]): [number, number] {
+  const [dx, dy] = [bx - ax, by - ay];
+  const length = dx * dx + dy * dy;
+  const part = length === 0 ? 0 : Math.min(1, Math.max(0, ((x - ax) * dx + (y - ay) * dy) / length));
+  return [ax + part * dx, ay + part * dy];
+}
+
+/** Where a trial's point is, or the end of its line. */
+function placeOf(number: number, at: Frame, props: PlotProps): Told | null {
+  const point = props.points?.find((each) => each.number === number);
+  const end = props.lines?.find((line) => line.number === number)?.points.at(-1);
+  const here = point ? spot(at, props, point.x, point.y, number) : end ? spot(at, props, end[0], end[1]) : null;
+  return here === null ? null : { number, left: here[0], top: here[1] };
+}
+
+/** How keys go through a chart: its curves from the best to the worst, or else its points from left to right, and from below. */
+export function keyOrder(points: readonly PlotPoint[], lines: readonly PlotLine[], x: Axis, y: Axis): readonly number[] {
+  const goodOf = (line: PlotLine) => (typeof line.hue === "number" ? 0 : line.hue.good);
+  const curves = lines.flatMap((line) => (line.number === undefined ? [] : [{ number: line.number, good: goodOf(line) }]));
+  if (curves.length > 0) return curves.sort((a, b) => b.good - a.good).map((curve) => curve.number);
+  return points
+    .flatMap((point) => {
+      const [across, up] = [x.place(point.x), y.place(point.y)];
+      return across === null || up === null ? [] : [{ number: point.number, across, up }];
+    })
+    .sort((a, b) => a.across - b.across || a.up - b.up || a.number - b.number)
+    .map((point) => point.number);
 }
 
 function paint(
@@ -172,6 +227,7 @@ function paint(
   const at = frame(width, height, isSmall, props);
   const colours = coloursOf(canvas);
   context.font = FONT;
+  const whole = (length: number) => Math.round(length * ratio) / ratio;
 
   if (props.field) {
     const { side, cells } = props.field;
@@ -180,12 +236,11 @@ function paint(
       context.fillStyle = colours.ramp(good);
       context.globalAlpha = 0.75;
       const [column, row] = [i % side, Math.floor(i / side)];
-      context.fillRect(
-        at.left + (column / side) * at.width,
-        at.top + (1 - (row + 1) / side) * at.height,
-        at.width / side + 0.6,
-        at.height / side + 0.6,
-      );
+      // To whole pixels of the screen: what overlaps, or leaves a gap, shows as a grid.
+      const across = (place: number) => whole(at.left + (place / side) * at.width);
+      const down = (place: number) => whole(at.top + (1 - place / side) * at.height);
+      const [left, top] = [across(column), down(row + 1)];
+      context.fillRect(left, top, across(column + 1) - left, down(row) - top);
     }
     context.globalAlpha = 1;
   }

@@ -6,6 +6,7 @@ export interface Filters {
   project?: string;
   user?: string;
   label?: string;
+  study?: string;
   sort?: string;
 }
 
@@ -14,7 +15,7 @@ export interface JobsSearch extends Filters {
   chosen?: string;
 }
 
-const NAMES = ["q", "state", "project", "user", "label", "sort"] as const;
+const NAMES = ["q", "state", "project", "user", "label", "study", "sort"] as const;
 
 export function readFilters(search: Record<string, unknown>): Filters {
   const found: Filters = {};
@@ -38,6 +39,10 @@ export function isSort(text: string | undefined): text is Sort {
 }
 
 export const listed = (value: string | undefined): string[] => (value ? value.split(",").filter(Boolean) : []);
+
+/** These filters with some of them changed; one without a value is none. */
+export const changed = <F extends object>(before: F, change: { [name in keyof F]?: F[name] | undefined }): F =>
+  Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value)) as F;
 
 /** `value` put into a comma-separated filter, or taken out where it was in. */
 export function toggled(value: string | undefined, item: string): string | undefined {

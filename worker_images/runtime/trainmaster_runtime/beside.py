@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from trainmaster_runtime.report import Reporter
 
 
-def start_reporter(order: Order, ground: Ground, state: StateFolder, token: str, log: JobLog) -> Reporter | None:
-    """``None`` where there is nobody to report to."""
+def start_reporter(
+    order: Order, ground: Ground, state: StateFolder, token: str, log: JobLog, output: str | None
+) -> Reporter | None:
+    """``None`` where there is nobody to report to. ``output``: the job's, as the runtime sees it."""
     if not order.api_url or not token:
         return None
+    from trainmaster_runtime.kept import kept_of
     from trainmaster_runtime.metrics.collecting import make_collector
     from trainmaster_runtime.report import Reporter
 
@@ -30,6 +33,7 @@ def start_reporter(order: Order, ground: Ground, state: StateFolder, token: str,
         say=log.say,
         api_file=order.api_file or state.file("api.json"),
         collector=lambda: make_collector(order, ground, log.say, began),
+        kept=kept_of(order, output, token),
     )
     reporter.start()
     return reporter

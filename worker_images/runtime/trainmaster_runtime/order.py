@@ -57,8 +57,6 @@ class Order:
         self.api_url: str | None = data.get("api_url")
         # Where the platform says, in {"url": …}, to where it has moved since; None: `api.json` of the state folder.
         self.api_file: str | None = data.get("api_file")
-        # How long after its exit record the runtime may stay for reports that the API does not take now.
-        self.reports_stay_s: float = data.get("reports_stay_s", 0.0)
         self.log_limit_bytes: int | None = data.get("log_limit_bytes") or None
         self.view: str = data.get("view", "private")
         self.use_cgroups: bool = data.get("use_cgroups", True)

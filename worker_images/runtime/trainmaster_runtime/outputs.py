@@ -65,7 +65,7 @@ class Outputs:
                 # Everybody who could write is dead; what holds the pipe open now is no longer ours.
                 if not poll.poll(200) or not self._read(process):
                     break
-            self._log.write(process.splitter.finish())
+            self._take(process, process.splitter.finish())
 
     def _read(self, process: Process) -> bool:
         """Log what ``process`` printed; ``False`` at the end."""
@@ -74,13 +74,16 @@ class Outputs:
         except BlockingIOError:
             return True
         if data:
-            lines = process.splitter.feed(data, clock.monotonic())
-            self._log.write(lines)
-            if process.rank == 0 and self.note is not None:
-                self.note(lines)
+            self._take(process, process.splitter.feed(data, clock.monotonic()))
             return True
-        self._log.write(process.splitter.finish())
+        # A last line without its end counts as any other.
+        self._take(process, process.splitter.finish())
         return False
+
+    def _take(self, process: Process, lines: list[bytes]) -> None:
+        self._log.write(lines)
+        if process.rank == 0 and self.note is not None:
+            self.note(lines)
 
 
 def _empty(fd: int) -> None:

@@ -22,7 +22,6 @@ from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, Worlds, hold_s
 _OTHERS_WAIT_S = 1.0
 _OTHERS_GRACE_S = 5.0
 _LOOK_S = 1.0
-_REMOVAL_S = 120.0  # without a word of who removes it; longer than the minute that an executor leaves to last reports
 _HANG_LOOK_S = 0.5
 _LOGS = "/.trainmaster/logs"
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
@@ -52,6 +51,7 @@ class Replica:
         self._state = state
         self._stop = StopWish(state, order.asked_path, order.stop_grace_s)
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
+        self._output = output
         folder = state.path if output is None else output + _LOGS
         self._log = JobLog(folder + "/" + order.log_name, order.log_limit_bytes)
         # As the job sees it: where the host keeps it is nobody's business.
@@ -105,28 +105,21 @@ class Replica:
         self._state.write_exit(record)
         if self._order.termination_path is not None:
             write_copy(self._order.termination_path, record)
-        if self._reporter is not None and not self._reporter.finish(stay_s=self._order.reports_stay_s):
-            # Nothing of the job is left, and its end is known: who ends the runtime from here on need not ask it.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            self._reporter.stay(self._is_given_up)
+        if self._reporter is not None:
+            self._report_rest(self._reporter)
         return 1 if ending.code is None else ending.code
 
-    def _is_given_up(self) -> bool:
-        """Whether nobody will ask for its last reports: the state folder is gone, or its removal was begun and left.
+    def _report_rest(self, reporter: Reporter) -> None:
+        """Nothing of the job is left, and its end is known: who ends the runtime from here on ends the reports."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: reporter.hurry())
+        reporter.finish(self._is_asked_anew, is_stopped=self._wanted is not None and self._wanted.cause == "stopped")
 
-        Who removes it says so again and again, and ends it in time.
-        """
+    def _is_asked_anew(self) -> bool:
         try:
-            os.stat(self._state.file("exit.json"))
-        except (FileNotFoundError, NotADirectoryError):
+            return self._stop.is_new()
+        except OSError:  # no room for the wish, which is old by now
             return True
-        except OSError:
-            return False
-        try:
-            return clock.now() > os.stat(self._order.tombstone or "").st_mtime + _REMOVAL_S
-        except OSError:
-            return False
 
     # Start
 
@@ -167,7 +160,7 @@ class Replica:
             self._ask_to_end(self._kill_at - clock.monotonic())
         self._start_watches(limits, ground.isolation)
         self._tell_running()
-        self._reporter = beside.start_reporter(order, ground, self._state, self._token, self._log)
+        self._reporter = beside.start_reporter(order, ground, self._state, self._token, self._log, self._output)
         if self._reporter is not None:
             self._outputs.note = self._reporter.note
         beside.serve_rendezvous(programs[0].env, self._log)

@@ -3,28 +3,34 @@
 A thread collects what user code appends to the report file into a spool on disk and sends it in numbered batches. A
 batch keeps its numbers until the server has it, so a repeated one is recognised there. Heartbeats are never spooled:
 only the newest means something. The spool is bounded; when the API stays away too long, progress is thinned out and
-checkpoints are kept.
+checkpoints are kept. What cannot be sent is kept in the output as well, now and then and at the end: see ``kept``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import deque
+from itertools import chain
 
 from trainmaster_runtime import clock, syscalls
 
 HEARTBEAT_S = 10.0
 FLUSH_S = 2.0  # how long a finished job may wait for its last reports
-_STAY_LOOK_S = 1.0  # who stays longer for them tries so often,
-_STAY_EAGER_S = 60.0  # for so long from its job's end or from a platform's start,
-_STAY_REST_S = 20.0  # and then so often: at the API's old place may be somebody else
+_DRAIN_S = 10.0  # and while the API takes one after the other, or there is still something to read: the control loop
+# allows 15 s behind `max_run_time` before it ends a container itself
+_DRAIN_TIMEOUT_S = 2.0  # of a request meanwhile
+_KEEP_S = 4.0  # for keeping what was not sent, where the platform waits for the end
+_KEEP_CALMLY_S = 20.0  # and where nobody does: on a machine that gives this process next to no time it takes long
+_STUCK_S = 6.0  # so long a request takes at the end that cannot be ended
+_KEEP_EVERY_S = 30.0  # while the job runs and the API is away,
+_KEEP_FAILURES = 3  # as so many failures in a row say
 _READ_S = 0.5  # of what is read at the end, before it is sent
 _EARLY_LINES = 1_000  # printed before that
 _FIRST_S = 0.4  # leaves the first moments of the job to the job
 _LOOK_S = 0.5
 _TIMEOUT_S = 10.0
+_CONNECT_S = 3.0
 _BATCH_ITEMS = 500
 _BATCH_BYTES = 512 * 1024
 _LINE_BYTES = 1024 * 1024  # an image is such a line
@@ -38,10 +44,11 @@ _KINDS = ("progress", "checkpoint", "event", "metrics")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from http.client import HTTPConnection
     from typing import Any
 
+    from trainmaster_runtime.kept import Kept
     from trainmaster_runtime.metrics.collector import Collector
 
 
@@ -80,6 +87,20 @@ class Spool:
             self._start = self._end = 0
         return items
 
+    def lines(self) -> Iterator[bytes]:
+        """The bytes of all items, a line each; they stay."""
+        at = self._start
+        while at < self._end:
+            self._file.seek(at)
+            piece = self._file.read(min(_BATCH_BYTES, self._end - at))
+            at += len(piece)
+            yield piece
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Another one when the items are others."""
+        return self._start, self._end
+
     def close(self) -> None:
         self._file.close()
 
@@ -108,6 +129,7 @@ class Reporter:
         say: writes a line into the replica's log; called once for each API that refuses us for good.
         api_file: says where the API is when it has moved; read when a report does not arrive.
         collector: makes what else the replica tells; called in the thread. ``None``: it tells nothing else.
+        kept: where what cannot be sent is kept; ``None``: nowhere.
     """
 
     def __init__(
@@ -121,6 +143,7 @@ class Reporter:
         say: Callable[[str], None],
         api_file: str | None = None,
         collector: Callable[[], Collector] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self._make_collector = collector
         self.collector: Collector | None = None
@@ -143,10 +166,12 @@ class Reporter:
         self._is_refused = False
         self.has_attempt_ended = False  # the platform said so: whoever still runs is of a gang that was given up
         self._connection: HTTPConnection | None = None
-        self._finish_by: float | None = None
         self._flush_by = 0.0
-        self._eager_until = 0.0
-        self._api_seen = self._api_mark()
+        self._end_by: float | None = None
+        self._asking_since: float | None = None
+        self._kept = kept
+        self._kept_place: tuple[int, ...] = ()
+        self._keep_at = 0.0
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -160,22 +185,43 @@ class Reporter:
         elif self._make_collector is not None:
             self._early.extend(lines)
 
-    def finish(self, limit_s: float = FLUSH_S, *, stay_s: float = 0.0) -> bool:
-        """Send what is left; waits ``limit_s`` for it. ``False``: some is left, and :meth:`stay` goes on with it.
+    def finish(self, is_asked: Callable[[], bool] = bool, *, is_stopped: bool = False) -> None:
+        """Send what is left; returns after two seconds at most, later only while it goes on, and keeps the rest.
 
-        ``stay_s``: how much longer that may take, as when the API is away.
+        Args:
+            is_asked: whether the replica is to end at once; asked all the time. So does :meth:`hurry`.
+            is_stopped: it was ended by the platform: it takes no longer than it must.
         """
-        self._flush_by = clock.monotonic() + limit_s
-        self._finish_by = self._flush_by + stay_s
-        self._eager_until = self._flush_by + _STAY_EAGER_S
+        now = clock.monotonic()
+        self._flush_by = now + FLUSH_S
+        self._end_by = self._flush_by if is_stopped else now + _DRAIN_S
         self._wake.set()
-        self._thread.join(limit_s)
-        return not self._thread.is_alive()
+        keep_s = _KEEP_S if is_stopped else _KEEP_CALMLY_S
+        while self._thread.is_alive() and clock.monotonic() < self._end_by + keep_s:
+            self._thread.join(max(0.05, min(_LOOK_S, self._flush_by - clock.monotonic())))
+            if is_asked():
+                keep_s = _KEEP_S
+                self.hurry()
+            since = self._asking_since
+            waited = 0.0 if since is None or clock.monotonic() < self._flush_by else clock.monotonic() - since
+            if since is not None and waited and (since < now or waited > _DRAIN_TIMEOUT_S):
+                self._cut()
+            if waited > _STUCK_S:  # as where names are not resolved: what was kept before is all
+                return
 
-    def stay(self, is_given_up: Callable[[], bool]) -> None:
-        """After :meth:`finish`: return when all is sent or nobody will take it, or when its time is over."""
-        while self._thread.is_alive() and clock.monotonic() < (self._finish_by or 0.0) and not is_given_up():
-            self._thread.join(_STAY_LOOK_S)
+    def hurry(self) -> None:
+        """Send nothing more of what is left, and keep it."""
+        self._flush_by = min(self._flush_by, clock.monotonic())
+        self._end_by = self._flush_by
+
+    def _cut(self) -> None:
+        """End the request that the thread waits for."""
+        sock = getattr(self._connection, "sock", None)
+        try:
+            if sock is not None:
+                sock.shutdown(2)  # SHUT_RDWR
+        except OSError:
+            pass
 
     def _run(self) -> None:
         try:
@@ -192,32 +238,61 @@ class Reporter:
                 if not self._is_refused:
                     self._send_due(is_last)
                 if is_last:
-                    if self._is_refused:
-                        return
-                    if self.collector is not None:  # there is more to read
-                        continue
-                    if not self._in_flight and not self._spool:
-                        return
-                    self._rest()
+                    if not self._has_more():
+                        break
+                    clock.pause(0.0 if self.collector is not None else 0.1)
                 else:
+                    self._keep_now_and_then()
                     self._wake.wait(_LOOK_S)
+            self._keep()
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
             self._say("reports stopped: %s: %s" % (type(error).__name__, error))
 
-    def _rest(self) -> None:
-        """Between two tries at the end. A platform that starts says where it is: that is looked for all the time."""
+    def _has_more(self) -> bool:
+        """Whether, at the end, there is still something to read or to send, and time for it."""
+        if self.collector is not None and not self.has_attempt_ended:
+            if clock.monotonic() < (self._end_by or 0.0):
+                return True
+            self._say("not all of its metrics were read: there was no time left for the rest")
+            return False
+        return bool(self._in_flight or self._spool) and not self._is_refused and self._may_send()
+
+    def _may_send(self) -> bool:
+        """Whether its time is not over. The job may have ended: then an API that does not take anything has little."""
+        if self._end_by is None:
+            return True
         now = clock.monotonic()
-        if now < self._flush_by:
-            clock.pause(0.1)
+        return now < self._flush_by or (not self._failures and now < self._end_by)
+
+    def _keep_now_and_then(self) -> None:
+        """While the API is away: whatever happens to this node, what was reported until now is not lost."""
+        now = clock.monotonic()
+        is_away = self._failures >= _KEEP_FAILURES or self._is_refused
+        if is_away and now >= self._keep_at:
+            self._keep()
+            took = clock.monotonic() - now
+            self._keep_at = now + max(_KEEP_EVERY_S, 20 * took)  # of a slow volume it takes little
+        elif not is_away and not self._in_flight and not self._spool and self._kept is not None:
+            self._kept.drop()
+
+    def _keep(self) -> None:
+        """Write down what was not sent, if there is any and the attempt lives."""
+        if self._kept is None:
             return
-        until = now + (_STAY_LOOK_S if now < self._eager_until else _STAY_REST_S)
-        while clock.monotonic() < until:
-            clock.pause(_STAY_LOOK_S)
-            mark = self._api_mark()
-            if mark != self._api_seen:
-                self._api_seen = mark
-                self._eager_until = clock.monotonic() + _STAY_EAGER_S
-                return
+        lines = [_line(item) for item in self._in_flight]
+        if self.has_attempt_ended or not (self._spool or any(item["kind"] != "heartbeat" for item in self._in_flight)):
+            self._kept.drop()
+            return
+        first = self._in_flight[0]["seq"] if self._in_flight else self._next_seq
+        place = (first, self._next_seq, *self._spool.place)
+        if self._kept.is_there and place == self._kept_place:
+            return
+        try:
+            self._kept.write({**self._who, "first_seq": first}, chain(lines, self._spool.lines()))
+            self._kept_place = place
+        except (OSError, ImportError) as error:  # not all of the standard library is in every image
+            if self._end_by is not None:
+                self._say("its last reports are lost: the API is away and they cannot be kept (%s)" % error)
 
     def _start_collector(self) -> None:
         if self._make_collector is not None:
@@ -258,14 +333,6 @@ class Reporter:
             self._spool.add(
                 {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.roads.told()}}
             )
-
-    def _api_mark(self) -> tuple[int, int] | None:
-        """Another one once the file with the API's place was written again, be the place the same."""
-        try:
-            found = os.stat(self._api_file or "")
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino
 
     def _follow_the_api(self) -> None:
         """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
@@ -329,7 +396,7 @@ class Reporter:
         self._freed_to = end
 
     def _send_due(self, is_last: bool) -> None:
-        while True:
+        while self._may_send():
             now = clock.monotonic()
             if now < self._retry_at:
                 return
@@ -348,11 +415,14 @@ class Reporter:
 
     def _send(self) -> bool:
         """Send the batch in flight; ``False``: not now."""
+        self._asking_since = clock.monotonic()
         try:
             status, answer = self._post({**self._who, "items": self._in_flight})
         except (OSError, ValueError, LookupError) as error:
             self._drop_connection()
             return self._later(str(error))
+        finally:
+            self._asking_since = None
         if status == 200:
             self._failures = 0
             self._beat_at = clock.monotonic()
@@ -394,8 +464,9 @@ class Reporter:
         parts = urlsplit(self._url)
         if self._connection is None:
             kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-            self._connection = kind(parts.hostname or "", parts.port, timeout=self._timeout())
-        elif self._connection.sock is not None:
+            self._connection = kind(parts.hostname or "", parts.port, timeout=min(_CONNECT_S, self._timeout()))
+            self._connection.connect()
+        if self._connection.sock is not None:
             self._connection.sock.settimeout(self._timeout())
         headers = {"Authorization": "Bearer " + self._token, "Content-Type": "application/json"}
         data = json.dumps(body).encode()
@@ -412,9 +483,9 @@ class Reporter:
         return response.status, answer if isinstance(answer, dict) else {}
 
     def _timeout(self) -> float:
-        if self._finish_by is None:
+        if self._end_by is None:
             return _TIMEOUT_S
-        return max(0.1, min(_TIMEOUT_S, self._finish_by - clock.monotonic()))
+        return max(0.1, min(_DRAIN_TIMEOUT_S, max(self._flush_by, self._end_by) - clock.monotonic()))
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
@@ -431,6 +502,10 @@ def _pressed(data: bytes) -> bytes:
 
     press = zlib.compressobj(1, zlib.DEFLATED, 31)  # gzip's frame
     return press.compress(data) + press.flush()
+
+
+def _line(item: dict[str, Any]) -> bytes:
+    return json.dumps({name: item[name] for name in ("at", "kind", "data")}).encode() + b"\n"
 
 
 def _told_names(item: dict[str, Any]) -> list[str]:

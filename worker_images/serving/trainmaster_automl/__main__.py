@@ -11,6 +11,7 @@ if __package__ in (None, ""):
 
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.options import read_options
+from trainmaster_automl.threads import keep_to_part
 
 
 def main() -> int:
@@ -18,6 +19,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     try:
         options = read_options(sys.argv[1:])
+        keep_to_part(options)
         if options.kind == "images":
             from trainmaster_automl.images import run
         else:

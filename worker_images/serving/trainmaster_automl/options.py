@@ -23,7 +23,8 @@ class Options:
     ``test_fraction``: of the rows, which no trial sees. ``folds``: 0 for as many as fit the number of rows. ``is_final``:
     this is no trial but the best point once more, tested and saved. ``weights``: file of a backbone, for images.
     ``keep``: columns that are used although they look as if they told nothing.
-    ``seconds``: after which the trial is cut, and counts as failed; 0: never. ``started``: by the monotonic clock.
+    ``seconds``: after which the trial is cut, and counts as failed; 0: never. ``parallel``: trials that
+    run at once. ``started``: by the monotonic clock.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Options:
     weights: str = ""
     keep: Sequence[str] = ()
     seconds: float = 0.0
+    parallel: int = 1
     started: float = field(default_factory=time.monotonic)
     is_final: bool = False
     parameters: dict[str, Any] = field(default_factory=dict)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 import os
-import zlib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Iterator, Sequence
 
+from trainmaster_serving.errors import InputProblem
+from trainmaster_serving.tables import CSV_ENDS, read_csv
+
 from trainmaster_automl.errors import DataProblem
 
-CSV_ENDS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 PARQUET_ENDS = (".parquet", ".pq")
 # What people write for nothing.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
-_CELL_LIMIT = 2**20  # characters
 
 
 @dataclass(frozen=True)
@@ -112,39 +109,23 @@ def _rows_of(path: str) -> Iterator[list[Any]]:
     """The names first. Raises ``DataProblem``."""
     try:
         yield from _parquet(path) if path.lower().endswith(PARQUET_ENDS) else _csv(path)
-    except FileNotFoundError as error:
-        raise DataProblem("There is no file %s in the data's folder." % os.path.basename(path)) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         raise DataProblem("%s cannot be read: %s." % (path, error)) from error
 
 
 def _csv(path: str) -> Iterator[list[Any]]:
-    raw = gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb")  # noqa: SIM115 (closed below)
-    csv.field_size_limit(_CELL_LIMIT)
-    with raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
-        try:
-            first = text.readline()
-            names = next(csv.reader([first], delimiter=delimiter_of(first)), [])
-            yield [name.strip() for name in names]
-            reader = csv.reader(text, delimiter=delimiter_of(first))
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(names):
-                    raise DataProblem(
-                        "%s, line %d: it has %d cells, and the first line has %d."
-                        % (path, reader.line_num + 1, len(row), len(names))
-                    )
-                yield [None if cell.strip().lower() in MISSING else cell.strip() for cell in row]
-        except UnicodeDecodeError as error:
-            raise DataProblem("%s is no UTF-8 text (byte %d of a block)." % (path, error.start)) from error
-        except csv.Error as error:
-            raise DataProblem("%s cannot be read as CSV: %s." % (path, error)) from error
-
-
-def delimiter_of(first_line: str) -> str:
-    """The one of comma, semicolon, tab and bar that the first line has most of."""
-    return max((",", ";", "\t", "|"), key=first_line.count)
+    try:
+        rows = read_csv(path)
+        _, names = next(rows, (1, []))
+        yield names
+        for line, row in rows:
+            if len(row) != len(names):
+                raise DataProblem(
+                    "%s, line %d: it has %d cells, and the first line has %d." % (path, line, len(row), len(names))
+                )
+            yield [None if cell.strip().lower() in MISSING else cell.strip() for cell in row]
+    except InputProblem as problem:
+        raise DataProblem(str(problem)) from problem
 
 
 def _parquet(path: str) -> Iterator[list[Any]]:

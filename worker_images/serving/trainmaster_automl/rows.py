@@ -10,6 +10,8 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from trainmaster_automl.reading import MISSING
+
 NUMBER, DATE, CATEGORY, MANY, DROPPED = "number", "date", "category", "many", "dropped"
 NOTHING = "(nothing)"
 # Why a column of texts is dropped.
@@ -59,7 +61,8 @@ def text_of(cell: Any) -> str:
         return "true" if cell else "false"
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    return str(cell).strip() or NOTHING
+    text = str(cell).strip()
+    return NOTHING if text.lower() in MISSING else text  # who asks the model may write it as the table had it
 
 
 def kind_of(cells: Iterable[Any]) -> tuple[str, str]:

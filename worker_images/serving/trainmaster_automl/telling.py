@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from typing import Mapping
 
 
@@ -15,3 +17,11 @@ def tell(values: Mapping[str, float], step: int) -> None:
 def say(sentence: str) -> None:
     """For a person who reads the log. Kept free of pairs that would be taken for metrics."""
     print(sentence, flush=True)
+
+
+def note(sentence: str) -> None:
+    """For the history of the trial's job, from where the leaderboard takes what it is to say of the data."""
+    path = os.environ.get("TRAINMASTER_REPORT_FILE")
+    if path:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"kind": "event", "reason": sentence}) + "\n")

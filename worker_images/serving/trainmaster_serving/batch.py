@@ -12,38 +12,28 @@ Reading JSONL is quick (all replicas read all lines and parse their own alone), 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
-import hashlib
 import json
-import math
 import os
-import re
 import secrets
-import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.errors import BadInstances
+from trainmaster_serving.instances import Row, find_files, read_rows
+from trainmaster_serving.manifest import claim, demand_same, manifest_of
 from trainmaster_serving.models import Model, load_model
 from trainmaster_serving.values import plain
 
-_ENDS = (".jsonl", ".ndjson", ".json", ".csv")
 _PREDICTIONS = "predictions-%05d.jsonl"
 _ERRORS = "errors-%05d.jsonl"
 # By the replica's index and their number: who goes on with another number of replicas shares the shards in another way.
 _SUMMARY = "summary-%d-of-%d.json"
-# Says what input the shards are of.
-_MANIFEST = "batch.json"
-_MANIFEST_WAIT_S = 5.0
 _TOLD_EVERY_S = 10.0
-# JSON's numbers alone: 00123 and 1_000 are names of something. And what is missing, as other tools write it.
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?", re.ASCII)
-_NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity")
-_DIGITS = 300  # of a number
 _TOLD_OF_ERROR = 1000  # letters
+# An instance in the errors: as it is, or of a longer one the beginning, in letters.
+_WHOLE_INSTANCE = 10_000
+_CUT_INSTANCE = 1000
 _PIECE_BYTES = 2**20
-Row = Tuple[str, str]  # its file, and a line of it as text (CSV: as JSON already)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,19 +48,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default=env.get("TRAINMASTER_OUTPUT_DIR", "/data/output"))
     parser.add_argument("--index", type=int, default=int(env.get("RANK") or 0), help="which of the replicas this is")
     parser.add_argument("--count", type=int, default=int(env.get("WORLD_SIZE") or 1), help="of how many")
+    # By the environment, which a server of an older version leaves alone.
+    parser.add_argument("--model-name", default=env.get("AIP_MODEL_NAME", ""), help="what people call it")
+    parser.add_argument("--model-digest", default=env.get("AIP_MODEL_DIGEST", ""), help="unstated: by its files")
 
 
 def run_batch(options: argparse.Namespace) -> int:
-    """The exit code. Raises ``ModelProblem``: the model or the input cannot be read, or the output is of another input."""
+    """The exit code. Raises ``ModelProblem``: the model or the input cannot be read, or the output is of other ones."""
     paths = find_files(options.instances, options.instances_file, options.format)
     os.makedirs(options.output, exist_ok=True)
-    demand_same_input(options.output, paths, options.shard_size, options.index)
+    own = manifest_of(options, paths)
+    demand_same(options.output, own)
     model = load_model(options.model, options.model_file, options.framework, options.trust_code)
-    done, failed, told_s = 0, 0, time.monotonic()
+    done, failed, told_s, is_claimed = 0, 0, time.monotonic(), False
     tally = Tally()
     proven: List[Any] = []
     for number, rows in shards(
-        read_rows(paths, options.format, options.csv_rows), options.shard_size, options.index, options.count
+        read_rows(options.instances, paths, options.format, options.csv_rows),
+        options.shard_size,
+        options.index,
+        options.count,
     ):
         place = os.path.join(options.output, _PREDICTIONS % number)
         of_errors = os.path.join(options.output, _ERRORS % number)
@@ -78,6 +75,9 @@ def run_batch(options: argparse.Namespace) -> int:
             tally.add_files(place, of_errors)
             continue
         predictions, errors = predict_shard(model, rows, options.batch_size, proven)
+        if not is_claimed:
+            claim(options.output, own)
+            is_claimed = True
         if errors:
             _write(of_errors, errors, options.index)
         _write(place, predictions, options.index)  # last: it says that the shard is done
@@ -87,6 +87,8 @@ def run_batch(options: argparse.Namespace) -> int:
             told_s = time.monotonic()
             print("shard=%d predictions=%d errors=%d" % (number, done, failed), flush=True)
     _write(os.path.join(options.output, _SUMMARY % (options.index, options.count)), [tally.plain()], options.index)
+    if not tally.predictions and not tally.errors and not options.index:
+        print("The input has no instances.", flush=True)
     print("Done: %d predictions, %d errors in this run." % (done, failed), flush=True)
     return 0
 
@@ -119,82 +121,6 @@ class Tally:
         return {"predictions": self.predictions, "errors": self.errors, "first_error": self.first_error}
 
 
-def find_files(folder: str, file: str, kind: str) -> List[str]:
-    """The files by their names. Raises ``ModelProblem``: there are none."""
-    if file:
-        return [os.path.join(folder, file)]
-    found = []
-    for root, folders, names in os.walk(folder):
-        folders.sort()
-        found += [
-            os.path.join(root, name)
-            for name in names
-            if not name.startswith(".") and (kind != "auto" or _bare(name).endswith(_ENDS))
-        ]
-    if not found:
-        raise ModelProblem(
-            "There are no instances in %s: files end in %s, or name their format." % (folder, ", ".join(_ENDS))
-        )
-    return sorted(found)
-
-
-def demand_same_input(output: str, paths: Sequence[str], shard_size: int, index: int) -> None:
-    """Write down what the shards are of. Raises ``ModelProblem``: the output has those of another input."""
-    about = hashlib.sha256()
-    for path in paths:
-        stat = os.stat(path)
-        about.update(("%s %d %d\n" % (os.path.basename(path), stat.st_size, int(stat.st_mtime))).encode())
-    own = {"files": len(paths), "input": about.hexdigest(), "shard_size": shard_size}
-    place = os.path.join(output, _MANIFEST)
-    try:
-        # Of all replicas that begin one makes it, and the others compare.
-        with open(place, "x", encoding="utf-8") as stream:
-            stream.write(json.dumps(own))
-        return
-    except FileExistsError:
-        there = _manifest(place)
-    if there is None:
-        _write(place, [own], index)  # who made it was killed at once
-    elif there != own:
-        raise ModelProblem(
-            "The output holds predictions of other instances, or in shards of another size; choose another output."
-        )
-
-
-def _manifest(place: str) -> Any:
-    """What the shards are of; ``None``: nobody has written it down, although there was time to."""
-    end = time.monotonic() + _MANIFEST_WAIT_S
-    while True:
-        try:
-            with open(place, encoding="utf-8") as stream:
-                return json.load(stream)
-        except ValueError:
-            if time.monotonic() >= end:
-                return None
-        threading.Event().wait(0.05)
-
-
-def read_rows(paths: Sequence[str], kind: str, csv_rows: str = "object") -> Iterator[Row]:
-    """``csv_rows``: whether a row of CSV is an ``object`` by the header's names, or the ``array`` of its cells."""
-    for path in paths:
-        name = os.path.basename(path)
-        with _open(path) as stream:
-            if kind == "csv" or (kind == "auto" and _bare(path).endswith(".csv")):
-                if csv_rows == "array":
-                    lines = csv.reader(stream)
-                    next(lines, None)  # the header
-                    for cells in lines:
-                        if cells:
-                            yield name, json.dumps([_value(text) for text in cells])
-                    continue
-                for values in csv.DictReader(stream):
-                    yield name, json.dumps({key: _value(text) for key, text in values.items() if key is not None})
-            else:
-                for line in stream:
-                    if line.strip():
-                        yield name, line
-
-
 def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[Tuple[int, List[Row]]]:
     """This replica's shards with their numbers, in order."""
     number = 0
@@ -220,11 +146,14 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
     predictions: List[Any] = []
     errors: List[Any] = []
     good = []
-    for name, text in rows:
+    for row in rows:
+        if row.problem:
+            errors.append(_error(row, row.text, row.problem))
+            continue
         try:
-            good.append((name, json.loads(text)))
-        except ValueError as error:
-            errors.append({"file": name, "instance": text.rstrip("\n")[:1000], "error": "no JSON: %s" % error})
+            good.append((row, json.loads(row.text)))
+        except (ValueError, RecursionError) as error:
+            errors.append(_error(row, row.text.rstrip("\n"), "no JSON: %s" % error))
     failures, last = 0, None  # since the model's last prediction; all of them would keep what they hold of a device
     for begin in range(0, len(good), batch_size):
         batch = good[begin : begin + batch_size]
@@ -232,14 +161,14 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
         try:
             answers = model.predict(instances, {})
         except Exception:  # noqa: BLE001 (the model's own, whatever it is: one odd instance is not the others' end)
-            for name, instance in batch:
-                line, problem = _alone(model, instance)
+            for row, instance in batch:
+                line, problem = _alone(model, row, instance)
                 if problem is None:
                     predictions.append(line)
                     proven[:] = [instance]
                     failures = 0
                     continue
-                errors.append({"file": name, **line})
+                errors.append(line)
                 if not isinstance(problem, BadInstances):
                     failures, last = failures + 1, problem
             if failures and proven:
@@ -254,50 +183,30 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
     return predictions, errors
 
 
-def _alone(model: Model, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
+def _alone(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
     """The line of it, and why it is one of an error. Raises ``MemoryError``."""
     try:
         return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, None
     except MemoryError:
         raise
     except BadInstances as error:
-        return {"instance": instance, "error": str(error)}, error
+        return _error(row, instance, str(error)), error
     except Exception as error:  # noqa: BLE001 (the same)
-        told = "the model failed: %s: %s" % (type(error).__name__, error)
-        return {"instance": instance, "error": told[:_TOLD_OF_ERROR]}, error
+        return _error(row, instance, "the model failed: %s: %s" % (type(error).__name__, error)), error
 
 
-def _value(text: Any) -> Any:
-    """A cell: a number where it is written as one."""
-    if not isinstance(text, str):
-        return text  # a row that is too short or too long
-    if text in _NOT_FINITE:
-        return float(text)
-    found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS else None
-    if found is None:
-        return text
-    if not (found["fraction"] or found["exponent"]):
-        return int(text)
-    number = float(text)
-    return number if math.isfinite(number) else text
+def _error(row: Row, instance: Any, told: str) -> Dict[str, Any]:
+    """``instance``: as far as it could be read. A huge one is cut; where it stands is told."""
+    line: Dict[str, Any] = {"file": row.file, "line": row.line, "instance": instance}
+    if len(row.text) > _WHOLE_INSTANCE:
+        line["instance"] = row.text[:_CUT_INSTANCE]
+        line["note"] = "the instance is cut: it has %d letters" % len(row.text)
+    return {**line, "error": told[:_TOLD_OF_ERROR]}
 
 
 def _lines(path: str) -> int:
     with open(path, "rb") as stream:
         return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE_BYTES), b""))
-
-
-def _bare(path: str) -> str:
-    return path.removesuffix(".gz")
-
-
-def _open(path: str) -> TextIO:
-    try:
-        if path.endswith(".gz"):
-            return gzip.open(path, "rt", encoding="utf-8", newline="")
-        return open(path, encoding="utf-8", newline="")
-    except OSError as error:
-        raise ModelProblem("%s cannot be read: %s." % (path, error.strerror)) from error
 
 
 def _write(place: str, lines: Sequence[Any], index: int) -> None:

@@ -9,3 +9,7 @@ class ModelProblem(Exception):
 
 class BadInstances(Exception):
     """The request's instances are none that the model takes."""
+
+
+class InputProblem(ModelProblem):
+    """A file to be read is not there, not whole, or not what its name says: the file, and what to do."""

@@ -87,8 +87,8 @@ def load(path: str, trust_code: bool) -> SklearnModel:
         estimator = _skops(path, trust_code)
     elif not trust_code:
         raise ModelProblem(
-            "%s is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code if you trust them, or "
-            "save the model with skops (`skops.io.dump(model, 'model.skops')`)." % path
+            "%s is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code (`--trust-code`) if you "
+            "trust them, or save the model with skops (`skops.io.dump(model, 'model.skops')`)." % path
         )
     else:
         import joblib
@@ -127,6 +127,6 @@ def _skops(path: str, trust_code: bool) -> Any:
     except Exception as error:  # damaged in any way
         raise ModelProblem("%s is no skops file that can be read: %s" % (path, str(error)[:500])) from error
     raise ModelProblem(
-        "%s holds types that are not scikit-learn's own (%s); deploy with trust_code if you trust its author."
+        "%s holds types that are not scikit-learn's own (%s); deploy with trust_code (`--trust-code`) if you trust its author."
         % (path, ", ".join(alien[:10]))
     )

@@ -85,8 +85,8 @@ def _exported(path: str, trust_code: bool) -> Any:
     # compiled libraries; no look at the archive beforehand could tell that none of it does harm.
     if not trust_code:
         raise ModelProblem(
-            "%s is a program of torch.export, which may run code of its author's as it is read; deploy with trust_code if "
-            "you trust its author, or save the model with torch.jit.save." % path
+            "%s is a program of torch.export, which may run code of its author's as it is read; deploy with trust_code "
+            "(`--trust-code`) if you trust its author, or save the model with torch.jit.save." % path
         )
     try:
         return torch.export.load(path).module()
@@ -114,8 +114,8 @@ def _with_weights(path: str, trust_code: bool) -> Any:
         )
     if not trust_code:
         raise ModelProblem(
-            "%s has weights alone, so %s beside it would have to be run; deploy with trust_code if you trust its author."
-            % (path, _FACTORY)
+            "%s has weights alone, so %s beside it would have to be run; deploy with trust_code (`--trust-code`) if you trust its "
+            "author." % (path, _FACTORY)
         )
     spec = importlib.util.spec_from_file_location("served_model", factory)
     if spec is None or spec.loader is None:

@@ -7,8 +7,8 @@
     study.optimize(objective, n_trials=20)
 
 It is Optuna's own gRPC client (``GrpcStorageProxy``), whose messages go to the platform's API over HTTP, with the token
-that every job has. A script that must not be changed gets a gRPC server beside it, on the port that Optuna's client
-takes when none is named: ``python -m trainmaster_train.optuna &``.
+that every job has. A script that must not be changed is run beside a gRPC server, on the port that Optuna's client
+takes when none is named: ``python -m trainmaster_train.optuna -- python search.py``.
 
 Needs ``optuna`` 4.2 or later with ``grpcio`` and ``protobuf``, as Optuna's own proxy does.
 """
@@ -20,19 +20,23 @@ import functools
 import http.client
 import json
 import os
+import signal
+import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
 import warnings
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 from urllib.parse import quote, urlsplit
 
 try:
     import grpc
-    from optuna.storages import GrpcStorageProxy, run_grpc_proxy_server
+    from optuna.storages import GrpcStorageProxy
     from optuna.storages._grpc.auto_generated import api_pb2
     from optuna.storages._grpc.client import GrpcClientCache
+    from optuna.storages._grpc.server import make_server
 except ImportError as error:
     raise ImportError(
         f"trainmaster_train.optuna needs Optuna 4.2 or later with gRPC: pip install 'optuna>=4.2' grpcio protobuf ({error})"
@@ -49,6 +53,10 @@ _AWAY = frozenset({429, 502, 503, 504})
 _ONCE = frozenset({"CreateNewStudy", "CreateNewTrial", "DeleteStudy", "SetTrialStateValues"})
 # uvicorn closes what idles for 5 s; a request into a connection that is being closed is lost.
 _IDLE_S = 3.0
+_ELSEWHERE = (
+    "Give each replica its own --port and GrpcStorageProxy(port=…), use trainmaster_train.optuna.storage() in the script, "
+    "or run the job in containers"
+)
 
 
 class StorageError(grpc.RpcError):  # type: ignore[misc]  # grpc ships no types
@@ -262,14 +270,67 @@ def main() -> None:
     )
     parser.add_argument("--host", default="localhost", help="default: localhost, for this replica alone")
     parser.add_argument("--port", type=int, default=13000, help="default: 13000, as Optuna's client has it")
+    parser.add_argument("command", nargs="*", help="behind --: a program that is run beside it, and with which it ends")
     given = parser.parse_args()
     try:
-        kept = storage()
+        claimed = _claim(given.port)
+        server = make_server(storage(), given.host, given.port)
     except (ValueError, OSError) as error:
         sys.exit(f"trainmaster_train.optuna: {error}")
+    except RuntimeError as error:  # gRPC has no other for a port that it cannot have
+        sys.exit(f"trainmaster_train.optuna: {given.host}:{given.port} cannot be listened on: {error}. {_ELSEWHERE}")
+    server.start()
+    if not given.command:
+        print(f"trainmaster_train.optuna: serves at {given.host}:{given.port}", file=sys.stderr)
+        server.wait_for_termination()
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run_grpc_proxy_server(kept, host=given.host, port=given.port)
+        GrpcStorageProxy(host=given.host, port=given.port).wait_server_ready(timeout=_TRY_FOR_S)
+    status = _run(given.command)
+    claimed.close()
+    sys.exit(status)
+
+
+def _claim(port: int) -> socket.socket:
+    """Held as long as the server lives. gRPC would share a port with another replica's server, and go down with it.
+
+    Raises:
+        OSError: another one has it.
+    """
+    claimed = socket.socket(socket.AF_UNIX)
+    if sys.platform == "linux":  # elsewhere there are no names that end with their process
+        try:
+            # gRPC shares ports with processes of this user alone; another user's name would only be in the way.
+            claimed.bind(f"\0trainmaster-optuna-{os.getuid()}-{port}")
+        except OSError as error:
+            raise OSError(
+                f"port {port} is another replica's on this machine, as plain processes have no network of their own. {_ELSEWHERE}"
+            ) from error
+    return claimed
+
+
+def _run(command: List[str]) -> int:
+    """The program's exit status; what ends this process ends the program first."""
+    program: Optional[subprocess.Popen[bytes]] = None
+    early: List[int] = []
+
+    def hand_on(number: int, _frame: object) -> None:
+        if program is None:  # it is being started
+            early.append(number)
+        else:
+            program.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, hand_on)
+    try:
+        program = subprocess.Popen(command)
+    except OSError as error:
+        sys.exit(f"trainmaster_train.optuna: {command[0]}: {error.strerror}")
+    for got in early:
+        program.send_signal(got)
+    status = program.wait()
+    return status if status >= 0 else 128 - status
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def create_automl(
         idempotency_key: the same key never makes a second study; made when none is given, so that a repeat after a lost answer
             is safe.
         more: ``kind``, ``task``, ``metric``, ``families``, ``test_fraction``, ``folds``, ``image_size``, ``weights``, ``max_rows``,
-            ``keep``, ``seed``, ``image``: as ``docs/howto/automl.md`` tells them.
+            ``keep``, ``seed``, ``image``, ``wait_for_nodes``: as ``docs/howto/automl.md`` tells them.
 
     Raises:
         InvalidRequest: there is nothing to learn from, with the field at fault.

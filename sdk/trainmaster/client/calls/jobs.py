@@ -74,13 +74,17 @@ def list_jobs_page(
     role: str | None = None,
     name: str | None = None,
     user: str | None = None,
+    study: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     search: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[JobView]]:
-    """One page of jobs, newest first. ``label``: each ``key=value``, all must hold; ``state``: any of them."""
+    """One page of jobs, newest first. ``label``: each ``key=value``, all must hold; ``state``: any of them.
+
+    ``study``: the id or the name of one, for the jobs of its trials.
+    """
     query = params(
         project=project,
         state=state,
@@ -88,6 +92,7 @@ def list_jobs_page(
         role=role,
         name=name,
         user=user,
+        study=study,
         since=since,
         until=until,
         search=search,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import uuid4
 
+from trainmaster.client.calls.asking import body_of
 from trainmaster.client.calls.build import params, path, silent, typed
 from trainmaster.client.steps import Answer, Call, Request
 from trainmaster.errors import ModelError
@@ -15,6 +15,7 @@ from trainmaster.wire.jobs import JobDetail
 from trainmaster.wire.serving import (
     BatchPredictRequest,
     DeployRequest,
+    EndpointChange,
     EndpointCreate,
     EndpointDetail,
     EndpointView,
@@ -46,6 +47,15 @@ def list_endpoints_page(
 def get_endpoint(endpoint: str, *, project: str = "default") -> Call[EndpointDetail]:
     """The endpoint with its deployed models, their revisions and replicas."""
     return typed(EndpointDetail, "get_endpoint", "GET", path(_ONE, project=project, endpoint=endpoint))
+
+
+def list_endpoint_changes_page(
+    endpoint: str, *, project: str = "default", limit: int | None = None, cursor: str | None = None
+) -> Call[Page[EndpointChange]]:
+    """One page of the endpoint's history, newest first."""
+    at = path(_ONE + "/history", project=project, endpoint=endpoint)
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[EndpointChange], "list_endpoint_changes", "GET", at, query=query)
 
 
 def delete_endpoint(endpoint: str, *, project: str = "default") -> Call[None]:
@@ -107,7 +117,7 @@ def set_endpoint_traffic(
 
 def predict(
     endpoint: str,
-    instances: Sequence[Any],
+    instances: Any,
     *,
     parameters: Mapping[str, Any] | None = None,
     project: str = "default",
@@ -117,9 +127,12 @@ def predict(
     """The predictions for ``instances``.
 
     Args:
+        instances: a list of what JSON has; also anything with ``tolist()``, such as arrays of NumPy and tensors of torch, in the
+            list, too; of a table of pandas each row is an object by the columns' names.
         deployment: ask this deployed model; unstated: by their parts of the traffic.
 
     Raises:
+        InvalidRequest: an element that is no JSON; it is named.
         ModelError: the model itself refused, or failed.
         Unavailable: no replica is ready; the sentence says what they wait for.
     """
@@ -129,7 +142,7 @@ def predict(
 
 def predict_with_metadata(
     endpoint: str,
-    instances: Sequence[Any],
+    instances: Any,
     *,
     parameters: Mapping[str, Any] | None = None,
     project: str = "default",
@@ -145,18 +158,15 @@ def predict_with_metadata(
 
 def _asking(
     endpoint: str,
-    instances: Sequence[Any],
+    instances: Any,
     parameters: Mapping[str, Any] | None,
     project: str,
     deployment: str | None,
     timeout_s: float,
 ) -> Request:
-    body: dict[str, Any] = {"instances": list(instances)}
-    if parameters is not None:
-        body["parameters"] = dict(parameters)
     at = path(_ONE, project=project, endpoint=endpoint) + ":predict"
     headers = {"Content-Type": "application/json"}
-    return Request("POST", at, params(deployment=deployment), headers, json.dumps(body).encode(), timeout_s)
+    return Request("POST", at, params(deployment=deployment), headers, body_of(instances, parameters), timeout_s)
 
 
 def raw_predict(

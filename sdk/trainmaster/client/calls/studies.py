@@ -189,7 +189,8 @@ def delete_study(study: str) -> Call[None]:
 def suggest_trials(
     study: str, *, count: int = 1, client: str | None = None, idempotency_key: str | None = None
 ) -> Call[Suggestions]:
-    """Points to try by yourself, of a study without a template.
+    """Points to try by yourself, of a study without a template. None with ``is_over``: no more will come; without it: ask
+    again a little later.
 
     Args:
         client: a name of your program's own, such as a worker's host and number. Asked again under it, also after a restart,

@@ -17,6 +17,7 @@ from trainmaster.wire.models import SETTLED_VERSION_STATES, ModelFile, VersionDe
 _FIRST_LOOK_S: Final = 0.2
 _LAST_LOOK_S: Final = 2.0
 _PIECE: Final = 2**20
+_NAMED: Final = 5  # files in a sentence
 
 
 def wait_for_version(
@@ -45,12 +46,22 @@ def wait_for_version(
 
 
 def download_version(
-    project: str, model: str, version: int | str, folder: Path | str, *, progress: Progress = lambda _done, _total: None
+    project: str,
+    model: str,
+    version: int | str,
+    folder: Path | str,
+    *,
+    overwrite: bool = False,
+    progress: Progress = lambda _done, _total: None,
 ) -> Flow[list[Path]]:
     """All files of the version below ``folder``, each checked by its hash; what is there already is not copied again.
 
+    Args:
+        overwrite: whether files of these names with other content are replaced.
+
     Raises:
         Conflict: the version is not ready.
+        LocalFileProblem: there is another file of such a name, without ``overwrite``; then nothing is copied.
     """
     found: VersionDetail = yield from calls.get_version(project, model, version)
     if found.state != "ready":
@@ -63,11 +74,17 @@ def download_version(
         cursor = page.next_cursor
         if cursor is None:
             break
+    there: dict[str, str | None] = {}
+    for file in files:
+        there[file.path] = yield Work(partial(_hash_of, Path(folder) / file.path))
+    others = [file.path for file in files if there[file.path] not in (None, file.sha256)]
+    if others and not overwrite:
+        raise _in_the_way(Path(folder), others)
     total, done = sum(file.size_bytes for file in files), 0
     copied: list[Path] = []
     for file in files:
         target = Path(folder) / file.path
-        if (yield Work(partial(_hash_of, target))) != file.sha256:
+        if there[file.path] != file.sha256:
             yield Work(partial(_make_folder, target.parent))
             read = partial(calls.read_version_file_range, project, model, found.version, file.path)
             yield from copy_content(read, file.path, target, progress=partial(_told, progress, done, total))
@@ -78,6 +95,15 @@ def download_version(
         progress(done, total)
         copied.append(target)
     return copied
+
+
+def _in_the_way(folder: Path, others: list[str]) -> LocalFileProblem:
+    more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    has = "other files" if len(others) > 1 else "another file"
+    return LocalFileProblem(
+        f"{folder.absolute()} has {has} of the name {', '.join(others[:_NAMED])}{more}: name another folder, or have what is there "
+        "overwritten (`--overwrite`; overwrite=True in Python)."
+    )
 
 
 def _told(progress: Progress, before: int, total: int, done: int, _of_file: int) -> None:

@@ -42,6 +42,7 @@ def list_jobs(
     role: str | None = None,
     name: str | None = None,
     user: str | None = None,
+    study: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     search: str | None = None,
@@ -53,6 +54,7 @@ def list_jobs(
         project: unstated, all that the caller may see.
         state: any of these.
         label: each ``key=value``; all must hold.
+        study: the id or the name of one: the jobs of its trials, and the one that ran its winner once more.
         limit: at most so many.
     """
     states, labels = list(state), list(label)
@@ -64,6 +66,7 @@ def list_jobs(
             role=role,
             name=name,
             user=user,
+            study=study,
             since=since,
             until=until,
             search=search,
@@ -259,6 +262,15 @@ def list_endpoints(*, project: str | None = None, limit: int | None = None) -> F
     size = _LARGE if limit is None else min(limit, _LARGE)
     return all_pages(
         lambda cursor: serving.list_endpoints_page(project=project, limit=size, cursor=cursor), limit=limit
+    )
+
+
+def list_endpoint_changes(endpoint: str, *, project: str = "default", limit: int | None = None) -> Flow[None]:
+    """The endpoint's history, newest first; at most ``limit``."""
+    size = _LARGE if limit is None else min(limit, _LARGE)
+    return all_pages(
+        lambda cursor: serving.list_endpoint_changes_page(endpoint, project=project, limit=size, cursor=cursor),
+        limit=limit,
     )
 
 

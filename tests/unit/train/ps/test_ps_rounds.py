@@ -257,6 +257,25 @@ def test_nobody_waits_for_an_update_that_nobody_makes(cluster: Callable[..., Clu
     assert [servers.versions for _, servers in members] == [(1, 0)] * 2
 
 
+def test_ps_that_are_one_update_apart_are_at_the_same_one_after_a_step(cluster: Callable[..., Cluster]) -> None:
+    """As after all workers lost their connections to one of them: else the last checkpoint would be of mixed updates."""
+    job = cluster(2, BACKED_UP, workers=2)
+    members = [job.join(rank) for rank in range(2)]
+    for _, servers in members:
+        servers._fleet.connections[1].close()
+
+    def train(rank: int) -> None:
+        model, servers = members[rank]
+        for number in range(2):
+            step(model, servers, rank + number)
+
+    together(*(lambda rank=rank: train(rank) for rank in range(2)))
+
+    assert [server.version for server in job.servers] == [1, 1]
+    together(*(lambda rank=rank: step(*members[rank], rank) for rank in range(2)))
+    assert [server.version for server in job.servers] == [2, 2]
+
+
 def test_who_waits_for_an_update_hears_so_without_values(cluster: Callable[..., Cluster]) -> None:
     job = cluster(1, BACKED_UP, workers=2)
     _, servers = job.join(0)

@@ -1,16 +1,16 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { ChevronRight, Plus, Rows3 } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import type { Job } from "~/api/types";
-import { PagedList } from "~/components/pagedList";
+import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
 import { modelOfLabels } from "~/lib/batch";
 import { cause, gang } from "~/lib/format";
+import { FilterChip } from "~/pages/jobs/filterMenu";
 import { ModelRef } from "~/pages/model/parts";
 import { BatchDialog } from "./create";
 
@@ -25,19 +25,17 @@ export function BatchPage() {
   const { project, model } = route.useSearch();
   const navigate = useNavigate({ from: "/batch-predictions" });
   const [isOpen, setOpen] = useState(false);
-  const query = useInfiniteQuery({
-    queryKey: [...endpointKeys.batches, project ?? ""],
-    queryFn: ({ pageParam, signal }) => {
-      const of = { label: [LABEL], limit: PAGE, ...(pageParam ? { cursor: pageParam } : {}) };
-      return got(api.GET("/api/v1/jobs", { params: { query: { ...of, ...(project ? { project: [project] } : {}) } }, signal }));
+  const query = usePages(
+    [...endpointKeys.batches, project ?? ""],
+    (cursor, signal) => {
+      const of = { label: [LABEL], limit: PAGE, ...(cursor ? { cursor } : {}), ...(project ? { project: [project] } : {}) };
+      return got(api.GET("/api/v1/jobs", { params: { query: of }, signal }));
     },
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: LIVE_MS,
-  });
+    LIVE_MS,
+  );
   const close = () => {
     setOpen(false);
-    if (model) void navigate({ search: {}, replace: true });
+    if (model) void navigate({ search: project ? { project } : {}, replace: true });
   };
   return (
     <div className="page-body">
@@ -51,6 +49,11 @@ export function BatchPage() {
           <Plus size={15} aria-hidden="true" /> New batch prediction
         </button>
       </PageHead>
+      {project && (
+        <div className="filters">
+          <FilterChip remove={() => void navigate({ search: {}, replace: true })}>in {project}</FilterChip>
+        </div>
+      )}
       <PagedList
         query={query}
         label="Batch predictions"
@@ -59,7 +62,7 @@ export function BatchPage() {
         row={(job) => <Row key={job.id} job={job} />}
         empty={{
           icon: Rows3,
-          title: "No batch prediction yet",
+          title: project ? `No batch prediction in ${project}` : "No batch prediction yet",
           words: "Give it a registered model and a JSONL or CSV file of a volume; the answers land in its output.",
         }}
       />

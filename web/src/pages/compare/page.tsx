@@ -14,7 +14,7 @@ import { newestValues } from "~/lib/telling";
 import { replicaOf, TensorBoard } from "~/pages/job/metrics";
 import { CheckpointPair } from "./checkpoints";
 import { CodeDifference } from "./code";
-import { Specs } from "./specs";
+import { Parameters, Specs } from "./specs";
 
 const route = getRouteApi("/shell/compare");
 const MOST = 8; // jobs
@@ -54,6 +54,7 @@ function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
   return (
     <>
       <Results jobs={jobs} series={series} names={names} />
+      <Parameters jobs={jobs} />
       {queries.some((query) => query.isPending) ? (
         <Bones rows={6} height={40} />
       ) : (

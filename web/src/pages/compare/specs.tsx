@@ -2,7 +2,7 @@ import { Equal } from "lucide-react";
 import { useState } from "react";
 import type { JobDetail } from "~/api/types";
 import { AlsoEqual, Card, Empty, TableBox } from "~/components/parts";
-import { difference } from "~/lib/difference";
+import { difference, type Row } from "~/lib/difference";
 
 /** Where the specs differ, field by field. */
 export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
@@ -15,35 +15,59 @@ export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
       {shown.length === 0 ? (
         <Empty icon={Equal} title="The specs are equal" />
       ) : (
-        <TableBox label="Specs">
-          <table className="table compare" style={{ minWidth: 130 + jobs.length * 170 }}>
-            <thead>
-              <tr>
-                <th>Field</th>
-                {jobs.map((job) => (
-                  <th key={job.id} className="wrap">
-                    {job.name}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((row) => (
-                <tr key={row.path} className={row.isDifferent ? "differs" : ""}>
-                  <th scope="row" className="mono wrap">
-                    {row.path}
-                  </th>
-                  {row.values.map((value, i) => (
-                    <td key={jobs[i]?.id ?? i} className="mono wrap">
-                      {value ?? <span className="dimmer">–</span>}
-                    </td>
-                  ))}
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </TableBox>
+        <Fields label="Specs" head="Field" jobs={jobs} rows={shown} />
       )}
     </Card>
+  );
+}
+
+/** The points that trials tried. In a spec they are one row of arguments, or none at all where the script reads them itself. */
+export function Parameters({ jobs }: { jobs: readonly JobDetail[] }) {
+  const rows = difference(jobs.map((job) => job.trial?.parameters ?? {}));
+  if (rows.length === 0) return null;
+  return (
+    <Card title="Parameters" flush>
+      <Fields label="Parameters" head="Parameter" jobs={jobs} rows={rows} />
+    </Card>
+  );
+}
+
+interface FieldsProps {
+  label: string;
+  head: string;
+  jobs: readonly JobDetail[];
+  rows: readonly Row[];
+}
+
+function Fields({ label, head, jobs, rows }: FieldsProps) {
+  return (
+    <TableBox label={label}>
+      <table className="table compare" style={{ minWidth: 130 + jobs.length * 170 }}>
+        <thead>
+          <tr>
+            <th>{head}</th>
+            {jobs.map((job) => (
+              <th key={job.id} className="wrap">
+                {job.name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row) => (
+            <tr key={row.path} className={row.isDifferent ? "differs" : ""}>
+              <th scope="row" className="mono wrap">
+                {row.path}
+              </th>
+              {row.values.map((value, i) => (
+                <td key={jobs[i]?.id ?? i} className="mono wrap">
+                  {value ?? <span className="dimmer">–</span>}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </TableBox>
   );
 }

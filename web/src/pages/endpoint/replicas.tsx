@@ -4,11 +4,36 @@ import { TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
 
-/** Those that are up, and the newest of those that have ended, each with its job. */
-export function Replicas({ replicas, wanted }: { replicas: readonly ServingReplica[]; wanted: number }) {
-  if (replicas.length === 0) return null;
+interface ReplicasProps {
+  replicas: readonly ServingReplica[];
+  wanted: number;
+}
+
+/** Those that are up, and folded the newest of those that have ended, each with its job. */
+export function Replicas({ replicas, wanted }: ReplicasProps) {
+  const up = replicas.filter((replica) => replica.state !== "ended");
+  const ended = replicas.filter((replica) => replica.state === "ended");
   return (
-    <TableBox label="Replicas">
+    <>
+      {up.length > 0 && <ReplicaTable label="Replicas" replicas={up} wanted={wanted} />}
+      {ended.length > 0 && (
+        <details className="body">
+          <summary className="dim">Replicas that have ended, the newest {ended.length === 1 ? "one" : ended.length}</summary>
+          <ReplicaTable label="Replicas that have ended" replicas={ended} wanted={wanted} />
+        </details>
+      )}
+    </>
+  );
+}
+
+/** One whose job waits for a place is told apart from one that starts. */
+function seenState({ state, job_state }: ServingReplica): string {
+  return state === "starting" && job_state === "queued" ? "queued" : state;
+}
+
+function ReplicaTable({ label, replicas, wanted }: ReplicasProps & { label: string }) {
+  return (
+    <TableBox label={label}>
       <table className="table">
         <thead>
           <tr>
@@ -23,7 +48,7 @@ export function Replicas({ replicas, wanted }: { replicas: readonly ServingRepli
           {replicas.map((replica) => (
             <tr key={replica.id} className={replica.state === "ended" ? "dim" : ""}>
               <td>
-                <State state={replica.state} />
+                <State state={seenState(replica)} />
               </td>
               <td className="num">
                 {replica.revision}

@@ -67,7 +67,7 @@ function RevisionTable({ endpoint, deployment }: { endpoint: EndpointDetail; dep
                 <td className="wrap">
                   {revision.reason && <p>{revision.reason}</p>}
                   {revision.verdict && <p className="tone-red">{revision.verdict}</p>}
-                  {(revision.failures ?? 0) > 0 && !revision.verdict && (
+                  {(revision.failures ?? 0) > 0 && !revision.verdict && deployment.state !== "ready" && (
                     <p className="tone-amber num">{revision.failures} of its replicas failed in a row</p>
                   )}
                 </td>

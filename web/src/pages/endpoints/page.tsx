@@ -1,11 +1,11 @@
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Plus, RadioTower, Rows3 } from "lucide-react";
 import { useState } from "react";
 import { endpointKeys, readEndpoints } from "~/api/endpoints";
 import { projectsQuery } from "~/api/queries";
 import type { Endpoint } from "~/api/types";
-import { PagedList } from "~/components/pagedList";
+import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
@@ -23,13 +23,11 @@ export function EndpointsPage() {
   const navigate = useNavigate({ from: "/endpoints" });
   const { data: projects } = useQuery(projectsQuery);
   const [isOpen, setOpen] = useState(false);
-  const query = useInfiniteQuery({
-    queryKey: [...endpointKeys.all, project ?? ""],
-    queryFn: ({ pageParam, signal }) => readEndpoints(project, pageParam || null, PAGE, signal),
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: LIVE_MS,
-  });
+  const query = usePages(
+    [...endpointKeys.all, project ?? ""],
+    (cursor, signal) => readEndpoints(project, cursor, PAGE, signal),
+    LIVE_MS,
+  );
   return (
     <div className="page-body">
       <PageHead title="Endpoints">
@@ -65,7 +63,7 @@ export function EndpointsPage() {
         row={(endpoint) => <Row key={endpoint.id} endpoint={endpoint} />}
         empty={{
           icon: RadioTower,
-          title: "No endpoint yet",
+          title: project ? `No endpoint in ${project}` : "No endpoint yet",
           words: "An endpoint answers requests with a registered model: create one, deploy a version to it, and try it here.",
         }}
       />

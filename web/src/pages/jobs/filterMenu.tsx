@@ -1,12 +1,42 @@
 import { Menu } from "@base-ui/react/menu";
-import { Check, ChevronDown } from "lucide-react";
+import { useQuery } from "@tanstack/react-query";
+import { Check, ChevronDown, FilterX } from "lucide-react";
+import type { ReactNode } from "react";
+import { projectsQuery } from "~/api/queries";
 import { State } from "~/components/state";
+import { listed, toggled } from "~/lib/filters";
 
 interface FilterMenuProps {
   label: string;
   items: readonly string[];
   chosen: readonly string[];
   toggle: (item: string) => void;
+}
+
+/** A filter that has no menu, as it was set elsewhere, and the way to take it away. */
+export function FilterChip({ children, remove }: { children: ReactNode; remove: () => void }) {
+  return (
+    <button type="button" className="button small" onClick={remove}>
+      <span className="cut">{children}</span> <span aria-hidden="true">×</span>
+      <span className="only-read">remove this filter</span>
+    </button>
+  );
+}
+
+/** Projects, where there are several. */
+export function ProjectFilter({ chosen, set }: { chosen: string | undefined; set: (projects: string | undefined) => void }) {
+  const { data } = useQuery(projectsQuery);
+  const names = (data ?? []).map((project) => project.name);
+  if (names.length < 2 && chosen === undefined) return null;
+  return <FilterMenu label="Project" items={names} chosen={listed(chosen)} toggle={(name) => set(toggled(chosen, name))} />;
+}
+
+export function ClearFilters({ clear }: { clear: () => void }) {
+  return (
+    <button type="button" className="button quiet small" onClick={clear}>
+      <FilterX size={14} aria-hidden="true" /> Clear
+    </button>
+  );
 }
 
 /** Any of several values. */

@@ -103,6 +103,7 @@ export function readJobs(filters: Filters, cursor: string | null, signal?: Abort
     project: listed(filters.project),
     user: listed(filters.user),
     label: listed(filters.label),
+    study: listed(filters.study),
   };
   return got(api.GET("/api/v1/jobs", { params: { query }, ...(signal ? { signal } : {}) }));
 }

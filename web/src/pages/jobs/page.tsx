@@ -1,13 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { FilterX, GitCompareArrows, ListPlus, Search } from "lucide-react";
+import { FilterX, GitCompareArrows, ListPlus } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
-import { projectsQuery } from "~/api/queries";
+import { studyQuery } from "~/api/studies";
 import type { Job } from "~/api/types";
 import { Bones, Empty, Failure, PageHead } from "~/components/parts";
+import { SearchBox } from "~/components/searchBox";
 import { isSort, type JobsSearch, listed, readFilters, type Sort, SORTS, toggled } from "~/lib/filters";
 import { JobActions } from "./actions";
-import { FilterMenu } from "./filterMenu";
+import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "./filterMenu";
 import { useNewestJobs } from "./list";
 import { useSortedJobs } from "./sorted";
 import { JobTable } from "./table";
@@ -84,7 +85,12 @@ export function JobsPage() {
         {chosen.size > 0 && <JobActions jobs={current} done={() => setChosen(new Map())} />}
       </PageHead>
       <div className="filters">
-        <SearchBox value={filters.q ?? ""} set={(q) => filter({ q: q || undefined })} />
+        <SearchBox
+          label="Search jobs"
+          hint="Name, label or id"
+          value={filters.q ?? ""}
+          set={(q) => filter({ q: q || undefined })}
+        />
         <FilterMenu
           label="State"
           items={STATES}
@@ -105,27 +111,21 @@ export function JobsPage() {
         </select>
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
         {listed(filters.label).map((label) => (
-          <button
-            key={label}
-            type="button"
-            className="button small"
-            onClick={() => filter({ label: toggled(filters.label, label) })}
-          >
-            {label} <span aria-hidden="true">×</span>
-            <span className="only-read">remove this filter</span>
-          </button>
+          <FilterChip key={label} remove={() => filter({ label: toggled(filters.label, label) })}>
+            {label}
+          </FilterChip>
+        ))}
+        {listed(filters.study).map((study) => (
+          <FilterChip key={study} remove={() => filter({ study: toggled(filters.study, study) })}>
+            of study <StudyName id={study} />
+          </FilterChip>
         ))}
         {listed(filters.user).map((user) => (
-          <button key={user} type="button" className="button small" onClick={() => filter({ user: toggled(filters.user, user) })}>
-            by {user} <span aria-hidden="true">×</span>
-            <span className="only-read">remove this filter</span>
-          </button>
+          <FilterChip key={user} remove={() => filter({ user: toggled(filters.user, user) })}>
+            by {user}
+          </FilterChip>
         ))}
-        {isFiltered && (
-          <button type="button" className="button quiet small" onClick={() => void navigate({ search: {}, replace: true })}>
-            <FilterX size={14} aria-hidden="true" /> Clear
-          </button>
-        )}
+        {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
         <span className="grow" />
         <span className="dimmer num" role="status">
           {isPending
@@ -177,44 +177,8 @@ function clean(search: Partial<Record<keyof JobsSearch, string | undefined>>): J
   return Object.fromEntries(Object.entries(search).filter(([, value]) => value !== undefined)) as JobsSearch;
 }
 
-/** Typing is quick, the address follows a moment later. */
-function SearchBox({ value, set }: { value: string; set: (text: string) => void }) {
-  const [text, setText] = useState(value);
-  const told = useRef(value);
-  const tell = useRef(set);
-  tell.current = set;
-  useEffect(() => {
-    if (value !== told.current) {
-      told.current = value;
-      setText(value);
-    }
-  }, [value]);
-  useEffect(() => {
-    if (text.trim() === told.current) return;
-    const timer = setTimeout(() => {
-      told.current = text.trim();
-      tell.current(text.trim());
-    }, 200);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return (
-    <div className="search filter-search">
-      <Search size={14} aria-hidden="true" />
-      <input
-        className="input"
-        type="search"
-        aria-label="Search jobs"
-        placeholder="Name, label or id"
-        value={text}
-        onChange={(event) => setText(event.target.value)}
-      />
-    </div>
-  );
-}
-
-function ProjectFilter({ chosen, set }: { chosen: string | undefined; set: (project: string | undefined) => void }) {
-  const { data } = useQuery(projectsQuery);
-  const names = (data ?? []).map((project) => project.name);
-  if (names.length < 2 && chosen === undefined) return null;
-  return <FilterMenu label="Project" items={names} chosen={listed(chosen)} toggle={(name) => set(toggled(chosen, name))} />;
+/** Its name, once that is known: the address holds an id. */
+function StudyName({ id }: { id: string }) {
+  const { data } = useQuery({ ...studyQuery(id), refetchInterval: false });
+  return <>{data?.name ?? id}</>;
 }

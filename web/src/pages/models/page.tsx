@@ -1,16 +1,15 @@
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { FilterX, Package, Search, ShieldCheck } from "lucide-react";
+import { Package, ShieldCheck } from "lucide-react";
 import { type ModelFilters, modelKeys, readModels, STAGES } from "~/api/models";
-import { projectsQuery } from "~/api/queries";
 import type { Model } from "~/api/types";
-import { PagedList } from "~/components/pagedList";
+import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
+import { SearchBox } from "~/components/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { listed, toggled } from "~/lib/filters";
+import { changed, listed, toggled } from "~/lib/filters";
 import { counted } from "~/lib/format";
-import { FilterMenu } from "~/pages/jobs/filterMenu";
+import { ClearFilters, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 import { Aliases, MetricTags, StageTag } from "~/pages/model/parts";
 
 const route = getRouteApi("/shell/models");
@@ -21,54 +20,23 @@ const LIVE_MS = 5_000;
 export function ModelsPage() {
   const filters: ModelFilters = route.useSearch();
   const navigate = useNavigate({ from: "/models" });
-  const { data: projects } = useQuery(projectsQuery);
-  const query = useInfiniteQuery({
-    queryKey: [...modelKeys.all, filters],
-    queryFn: ({ pageParam, signal }) => readModels(filters, pageParam || null, PAGE, signal),
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: LIVE_MS,
-  });
+  const query = usePages([...modelKeys.all, filters], (cursor, signal) => readModels(filters, cursor, PAGE, signal), LIVE_MS);
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof ModelFilters]?: string | undefined }) =>
-    void navigate({
-      search: (before) => Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value)),
-      replace: true,
-    });
+    void navigate({ search: (before) => changed<ModelFilters>(before, change), replace: true });
   return (
     <div className="page-body">
       <PageHead title="Models" />
       <div className="filters">
-        <label className="search filter-search">
-          <span className="only-read">Search models</span>
-          <Search size={14} aria-hidden="true" />
-          <input
-            type="search"
-            className="input"
-            placeholder="Search by name"
-            defaultValue={filters.q ?? ""}
-            onChange={(event) => filter({ q: event.target.value })}
-          />
-        </label>
+        <SearchBox label="Search models" hint="Search by name" value={filters.q ?? ""} set={(q) => filter({ q })} />
         <FilterMenu
           label="Stage"
           items={STAGES.filter((stage) => stage !== "none")}
           chosen={listed(filters.stage)}
           toggle={(stage) => filter({ stage: toggled(filters.stage, stage) })}
         />
-        {(projects?.length ?? 0) > 1 && (
-          <FilterMenu
-            label="Project"
-            items={(projects ?? []).map((project) => project.name)}
-            chosen={listed(filters.project)}
-            toggle={(project) => filter({ project: toggled(filters.project, project) })}
-          />
-        )}
-        {isFiltered && (
-          <button type="button" className="button quiet small" onClick={() => void navigate({ search: {}, replace: true })}>
-            <FilterX size={14} aria-hidden="true" /> Clear
-          </button>
-        )}
+        <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
+        {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
       </div>
       <PagedList
         query={query}

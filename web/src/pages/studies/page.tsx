@@ -1,16 +1,15 @@
-import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { FilterX, FlaskConical, Plus, Search } from "lucide-react";
-import { projectsQuery } from "~/api/queries";
+import { FlaskConical, Plus } from "lucide-react";
 import { readStudies, studyKeys, type StudyFilters } from "~/api/studies";
 import type { Study } from "~/api/types";
-import { PagedList } from "~/components/pagedList";
+import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
+import { SearchBox } from "~/components/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { listed, toggled } from "~/lib/filters";
+import { changed, listed, toggled } from "~/lib/filters";
 import { counted, number } from "~/lib/format";
-import { FilterMenu } from "~/pages/jobs/filterMenu";
+import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 
 const route = getRouteApi("/shell/studies");
 const STATES = ["running", "paused", "stopping", "succeeded", "failed", "cancelled"];
@@ -21,20 +20,10 @@ const LIVE_MS = 2_000;
 export function StudiesPage() {
   const filters: StudyFilters = route.useSearch();
   const navigate = useNavigate({ from: "/studies" });
-  const { data: projects } = useQuery(projectsQuery);
-  const query = useInfiniteQuery({
-    queryKey: [...studyKeys.all, filters],
-    queryFn: ({ pageParam, signal }) => readStudies(filters, pageParam || null, PAGE, signal),
-    initialPageParam: "",
-    getNextPageParam: (page) => page.next_cursor ?? undefined,
-    refetchInterval: (now) => ((now.state.data?.pages.length ?? 1) > 4 ? 5 * LIVE_MS : LIVE_MS),
-  });
+  const query = usePages([...studyKeys.all, filters], (cursor, signal) => readStudies(filters, cursor, PAGE, signal), LIVE_MS);
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof StudyFilters]?: string | undefined }) =>
-    void navigate({
-      search: (before) => Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value)),
-      replace: true,
-    });
+    void navigate({ search: (before) => changed<StudyFilters>(before, change), replace: true });
 
   return (
     <div className="page-body">
@@ -44,42 +33,20 @@ export function StudiesPage() {
         </Link>
       </PageHead>
       <div className="filters">
-        <label className="search filter-search">
-          <span className="only-read">Search studies</span>
-          <Search size={14} aria-hidden="true" />
-          <input
-            type="search"
-            className="input"
-            placeholder="Search by name or id"
-            defaultValue={filters.q ?? ""}
-            onChange={(event) => filter({ q: event.target.value })}
-          />
-        </label>
+        <SearchBox label="Search studies" hint="Search by name or id" value={filters.q ?? ""} set={(q) => filter({ q })} />
         <FilterMenu
           label="State"
           items={STATES}
           chosen={listed(filters.state)}
           toggle={(state) => filter({ state: toggled(filters.state, state) })}
         />
-        {(projects?.length ?? 0) > 1 && (
-          <FilterMenu
-            label="Project"
-            items={(projects ?? []).map((project) => project.name)}
-            chosen={listed(filters.project)}
-            toggle={(project) => filter({ project: toggled(filters.project, project) })}
-          />
-        )}
+        <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
         {listed(filters.user).map((user) => (
-          <button key={user} type="button" className="button small" onClick={() => filter({ user: toggled(filters.user, user) })}>
-            by {user} <span aria-hidden="true">×</span>
-            <span className="only-read">remove this filter</span>
-          </button>
+          <FilterChip key={user} remove={() => filter({ user: toggled(filters.user, user) })}>
+            by {user}
+          </FilterChip>
         ))}
-        {isFiltered && (
-          <button type="button" className="button quiet small" onClick={() => void navigate({ search: {}, replace: true })}>
-            <FilterX size={14} aria-hidden="true" /> Clear
-          </button>
-        )}
+        {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
       </div>
       <PagedList
         query={query}
@@ -118,12 +85,15 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
       </div>
       <div role="cell" className="dim cut">
         {best && (study.metrics ?? []).length > 1 && study.front_size != null ? (
-          <span>{counted(study.front_size, "trial")} on the Pareto front</span>
+          <Link to="/studies/$study" params={{ study: study.id }}>
+            {counted(study.front_size, "trial")} on the Pareto front
+          </Link>
         ) : best && metric ? (
           <span title={pointOf(best.parameters)}>
-            <span className="strong num">
+            <Link to="/studies/$study/trials" params={{ study: study.id }} search={{ trial: best.number }} className="strong num">
               {metric} {number(best.result?.[metric])}
-            </span>{" "}
+              <span className="only-read">, trial {best.number}</span>
+            </Link>{" "}
             <span className="dimmer">{pointOf(best.parameters)}</span>
           </span>
         ) : study.reason || study.note ? (
@@ -144,7 +114,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
   );
 }
 
-/** How many trials are over, run and have failed. */
+/** How many trials are over, run and have failed; each count leads to those. */
 export function Progress({ study }: { study: Study }) {
   const of = (state: string) => study.trials?.[state] ?? 0;
   const made = Object.values(study.trials ?? {}).reduce((sum, count) => sum + count, 0);
@@ -159,17 +129,30 @@ export function Progress({ study }: { study: Study }) {
     ["cyan", running],
     ["amber", waiting],
   ] as const;
-  const more = [
-    running ? `${running} under way` : "",
-    waiting ? `${waiting} waiting` : "",
-    of("stopped") ? `${of("stopped")} stopped early` : "",
-    of("failed") ? `${of("failed")} failed` : "",
-  ].filter(Boolean);
+  const more = (
+    [
+      ["under way", running, "running,starting,paused"],
+      ["waiting", waiting, "queued"],
+      ["stopped early", of("stopped"), "stopped"],
+      ["failed", of("failed"), "failed"],
+      ["cancelled", of("cancelled"), "cancelled"],
+    ] as const
+  ).filter(([, count]) => count > 0);
+  const trials = { to: "/studies/$study/trials", params: { study: study.id } } as const;
   return (
     <span className="study-progress">
       <span className="num dim">
-        {over.toLocaleString()} of {study.budget_trials ? counted(study.budget_trials, "trial") : "any number"}
-        {more.length > 0 && <span className="dimmer"> · {more.join(", ")}</span>}
+        <Link {...trials}>
+          {over.toLocaleString()} of {study.budget_trials ? counted(study.budget_trials, "trial") : "any number"}
+        </Link>
+        {more.map(([words, count, state], i) => (
+          <span key={words} className="dimmer">
+            {i === 0 ? " · " : ", "}
+            <Link {...trials} search={{ state }}>
+              {count.toLocaleString()} {words}
+            </Link>
+          </span>
+        ))}
       </span>
       <span className="meter" aria-hidden="true">
         {parts.map(([tone, count]) => (

@@ -66,7 +66,7 @@ export function Curves() {
         >
           <div className="plot-body">
             <Plot
-              label={`Curves of ${data?.curves.length} trials`}
+              label={`Curves of ${counted(data?.curves.length ?? 0, "trial")}${plot.points.length > 0 ? `, ${plot.points.length} of them stopped early` : ""}`}
               height={420}
               x={plot.x}
               y={plot.y}
@@ -80,9 +80,11 @@ export function Curves() {
             <span>
               worst <span className="ramp" aria-hidden="true" /> best
             </span>
-            <span className="key-1">
-              <i aria-hidden="true" /> stopped early
-            </span>
+            {plot.points.length > 0 && (
+              <span className="key-1">
+                <i aria-hidden="true" /> stopped early
+              </span>
+            )}
             {(data?.total ?? 0) > (data?.curves.length ?? 0) && (
               <span>
                 {data?.curves.length} of {counted(data?.total ?? 0, "curve")}: those that run, the best, and the newest

@@ -1,4 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
 import { predictionQuery } from "~/api/studies";
 import type { StudyDetail } from "~/api/types";
@@ -35,8 +36,8 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
       return {
         x: numberAxis(1, Math.max(2, last)),
         y: isLog ? numberAxis(low / 1.5, high * 1.5, "log") : numberAxis(0, high > Number.MIN_VALUE ? high * 1.05 : 1),
-        points: [],
-        // A logarithm has no zero: there the line ends.
+        // Those that bettered it; a logarithm has no zero: there the line ends.
+        points: grew.x.flatMap((x, i) => (grew.y[i] === grew.y[i - 1] ? [] : [{ number: x, x, y: regret[i] ?? null, hue: 1 }])),
         lines: [{ points: grew.x.map((x, i) => [x, regret[i]] as const), hue: 1, isStepped: true }],
         bands: [],
       };
@@ -101,9 +102,10 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
           <p className="dim">
             {rows.length === 0
               ? "No trial has begun yet."
-              : failed > 0
-                ? `No trial has a result; ${failed} failed.`
-                : "No trial has a result yet."}
+              : failed === 0
+                ? "No trial has a result yet."
+                : "No trial has a result. "}
+            {failed > 0 && <FailedLink study={study.id} words={`${failed} failed`} />}
           </p>
         </div>
       ) : (
@@ -117,35 +119,43 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
               pick={pick}
             />
           </div>
-          <div className="keys" aria-hidden="true">
+          <div className="keys">
             {isRegret ? (
               <span className="key-1">
-                <i className="stroke" /> how far the best so far was from the best of all
+                <i className="stroke" aria-hidden="true" /> how far the best so far was from the best of all
               </span>
             ) : (
               <>
                 <span className="key-0">
-                  <i /> a trial
+                  <i aria-hidden="true" /> a trial
                 </span>
                 {has("stopped") && (
                   <span className="key-1">
-                    <i className="ring" /> stopped early
+                    <i className="ring" aria-hidden="true" /> stopped early
                   </span>
                 )}
                 <span className="key-2">
-                  <i className="stroke" /> best so far
+                  <i className="stroke" aria-hidden="true" /> best so far
                 </span>
                 {(ahead?.points ?? []).length > 0 && (
                   <span className="key-3">
-                    <i className="band" /> likely ahead, with 80 %
+                    <i className="band" aria-hidden="true" /> likely ahead, with 80 %
                   </span>
                 )}
-                {failed > 0 && <span className="dimmer">{failed} failed, not shown</span>}
+                {failed > 0 && <FailedLink study={study.id} words={`${failed} failed, not shown`} />}
               </>
             )}
           </div>
         </>
       )}
     </Card>
+  );
+}
+
+function FailedLink({ study, words }: { study: string; words: string }) {
+  return (
+    <Link to="/studies/$study/trials" params={{ study }} search={{ state: "failed" }} className="inline-link">
+      {words}
+    </Link>
   );
 }

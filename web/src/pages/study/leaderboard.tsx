@@ -33,7 +33,7 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
         <p className="body dim">No model has a score yet.</p>
       ) : (
         <>
-          <Families found={data} />
+          <Families study={study.id} found={data} />
           <TableBox label="Leaderboard">
             <table className="table leaderboard">
               <thead>
@@ -98,14 +98,26 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
 }
 
 /** The best of each family, as far as there is one. */
-function Families({ found }: { found: Automl }) {
+function Families({ study, found }: { study: string; found: Automl }) {
   const best = bestOfFamilies(found);
   return (
     <ul className="leaderboard-families" aria-label="The best of each family">
       {best.map(({ family, row, tried }) => (
         <li key={family}>
           <span className="dim small">{family}</span>
-          <span className={`num${row?.rank === 1 ? " strong" : ""}`}>{row === undefined ? "–" : number(row.score)}</span>
+          {row === undefined ? (
+            <span>–</span>
+          ) : (
+            <Link
+              to="/studies/$study/trials"
+              params={{ study }}
+              search={{ trial: row.trial }}
+              className={`num${row.rank === 1 ? " strong" : ""}`}
+              aria-label={`The best of ${family}: ${number(row.score)}, trial ${row.trial}`}
+            >
+              {number(row.score)}
+            </Link>
+          )}
           <span className="dimmer small num">{row === undefined ? "no score yet" : counted(tried, "model")}</span>
         </li>
       ))}

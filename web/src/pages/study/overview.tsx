@@ -3,7 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, Package, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { importanceQuery, isStudyOver, predictionQuery, studyBestQuery } from "~/api/studies";
-import type { StudyDetail, Trial } from "~/api/types";
+import type { StudyDetail } from "~/api/types";
 import { Bones, Card, Failure, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { isAutoml } from "~/lib/automl";
@@ -49,7 +49,7 @@ export function StudyOverview() {
 
 /** How it ended, or what a person should know while it runs. */
 function Situation({ study }: { study: StudyDetail }) {
-  const text = study.note || study.reason;
+  const text = [study.reason, study.note].flatMap((one) => (one ? [ended(one)] : [])).join(" ");
   if (!text) return null;
   const [tone, Icon] = study.note
     ? (["warn", TriangleAlert] as const)
@@ -62,14 +62,17 @@ function Situation({ study }: { study: StudyDetail }) {
     <div className={`note ${tone}`}>
       <Icon size={16} aria-hidden="true" />
       <div>
-        <Sentence text={ended(text)} />
+        <Sentence text={text} />
       </div>
     </div>
   );
 }
 
+const OF_FRONT = 8; // trials of a front that are named at first
+
 function Best({ study, results }: { study: StudyDetail; results: number }) {
   const { data, error, refetch } = useQuery(studyBestQuery(study.id, results));
+  const [isAll, setAll] = useState(false);
   const [first] = data?.trials ?? [];
   const several = (data?.trials.length ?? 0) > 1;
   return (
@@ -79,28 +82,30 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
     >
       {error !== null && <Failure error={error} retry={() => void refetch()} />}
       {first === undefined ? (
-        <p className="dim">No trial has a result yet.</p>
+        <p className="dim">No trial has a result{isStudyOver(study.state) ? "" : " yet"}.</p>
       ) : several ? (
-        <ul className="stack tight">
-          {data?.trials.slice(0, 8).map((trial) => (
-            <li key={trial.number} className="row">
-              <TrialLink study={study.id} trial={trial} />
-              <span className="num dim cut">
-                {(study.metrics ?? []).map((metric) => `${metric} ${number(trial.result?.[metric])}`).join(", ")}
-              </span>
-            </li>
-          ))}
-        </ul>
+        <div className="stack">
+          <ul className="stack tight" aria-label="Trials on the front">
+            {data?.trials.slice(0, isAll ? undefined : OF_FRONT).map((trial) => (
+              <li key={trial.number} className="row wrapping">
+                <TrialAndJob study={study.id} trial={trial.number} job={trial.job} />
+                <span className="num dim wrap">
+                  {(study.metrics ?? []).map((metric) => `${metric} ${number(trial.result?.[metric])}`).join(", ")}
+                </span>
+              </li>
+            ))}
+          </ul>
+          {(data?.trials.length ?? 0) > OF_FRONT && (
+            <button type="button" className="button small" onClick={() => setAll(!isAll)}>
+              {isAll ? `Show the first ${OF_FRONT}` : `Show all ${data?.trials.length}`}
+            </button>
+          )}
+        </div>
       ) : (
         <dl className="facts">
           <dt>Trial</dt>
           <dd className="row wrapping">
-            <TrialLink study={study.id} trial={first} />
-            {first.job && (
-              <Link to="/jobs/$job" params={{ job: first.job }} className="dim small">
-                its job
-              </Link>
-            )}
+            <TrialAndJob study={study.id} trial={first.number} job={first.job} />
           </dd>
           {(study.metrics ?? []).map((metric) => (
             <Pair key={metric} name={metric} value={first.result?.[metric]} isStrong />
@@ -135,7 +140,9 @@ function Winner({ study }: { study: StudyDetail }) {
     <Card title="The winner, registered">
       <dl className="facts">
         <dt>Trial</dt>
-        <dd className="num">{winner.trial}</dd>
+        <dd>
+          <TrialAndJob study={study.id} trial={winner.trial} />
+        </dd>
         <dt>Version</dt>
         <dd className="row wrapping">
           {winner.model != null && winner.version != null ? (
@@ -180,11 +187,18 @@ function Pair({ name, value, isStrong = false }: { name: string; value: unknown;
   );
 }
 
-function TrialLink({ study, trial }: { study: string; trial: Trial }) {
+function TrialAndJob({ study, trial, job }: { study: string; trial: number; job?: string | null | undefined }) {
   return (
-    <Link to="/studies/$study/trials" params={{ study }} search={{ trial: trial.number }}>
-      trial {trial.number}
-    </Link>
+    <>
+      <Link to="/studies/$study/trials" params={{ study }} search={{ trial }}>
+        trial {trial}
+      </Link>
+      {job && (
+        <Link to="/jobs/$job" params={{ job }} className="dim small" aria-label={`its job, of trial ${trial}`}>
+          its job
+        </Link>
+      )}
+    </>
   );
 }
 
@@ -220,11 +234,11 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
         <p className="dim">{data.reason}</p>
       ) : (
         <div className="stack">
-          <dl className="weights">
+          <ul className="weights">
             {(data?.parameters ?? []).map((one) => (
-              <Weight key={one.name} name={one.name} part={one.importance ?? null} trials={one.trials} />
+              <Weight key={one.name} study={id} name={one.name} part={one.importance ?? null} trials={one.trials} />
             ))}
-          </dl>
+          </ul>
           <p className="dimmer small">
             How differently the best tenth of the trials lies along each parameter from all of them, and of how many trials that
             was told. Below ten it is not known.
@@ -235,18 +249,21 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
   );
 }
 
-function Weight({ name, part, trials }: { name: string; part: number | null; trials: number }) {
+/** Leads to the trials that it was told of, in the order of this parameter. */
+function Weight({ study, name, part, trials }: { study: string; name: string; part: number | null; trials: number }) {
   return (
-    <>
-      <dt>{name}</dt>
-      <dd className="meter" aria-hidden="true">
-        <span style={{ width: `${100 * (part ?? 0)}%` }} />
-      </dd>
-      <dd className="num">
-        {part === null ? "not known" : `${Math.round(100 * part)} %`}
-        <span className="dimmer small"> of {counted(trials, "trial")}</span>
-      </dd>
-    </>
+    <li>
+      <Link to="/studies/$study/trials" params={{ study }} search={{ sort: `p:${name}`, state: "succeeded,stopped" }}>
+        <span className="weight-name">{name}</span>
+        <span className="meter" aria-hidden="true">
+          <span style={{ width: `${100 * (part ?? 0)}%` }} />
+        </span>
+        <span className="num">
+          {part === null ? "not known" : `${Math.round(100 * part)} %`}
+          <span className="dimmer small"> of {counted(trials, "trial")}</span>
+        </span>
+      </Link>
+    </li>
   );
 }
 
@@ -351,7 +368,7 @@ function StudyFacts({ study }: { study: StudyDetail }) {
         <dt>Trials</dt>
         <dd>
           {spec.template ? (
-            <Link to="/jobs" search={{ project: study.project, label: `study=${study.name}` }}>
+            <Link to="/jobs" search={{ study: study.id }}>
               their jobs
             </Link>
           ) : (

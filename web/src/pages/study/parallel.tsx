@@ -1,6 +1,7 @@
 import { type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Card } from "~/components/parts";
 import { coloursOf } from "~/components/plot";
+import { PlotKeys } from "~/components/plotKeys";
 import { useTheme } from "~/lib/theme";
 import { ranked } from "~/lib/surface";
 import { type Axis, numberAxis, parameterAxis, rangeOf, thinned, valueOf } from "~/lib/trials";
@@ -48,6 +49,8 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
       .sort((a, b) => a.good - b.good);
     return { axes, threads, count: known.length };
   }, [rows, metric.name, metric.goal, parameters, part]);
+  const order = useMemo(() => plot.threads.map((thread) => thread.number).reverse(), [plot]);
+  const label = `${plot.threads.length} of ${plot.count} trials as lines over ${plot.axes.map(({ name }) => name).join(", ")}`;
   const inner = Math.max(width, plot.axes.length * ROOM);
   const at = (axis: number, place: number | null): [number, number] => {
     const step = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1);
@@ -163,14 +166,24 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
           <canvas
             ref={canvas}
             role="img"
-            aria-label={`${plot.threads.length} of ${plot.count} trials as lines over ${plot.axes.map(({ name }) => name).join(", ")}`}
+            aria-label={label}
             style={{ height: HEIGHT, width: inner }}
             onPointerMove={(event) => setShown(find(event))}
             onPointerLeave={() => setShown(null)}
             onClick={(event) => {
-              const found = find(event as unknown as PointerEvent<HTMLCanvasElement>);
+              const found = find(event as unknown as PointerEvent<HTMLCanvasElement>) ?? shown;
               if (found) pick(found.number);
             }}
+          />
+          <PlotKeys
+            label={label}
+            order={order}
+            tell={tell}
+            // Beside the first axis that is in sight.
+            show={(number) =>
+              setShown(number === null ? null : { number, left: box.current?.parentElement?.scrollLeft ?? 0, top: TOP + 60 })
+            }
+            pick={pick}
           />
           {shown && (
             <div

@@ -299,7 +299,7 @@ const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, to
       </div>
       <div role="cell" className="dim cut" title={row.reason}>
         {row.job && (
-          <Link to="/jobs/$job" params={{ job: row.job }} className="small">
+          <Link to="/jobs/$job" params={{ job: row.job }} className="small" aria-label={`job of trial ${row.number}`}>
             job
           </Link>
         )}{" "}
@@ -311,8 +311,11 @@ const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, to
 
 /** One trial, opened from a chart or the table. */
 function Opened({ row, close }: { row: TrialRow; close: () => void }) {
+  const box = useRef<HTMLElement>(null);
+  // Who goes by keys comes from a chart or the table, and goes on from here to the job.
+  useEffect(() => box.current?.focus({ preventScroll: true }), [row.number]);
   return (
-    <section className="card" aria-label={`Trial ${row.number}`}>
+    <section className="card" aria-label={`Trial ${row.number}`} tabIndex={-1} ref={box}>
       <header>
         <h2>Trial {row.number}</h2>
         <State state={row.state} pill />

@@ -106,9 +106,9 @@ class Collector:
     def look(self, *, is_last: bool) -> List[Dict[str, Any]]:
         """Items (kind and data) of what is new."""
         now = clock.monotonic()
-        columns = Columns()
+        columns, printed = Columns(), Columns()
         progress: Dict[str, float] = {}
-        self._guarded("printed lines", lambda: self._take_lines(columns, progress))
+        self._guarded("printed lines", lambda: self._take_lines(columns, printed, progress))
         self._guarded("hypertune's file", lambda: self._take_hypertune(columns))
         if is_last or now >= self._events_at:
             self._events_at = now + _EVENTS_S
@@ -117,6 +117,7 @@ class Collector:
             self._sample_at = now + SAMPLE_S
             self._guarded("resources", lambda: self._take_sample(columns, now))
         items = [{"kind": "metrics", "data": data} for data in columns.items()]
+        items += [{"kind": "metrics", "data": {**data, "is_printed": True}} for data in printed.items()]
         if progress:
             items.append({"kind": "progress", "data": dict(progress)})
         return items
@@ -160,7 +161,7 @@ class Collector:
         for name, value in self._sampler.sample(now).items():
             columns.add(_SYSTEM + name, step, time_s, value)
 
-    def _take_lines(self, columns: Columns, progress: Dict[str, float]) -> None:
+    def _take_lines(self, columns: Columns, printed: Columns, progress: Dict[str, float]) -> None:
         patterns = self._patterns
         if patterns is None:
             return
@@ -170,7 +171,7 @@ class Collector:
             except IndexError:
                 return
             found = patterns.find(line)
-            if found and self.roads is not None:
+            if self.roads is not None and any(name not in PROGRESS for name in found):
                 self.roads.count("matching", "lines")
             told = {name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53}
             if patterns.has_own or not self.is_step_told:
@@ -187,8 +188,12 @@ class Collector:
                 if name in PROGRESS:
                     continue
                 self._came("log", name)
-                if patterns.has_own or not (self.is_told or name in self._names):
+                if patterns.has_own:
                     columns.add(name, step, time_s, value)
+                elif not (self.is_told or name in self._names):
+                    printed.add(
+                        name, step, time_s, value
+                    )  # MLflow may tell it: what comes by it the platform alone knows
 
     def _take_events(self, columns: Columns, now: float, *, is_last: bool) -> None:
         if self._events is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from trainmaster_runtime.metrics.printed import PrintedProgress, may_tell
+from trainmaster_runtime.metrics.printed import PrintedProgress, counted, may_tell, shows_bar
 
 LINE_BYTES = 1000  # the rest of a longer line is not looked at
 PATTERNS = 20
@@ -22,6 +22,7 @@ _NUMBER = (
 _PAIR = re.compile(r"(?<![\w./-])([A-Za-z_][\w./-]{0,99})(?:=|: ?)(%s)(?![\w.])" % _NUMBER)
 _TOTAL = re.compile(r"(?: ?/ ?| of )([0-9]{1,15})(?![\w.])")  # `step=160/200`
 _STEPS = frozenset(("step", "global_step", "iteration", "iter"))
+_COUNTED = _STEPS | {"epoch", "batch", "steps", "epochs", "iterations", "batches"}
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _ONE_NUMBER = re.compile(_NUMBER)
 _FIELD = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
@@ -47,7 +48,7 @@ class LinePatterns:
 
     def may_match(self, line: bytes) -> bool:
         """A quick look, for the thread that must not be held up."""
-        return self.has_own or b"step" in line or b"iter" in line or b"epoch" in line or may_tell(line)
+        return self.has_own or b"tep" in line or b"ter" in line or b"poch" in line or may_tell(line)
 
     def find(self, line: bytes) -> Dict[str, float]:
         """The numbers by name; empty: the line has none for us."""
@@ -58,8 +59,27 @@ class LinePatterns:
                 if found is not None:
                     return found
             return {}
-        # Pairs are the clearer words: a line is read in the one way or in the other.
-        return _pairs(text) or self._printed.find(text)
+        # Pairs are the clearer words: what they say of steps and epochs is not read in the other way, too.
+        found = _pairs(text)
+        if found:
+            return found
+        told = self._printed.find(text)
+        # A bar is drawn again and again, with numbers rounded for it.
+        if shows_bar(text):
+            return told
+        metrics = _metrics(text)
+        told = told or (counted(text) if metrics else {})
+        return {**metrics, **told} if told else {}
+
+
+def _metrics(text: str) -> Dict[str, float]:
+    """Pairs of a line that tells how far it is in other words: `Epoch 3/10 loss=0.31`, `Epoch [3/10], Step [2/8], Loss: 0.31`."""
+    found: Dict[str, float] = {}
+    for match in _PAIR.finditer(text):
+        is_time = text[match.end() : match.end() + 1] == ":"  # `eta: 0:00:50`
+        if len(found) < _NAMES and not is_time and match[1].lower() not in _COUNTED:
+            found.setdefault(match[1], float(match[2]))
+    return found
 
 
 def _pairs(text: str) -> Dict[str, float]:

@@ -15,6 +15,8 @@ _EPOCH = re.compile(
     r"(?<![\w/-])epochs?" + _GAP + r"(\d{1,9})(?:\s{0,5}(?:/|of)\s{0,5}(\d{1,9}))?(?![\w./])", re.IGNORECASE
 )
 _STEP = re.compile(r"(?<![\w-])(?:global[ _]?step|steps?|iter(?:ation)?s?|batch(?:es)?)" + _GAP + _OF, re.IGNORECASE)
+_COUNTED = re.compile(r"(?<![\w/-])(epoch|step|iter(?:ation)?)[\s:#\[]{1,5}(\d{1,15})(?![\w./%]|:\d)", re.IGNORECASE)
+_FRACTION = re.compile(r"\d{1,15}/\d")
 # `| epoch 1 |   200/ 2983 batches | lr 20.00`
 _BATCHES = re.compile(r"(?<![\w.])" + _OF + r"\s?(?:batches|steps|iterations|iters)\b", re.IGNORECASE)
 # `Epoch: [3][ 115/5005]`, `Epoch: [3]  [115/600]  eta: 0:00:50`
@@ -58,6 +60,19 @@ def may_tell(line: bytes) -> bool:
             )
         )
     )
+
+
+def counted(text: str) -> Dict[str, float]:
+    """``step`` or ``epoch`` where nothing tells of how many: `Epoch 3: loss=0.31`. To be asked of lines with metrics alone."""
+    match = _COUNTED.search(text)
+    if match is None or _FRACTION.search(text) or _OTHERS.search(text[: match.start()]):
+        return {}
+    return {"epoch" if match[1][0] in "eE" else "step": int(match[2])}
+
+
+def shows_bar(text: str) -> bool:
+    """Whether a bar of tqdm or Keras is drawn in the line."""
+    return _first(text)[1]
 
 
 class PrintedProgress:

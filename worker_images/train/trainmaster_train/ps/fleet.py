@@ -91,9 +91,24 @@ class Fleet:
     # Pushing.
 
     def begin_push(self) -> None:
+        """What is pushed goes to all ps, but those that are lost, and the ones that the others are to draw level with."""
+        ahead = self._one_ahead()
         self._gathered = [
-            None if ps in self._lost else connection.reserve() for ps, connection in enumerate(self.connections)
+            None if ps in self._lost or ps in ahead else connection.reserve()
+            for ps, connection in enumerate(self.connections)
         ]
+
+    def _one_ahead(self) -> Set[int]:
+        """The ps that are an update ahead of others for good: all workers' gradients for these were lost on the way.
+
+        They are left out of the next step, so that afterwards all are at the same update: else they would stay apart, some
+        worker that has heard the same update from all would be late at one of them ever after, and the last checkpoint
+        would be of mixed updates. Who does not know that they are apart waits meanwhile, as :meth:`catch_up` has it.
+        """
+        newest = max(self.versions)
+        if self._is_in_step or not self._options.backup_workers or newest - min(self.versions) != 1:
+            return set()
+        return {ps for ps, version in enumerate(self.versions) if version == newest}
 
     def forget_push(self) -> None:
         """It was never finished; a ps drops it when the next one comes."""

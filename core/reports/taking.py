@@ -15,9 +15,6 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.metrics import NewMetrics
 from trainmaster.wire.runtime import Report, ReportItem
 
-from api.runtime.left_behind import check_wanted
-from api.series.taking import columns_of, objects_of
-from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
@@ -28,6 +25,8 @@ from core.domain.metrics.limits import STEP_LIMIT
 from core.domain.metrics.points import Points
 from core.domain.studies import roads
 from core.ids import new_id
+from core.reports.left_behind import check_wanted
+from core.reports.points import columns_of, objects_of
 
 # Each start of a replica counts its items from 1. The column holds the start's number above, the item's below:
 # 2^40 items of one start, a hundred a second, are 350 years.
@@ -57,10 +56,16 @@ class _Refused(ValueError):
     """One item cannot be used; the sentence says why."""
 
 
-def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
+def take_report(
+    session: Session, attempt_id: AttemptId, report: Report, *, now: datetime, was_kept: bool = False
+) -> int:
     """Write what is new of ``report`` and return the largest number that the sender may forget.
 
     Everything that was sent is acknowledged: an item that cannot be used is told in the job's history, not sent again.
+
+    Args:
+        was_kept: it comes from where its replica kept what it could not send, not from the replica itself. It proves no
+            life, and may be as old as the attempt.
 
     Raises:
         InvalidRequest: numbers that no replica has.
@@ -71,14 +76,14 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
         raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
-    replica, job, number = _lock_replica(work, attempt_id, report)
+    replica, job, number = _lock_replica(session, attempt_id, report, now, was_kept=was_kept)
     generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
         seen = 0
     is_late = generation > report.generation or replica.generation > report.generation
     items = sorted((item for item in report.items if is_late or item.seq > seen), key=lambda item: item.seq)
 
-    taker = _Taker(work, replica, job, is_late=is_late)
+    taker = _Taker(session, replica, job, now, is_late=is_late)
     for item in items:
         taker.take(item)
     # The items of a late report cannot be told from those that came before, so its metrics have a number of their own.
@@ -87,18 +92,22 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     if is_late:
         return newest
     acked = max(seen, newest)
-    changes: dict[str, Any] = {"heartbeat_at": work.now, "report_seq": (report.generation << _SEQ_BITS) | acked}
+    changes: dict[str, Any] = {"report_seq": (report.generation << _SEQ_BITS) | acked}
+    if not was_kept:
+        changes["heartbeat_at"] = now
     if taker.progress is not None:
         changes["progress"] = taker.progress
-    work.session.execute(
+    session.execute(
         update(Replica).where(Replica.id == replica.id).values(**changes).execution_options(synchronize_session=False)
     )
     return acked
 
 
-def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Replica, Job, int]:
-    row = work.session.execute(
-        select(Replica, Job, Attempt.number, Attempt.ended_at)
+def _lock_replica(
+    session: Session, attempt_id: AttemptId, report: Report, now: datetime, *, was_kept: bool
+) -> tuple[Replica, Job, int]:
+    row = session.execute(
+        select(Replica, Job, Attempt.number, Attempt.ended_at, Attempt.world)
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .join(Job, Job.id == Attempt.job_id)
         .where(Replica.attempt_id == attempt_id, Replica.role == report.role, Replica.index == report.index)
@@ -106,26 +115,30 @@ def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Re
     ).one_or_none()
     if row is None:
         raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
-    replica, job, number, ended_at = row
+    replica, job, number, ended_at, world = row
     if job.deleted_at is not None:
         raise AttemptEnded("The job of this token was deleted; its replicas report no more.")
-    if ended_at is not None and work.now - ended_at > _LATE:
+    if ended_at is not None and now - ended_at > _LATE:
         raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
-    check_wanted(replica, report.generation, work.now, _LATE)
+    # Kept reports of an attempt with one world are of nobody who went on alone.
+    if not was_kept or world > 1:
+        check_wanted(replica, report.generation, now, _LATE)
     return replica, job, number
 
 
 class _Taker:
     """Takes the items of one report. ``progress``: the new value, ``None`` while nothing changed it."""
 
-    def __init__(self, work: Work, replica: Replica, job: Job, *, is_late: bool) -> None:
-        self.work = work
+    def __init__(self, session: Session, replica: Replica, job: Job, now: datetime, *, is_late: bool) -> None:
+        self.session = session
+        self.now = now
         self.replica = replica
         self.job = job
         self.is_late = is_late  # of an earlier start of this replica: its files still count, its progress does not
         self.progress: dict[str, Any] | None = None
         self.refusals: list[str] = []
         self._points: dict[str, Points] = {}
+        self._printed: dict[str, Points] = {}
         self._objects: list[NewObject] = []
         self._told: int | None = None  # lines of this attempt so far; counted when the first one comes
 
@@ -179,23 +192,25 @@ class _Taker:
             place = ".".join(map(str, first["loc"]))
             raise _Refused(f"{place}: {first['msg']}") from None
         for name, points in columns_of(new.series, _utc(item.at), self.refusals).items():
-            known = self._points.get(name)
+            among = self._printed if new.is_printed else self._points
+            known = among.get(name)
             if known is None:
-                self._points[name] = points
+                among[name] = points
             else:
                 known.extend(points)
         self._objects += objects_of(new.objects, _utc(item.at), self.refusals)
 
     def add_metrics(self, attempt: int, *, writer: str, batch: int) -> None:
         """Write the points and objects of all items."""
-        if self._points or self._objects:
+        if self._points or self._printed or self._objects:
             key = StreamKey(self.job.id, attempt, self.replica.role, self.replica.index)
             added = add_metrics(
-                self.work.session,
+                self.session,
                 key,
                 self._points,
                 self._objects,
-                now=self.work.now,
+                printed=self._printed,
+                now=self.now,
                 writer=writer,
                 batch=batch,
             )
@@ -211,9 +226,9 @@ class _Taker:
             "step": None if step is None else int(step),
             "metrics": _metrics(item.data),
             "size_bytes": _size(item.data.get("size_bytes")),
-            "created_at": min(_utc(item.at), self.work.now),
+            "created_at": min(_utc(item.at), self.now),
         }
-        self.work.session.execute(_upsert_checkpoint(self.work.session, values))
+        self.session.execute(_upsert_checkpoint(self.session, values))
         at_step = "" if step is None else f" at step {int(step)}"
         self._tell("checkpoint.saved", f"{path}{at_step}", {"path": path, "step": values["step"]})
 
@@ -244,7 +259,7 @@ class _Taker:
             Event.actor == f"runtime:{self.replica.role}-{self.replica.index}",
             Event.reason == reason,
         )
-        return self.work.session.execute(told.limit(1)).first() is not None
+        return self.session.execute(told.limit(1)).first() is not None
 
     def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
         if self._told is None:
@@ -255,8 +270,8 @@ class _Taker:
         if self._told > EVENT_LIMIT:
             kind, reason, data = _DROPPED, f"This attempt has told {EVENT_LIMIT:,} events; the rest is dropped.", {}
         append_event(
-            self.work.session,
-            at=self.work.now,
+            self.session,
+            at=self.now,
             kind=kind,
             actor=f"runtime:{self.replica.role}-{self.replica.index}",
             project_id=self.job.project_id,
@@ -274,7 +289,7 @@ class _Taker:
             Event.actor.startswith("runtime:", autoescape=True),
         )
         counted = select(func.count()).select_from(told.limit(EVENT_LIMIT + 1).subquery())
-        return self.work.session.execute(counted).scalar_one()
+        return self.session.execute(counted).scalar_one()
 
 
 def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
@@ -287,14 +302,17 @@ def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
 
 
 def _utc(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:  # as of the year 1, east of Greenwich
+        raise _Refused(f"at is not a time: {at.isoformat()}") from None
 
 
 def _number(data: Mapping[str, Any], name: str) -> float | int | None:
     value = data.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > _BIG:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _BIG or not math.isfinite(value):
         raise _Refused(f"{name} is not a number")
     return value
 

@@ -1,0 +1,106 @@
+"""What the platform's own server refuses of a model by the look of its files, told before a replica is started for it.
+
+The rules and the words are those of ``trainmaster_serving.models`` and its readers, which are installed in images alone; a test
+holds the two together. What only reading the model shows, such as strange types in a skops file, is left to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+# By the ends of names: what each framework writes.
+_ENDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch": (".pt2", ".pt", ".pth", ".ts"),
+    "sklearn": (".skops", ".joblib", ".pkl", ".pickle"),
+    "xgboost": (".ubj", ".bst", ".xgb"),
+}
+SAVED_MODEL: Final = "saved_model.pb"
+_FACTORY: Final = "model.py"  # makes the module of weights that stand alone
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``field``: of the request, whose change would mend it."""
+
+    field: str
+    sentence: str
+
+
+def refusal(
+    label: str,
+    names: Collection[str],
+    *,
+    file: str,
+    framework: str,
+    trusts_code: bool,
+    is_torchscript: Callable[[str], bool | None],
+) -> Refusal | None:
+    """``None``: nothing that can be seen from here is wrong.
+
+    Args:
+        label: what the model's folder is called in the sentence.
+        names: of all that lies in the folder.
+        file: the one in it that is meant; may be empty.
+        is_torchscript: whether this file of the folder brings its module with it; ``None``: that cannot be seen.
+    """
+    if SAVED_MODEL in names and (file == SAVED_MODEL or (not file and framework in ("auto", "tensorflow"))):
+        return None
+    if file:
+        found = [file]
+        kind = framework if framework != "auto" else _kind_of(file)
+        if not kind:
+            return Refusal("framework", f"The name of {file} does not say what it is; name its framework.")
+    else:
+        found = sorted(name for name in names if _kind_of(name) and framework in ("auto", _kind_of(name)))
+        if len(found) > 1:
+            found = [name for name in found if name.rpartition(".")[0] == "model"] or found
+        if not found:
+            return Refusal("model", _nothing(label, names, framework))
+        if len(found) > 1:
+            return Refusal("model", f"{label} holds several models ({', '.join(found[:10])}); name the one to serve.")
+        kind = _kind_of(found[0])
+    path = f"{label}/{found[0]}"
+    if kind == "sklearn" and not path.endswith(".skops") and not trusts_code:
+        return Refusal(
+            "trust_code",
+            f"{path} is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code (`--trust-code`) if "
+            "you trust them, or save the model with skops (`skops.io.dump(model, 'model.skops')`).",
+        )
+    return _of_torch(path, found[0], names, trusts_code, is_torchscript) if kind == "torch" else None
+
+
+def _of_torch(
+    path: str, name: str, names: Collection[str], trusts_code: bool, is_torchscript: Callable[[str], bool | None]
+) -> Refusal | None:
+    if name.endswith(".pt2"):
+        return None if trusts_code else Refusal(
+            "trust_code",
+            f"{path} is a program of torch.export, which may run code of its author's as it is read; deploy with trust_code "
+            "(`--trust-code`) if you trust its author, or save the model with torch.jit.save.",
+        )  # fmt: skip
+    if is_torchscript(name) is not False:
+        return None
+    if _FACTORY not in names:
+        return Refusal(
+            "model",
+            f"{path} has weights alone, and nothing says what module they are of: save the model with torch.jit.save or "
+            f"torch.export.save, or put a {_FACTORY} with make_model() beside it.",
+        )
+    return None if trusts_code else Refusal(
+        "trust_code",
+        f"{path} has weights alone, so {_FACTORY} beside it would have to be run; deploy with trust_code (`--trust-code`) if you "
+        "trust its author.",
+    )  # fmt: skip
+
+
+def _nothing(label: str, names: Collection[str], framework: str) -> str:
+    of = "" if framework == "auto" else f" of {framework}"
+    has = ", ".join(sorted(names)[:10]) or "nothing"
+    known = ", ".join([SAVED_MODEL, *(f"*{end}" for ends in _ENDS.values() for end in ends)])
+    return f"{label} holds no model{of}: it has {has}. Known are {known}."
+
+
+def _kind_of(name: str) -> str:
+    return next((kind for kind, ends in _ENDS.items() if name.endswith(ends)), "")

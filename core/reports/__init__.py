@@ -1,0 +1,1 @@
+"""What replicas report: from the wire, or from where they kept it, into the database."""

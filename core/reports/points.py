@@ -1,0 +1,137 @@
+"""Metrics of replicas: from the wire to points and objects. Whatever a script sends is taken or told in a sentence."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+from trainmaster.wire.metrics import NewObject, NewPoints
+
+from core.db.repositories import metrics
+from core.domain.metrics.limits import BINS_LIMIT, OBJECT_BYTES, STEP_LIMIT, TEXT_LIMIT, TIME_LIMIT_MS
+from core.domain.metrics.points import Points
+
+_IMAGES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+
+
+class Refused(ValueError):
+    """One series or object cannot be used; the sentence says why."""
+
+
+def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) -> dict[str, Points]:
+    """Points by name; series that cannot be used are told in ``faults``."""
+    found: dict[str, Points] = {}
+    for one in series:
+        try:
+            points = _points(one, now)
+        except Refused as refusal:
+            faults.append(f"metric {one.name[:60]!r}: {refusal}")
+            continue
+        known = found.get(one.name)
+        if known is None:
+            found[one.name] = points
+        else:
+            known.extend(points)
+    return found
+
+
+def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[metrics.NewObject]:
+    """Objects as they are kept; those that cannot be used are told in ``faults``."""
+    found = []
+    for one in objects:
+        try:
+            media_type, data = _content(one)
+            step, time = _step(one.step), _milliseconds(one.time_s, now)
+        except Refused as refusal:
+            faults.append(f"{one.kind} {one.name[:60]!r}: {refusal}")
+            continue
+        found.append(metrics.NewObject(one.name, one.kind, step, time, media_type, data))
+    return found
+
+
+def _points(one: NewPoints, now: datetime) -> Points:
+    count = len(one.values)
+    if len(one.steps) != count or (one.times_s is not None and len(one.times_s) != count):
+        raise Refused("steps, values and times_s differ in length")
+    if not count:
+        return Points()
+    if not -STEP_LIMIT <= min(one.steps) <= max(one.steps) <= STEP_LIMIT:
+        raise Refused("a step is beyond 2^53")
+    if one.times_s is None:
+        times: Sequence[int] = [_milliseconds(None, now)] * count
+    else:
+        # NaN is in no order, so that it may pass between smallest and largest.
+        if not (min(one.times_s) >= 0 and max(one.times_s) * 1000 < TIME_LIMIT_MS) or any(map(math.isnan, one.times_s)):
+            raise Refused("times_s are seconds since 1970")
+        times = [int(time * 1000) for time in one.times_s]
+    return Points(one.steps, times, one.values)
+
+
+def _step(step: int) -> int:
+    if not -STEP_LIMIT <= step <= STEP_LIMIT:
+        raise Refused("its step is beyond 2^53")
+    return step
+
+
+def _milliseconds(time_s: float | None, now: datetime) -> int:
+    if time_s is None:
+        return int(now.timestamp() * 1000)
+    if not 0 <= time_s * 1000 < TIME_LIMIT_MS:
+        raise Refused("time_s is seconds since 1970")
+    return int(time_s * 1000)
+
+
+def _content(one: NewObject) -> tuple[str, bytes]:
+    """The media type and bytes that are kept."""
+    match one.kind:
+        case "histogram":
+            return "application/json", orjson.dumps(_histogram(one.data))
+        case "text":
+            if not isinstance(one.data, str):
+                raise Refused("data is the text")
+            data = one.data.encode("utf-8", "replace")
+            if len(data) > TEXT_LIMIT:
+                data = data[:TEXT_LIMIT].decode("utf-8", "ignore").encode() + " … (cut)".encode()
+            return "text/plain", data
+        case "image":
+            return _image(one.data)
+
+
+def _image(data: Any) -> tuple[str, bytes]:
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        raise Refused("data is not base64") from None
+    if len(content) > OBJECT_BYTES:
+        raise Refused(f"images have at most {OBJECT_BYTES // 1024} KiB; make it smaller")
+    for start, media_type in _IMAGES:
+        if content.startswith(start):
+            return media_type, content
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp", content
+    raise Refused("it is no PNG, JPEG, GIF or WebP")
+
+
+def _histogram(data: Any) -> dict[str, list[float]]:
+    edges, counts = (data.get("edges"), data.get("counts")) if isinstance(data, dict) else (None, None)
+    if not isinstance(edges, list) or not isinstance(counts, list) or len(edges) != len(counts) + 1:
+        raise Refused('data is {"edges": [n + 1 numbers], "counts": [n numbers]}')
+    if not 1 <= len(counts) <= BINS_LIMIT:
+        raise Refused(f"it has {len(counts)} bins, and 1 to {BINS_LIMIT} are kept")
+    for number in (*edges, *counts):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise Refused("edges and counts are finite numbers")
+    if any(low > high for low, high in itertools.pairwise(edges)) or min(counts) < 0:
+        raise Refused("edges grow, and no count is below zero")
+    return {"edges": [float(edge) for edge in edges], "counts": [float(count) for count in counts]}

@@ -1,0 +1,72 @@
+"""What a replica could not report: a file in its output, which the platform reads before it writes the attempt's end.
+
+A container holds its node's resources, so nobody stays in one until the API is back; and what is written while the job
+still runs outlives its node. The file's lines:
+
+- ``{"role", "index", "generation", "first_seq"}``;
+- an item of a report each, without its number: the first has ``first_seq``, the next one more;
+- HMAC-SHA256 of all before in hex, by the attempt's token, which stands nowhere in it: the output may be writable for
+  other jobs too, and what they write is nothing that this one reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+_FOLDER = "/.trainmaster/reports"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from trainmaster_runtime.order import Order
+
+
+class Kept:
+    """The file ``path``; there only while there is something to keep."""
+
+    def __init__(self, path: str, token: str) -> None:
+        self.path = path
+        self._token = token
+        self.is_there = False
+
+    def write(self, head: dict[str, Any], pieces: Iterable[bytes]) -> None:
+        """Replace it, whole or not at all. ``pieces``: of its lines. Raises ``OSError``."""
+        import hmac  # of the few that are cut off alone
+
+        code = hmac.new(self._token.encode(), digestmod="sha256")
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        draft = self.path + ".part"
+        with open(draft, "wb") as stream:
+            for piece in _after(json.dumps(head).encode() + b"\n", pieces):
+                code.update(piece)
+                stream.write(piece)
+            stream.write(code.hexdigest().encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(draft, self.path)
+        self.is_there = True
+
+    def drop(self) -> None:
+        """All of it has been sent."""
+        if self.is_there:
+            try:
+                os.unlink(self.path)
+            except OSError:  # its numbers say that it was sent
+                pass
+            self.is_there = False
+
+
+def kept_of(order: Order, output: str | None, token: str) -> Kept | None:
+    """Where ``order``'s replica keeps its reports; ``None`` without an output."""
+    if output is None:
+        return None
+    start = "%s-%d.%d" % (order.role, order.index, order.generation)
+    return Kept("%s%s/%s/%d/%s" % (output, _FOLDER, order.job_id, order.attempt_number, start), token)
+
+
+def _after(first: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
+    yield first
+    yield from pieces

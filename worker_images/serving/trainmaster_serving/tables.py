@@ -1,0 +1,87 @@
+"""Texts and CSV as they lie on disk, read in one way by AutoML's trials and by batch predictions."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from itertools import chain
+from typing import Iterator, List, Tuple
+
+from trainmaster_serving.errors import InputProblem
+
+CSV_ENDS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+_CELL_LIMIT = 32 * 2**20  # characters: as much as a request to an endpoint may have
+_QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Lines of a text, unpacked where its name ends in ``.gz``, without a byte order mark, their ends as they are.
+
+    Raises:
+        InputProblem: it is not there, not whole, or no UTF-8.
+        OSError: the file system fails; another try may go well.
+    """
+    try:
+        raw = gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb")  # noqa: SIM115 (closed below)
+        with raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+            yield from text
+    except FileNotFoundError as error:
+        raise InputProblem("There is no file %s." % path) from error
+    except UnicodeDecodeError as error:
+        raise InputProblem(
+            "%s, line %d: it is no UTF-8 text; save the file as UTF-8, such as by `iconv -f LATIN1 -t UTF-8`."
+            % (path, _first_no_text(path))
+        ) from error
+    except EOFError as error:
+        raise InputProblem("%s ends in the middle of what gzip packed: copy it again, whole." % path) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputProblem(
+            "%s is no file of gzip, or a damaged one (%s): copy it again, or take .gz off its name." % (path, error)
+        ) from error
+    except OSError as error:
+        error.filename = error.filename or path  # what fails while it is read does not say where
+        raise
+
+
+def _first_no_text(path: str) -> int:
+    """The line that is no UTF-8. The decoder reads ahead by blocks and cannot tell."""
+    with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as raw:
+        for number, line in enumerate(raw, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 1
+
+
+def read_csv(path: str) -> Iterator[Tuple[int, List[str]]]:
+    """Rows with the line that each begins in, the header first, its names stripped. Lines with nothing in them are left out.
+
+    Raises as ``read_lines``, and ``InputProblem``: it is no CSV.
+    """
+    lines = read_lines(path)
+    head: List[str] = []
+    for line in lines:
+        head.append(line)
+        if line.strip():
+            break
+    csv.field_size_limit(_CELL_LIMIT)
+    reader = csv.reader(chain(head, lines), delimiter=delimiter_of(head[-1] if head else ""))
+    begins, is_header = 1, True
+    try:
+        for cells in reader:
+            if cells:
+                yield begins, [cell.strip() for cell in cells] if is_header else cells
+                is_header = False
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise InputProblem("%s, line %d: it cannot be read as CSV: %s." % (path, begins, error)) from error
+
+
+def delimiter_of(first_line: str) -> str:
+    """The one of comma, semicolon, tab and bar that the first line has most of, those inside of quotes left out."""
+    bare = _QUOTED.sub("", first_line)
+    return max((",", ";", "\t", "|"), key=bare.count)
