@@ -9,6 +9,7 @@ of a model (its display name, the serving container) is kept with the version.
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,18 +86,23 @@ ABSENT: Final = {
     "checkpoints": "checkpoints of a model are (register each as a version)",
     "defaultCheckpointId": "checkpoints of a model are (register each as a version)",
 }
+_NAME: Final = 63  # characters of a model's name
+_CHANCE: Final = 3  # bytes that tell models of one display name apart
 _MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[\w-]+)(?:@[\w-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What a pipeline's model is to be. ``parent``: the id of the model that it is a version of, empty: a new one's."""
+    """What a pipeline's model is to be. ``parent``: the id of the model that it is a version of, empty: a new one's.
+    ``is_id``: the name is what the client wants for an id, not made of a display name.
+    """
 
     body: dict[str, Any]
     aliases: tuple[str, ...]
     labels: dict[str, str]
     name: str
     parent: str = ""
+    is_id: bool = False
     fields: tuple[str, ...] = field(default=_KEPT, repr=False)
 
 
@@ -116,7 +122,8 @@ def read_upload(message: Message, *, model_id: str, parent: str, where: str = "t
     found = _MODEL.fullmatch(parent)
     if parent and found is None:
         raise InvalidRequest(f"{where}.parent_model: {parent[:200]!r} names no model.", field="parent_model")
-    return Upload(body, tuple(aliases), told.labels, name, found["id"] if parent and found is not None else "")
+    above = found["id"] if parent and found is not None else ""
+    return Upload(body, tuple(aliases), told.labels, name, above, is_id=bool(model_id))
 
 
 def _valid(kind: Any, value: str, where: str) -> None:
@@ -131,9 +138,8 @@ def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job
     """Have the job's model registered once it has succeeded, in the transaction that submits it."""
     job = work.session.get_one(Job, job_id)
     parent = demand_parent(work.session, job.project_id, upload)
-    name = upload.name if parent is None else parent.name
-    known = models.find_model(work.session, job.project_id, name)
-    told = told_of(upload, is_first=known is None or not models.has_versions(work.session, known.id))
+    name = free_name(work.session, job.project_id, upload) if parent is None else parent.name
+    told = told_of(upload, is_first=parent is None or not models.has_versions(work.session, parent.id))
     made = versions.register_from_job(
         work.session,
         work.now,
@@ -158,6 +164,27 @@ def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | 
     if found is None:
         raise NotFound(f"models {upload.parent} is not found.")
     return found
+
+
+def free_name(session: Session, project_id: str, upload: Upload) -> str:
+    """Of a new model. Display names may be alike there, names of ours may not: and since the numbers of a name's versions go on
+    after its model was deleted, a name that was ever used is left alone, so that a new model begins with version 1 as there.
+
+    Raises:
+        Conflict: the client's own id is a model's.
+    """
+    if upload.is_id:
+        known = models.find_model(session, project_id, upload.name)
+        # One of which nothing was ever registered (its pipeline failed) is none there.
+        if known is not None and models.newest_ready(session, known.id) is not None:
+            raise Conflict(
+                f"There is a model {upload.name!r} already; name it as parent_model for its next version.",
+                field="model_id",
+            )
+        return upload.name
+    if not models.was_named(session, project_id, upload.name):
+        return upload.name
+    return f"{upload.name[: _NAME - 2 * _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE)}"
 
 
 def find_row(session: Session, project_id: str, model_id: str) -> Model | None:

@@ -5,7 +5,6 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.mod
 
 from __future__ import annotations
 
-import secrets
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -17,7 +16,7 @@ from api.vertex import jobs, models
 from api.vertex.answers import NotServed
 from api.vertex.names import Parent, member_of
 from api.vertex.proto import Message, timestamp
-from api.work import Platform, Work
+from api.work import Platform
 from core.bell import TOPIC_MODELS
 from core.db.repositories import models as rows
 from core.db.tables import Model, ModelVersion
@@ -33,7 +32,6 @@ OPERATION: Final = "upload"
 _CANCELLED, _FAILED_PRECONDITION = 1, 9  # google.rpc.Code
 _TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
 _NAME: Final = 63
-_CHANCE: Final = 6  # characters that tell models of one display name apart
 
 
 def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict[str, Any]:
@@ -62,7 +60,7 @@ def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict
     with platform.write() as work:
         member = member_of(work.session, caller, parent, "member", verb="models.upload")
         above = models.demand_parent(work.session, member.project_id, wanted)
-        name = above.name if above is not None else _free_name(work, member.project_id, wanted, message)
+        name = above.name if above is not None else models.free_name(work.session, member.project_id, wanted)
         made = versions.register_upload(
             work.session,
             work.now,
@@ -161,15 +159,3 @@ def _top(volume: Tree, base: str) -> Tree:
     if base and volume.is_link(base):
         raise NotFound("The bucket is a link, and is not followed.")
     return volume.below(base)
-
-
-def _free_name(work: Work, project_id: str, wanted: models.Upload, message: Message) -> str:
-    """Of a new model: display names may be alike there, names of ours may not."""
-    if rows.find_model(work.session, project_id, wanted.name) is None:
-        return wanted.name
-    if message.has("modelId"):
-        raise Conflict(
-            f"There is a model {wanted.name!r} already; name it as parent_model to upload its next version.",
-            field="model_id",
-        )
-    return f"{wanted.name[: _NAME - _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE // 2)}"

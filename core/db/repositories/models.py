@@ -29,6 +29,12 @@ def highest_number(session: Session, project_id: str, name: str) -> int:
     return session.scalars(query).one() or 0
 
 
+def was_named(session: Session, project_id: str, name: str) -> bool:
+    """Whether a model ever had this name, a deleted one included."""
+    query = select(Model.id).where(Model.project_id == project_id, Model.name == name).limit(1)
+    return session.scalars(query).first() is not None
+
+
 def has_versions(session: Session, model_id: str) -> bool:
     """Whether it ever had one; deleted ones count, those of an earlier model of its name do not."""
     return (

@@ -29,12 +29,15 @@ def registrar(sessions: SessionFactory, clock: Any) -> Registrar:
     return Registrar(control, limit_bytes=2**20)
 
 
-def pipeline(client: TestClient, **more: Any) -> Any:
-    body = {
+def pipeline_body(**more: Any) -> dict[str, Any]:
+    return {
         "displayName": "p", "trainingTaskDefinition": TASK, "modelToUpload": UPLOAD,
         "trainingTaskInputs": {"worker_pool_specs": [POOL]}, **more,
     }  # fmt: skip
-    return sent(client, body, "trainingPipelines")
+
+
+def pipeline(client: TestClient, **more: Any) -> Any:
+    return sent(client, pipeline_body(**more), "trainingPipelines")
 
 
 def train(settings: Settings, client: TestClient, set_job: Any, told: Any, *, writes: bool = True) -> None:
@@ -131,6 +134,35 @@ def test_versions_and_aliases_of_one_model(
     assert client.get(f"/v1/{name}@1").status_code == 404
     assert client.delete(f"/v1/{name}").json()["done"] is True
     assert "is not found" in error_of(client.get(f"/v1/{name}"), 404, "NOT_FOUND")
+
+
+def test_each_new_model_begins_with_version_1_whatever_had_its_display_name_before(
+    client: TestClient, settings: Settings, set_job: Any, registrar: Registrar
+) -> None:
+    def trained(*, writes: bool = True, **more: Any) -> Any:
+        told = pipeline(client, **more)
+        train(settings, client, set_job, told, writes=writes)
+        for _ in range(2):
+            registrar.work()
+        return client.get(f"/v1/{told['name']}").json()["modelToUpload"]
+
+    first, second = trained(), trained()  # display names may be alike
+    assert (first["versionId"], second["versionId"], first["name"] == second["name"]) == ("1", "1", False)
+    assert client.get(f"/v1/{second['name']}").json()["versionAliases"] == ["best", "default"]
+    assert client.delete(f"/v1/{first['name']}").json()["done"] is True
+    third = trained()
+    assert (third["versionId"], third["name"] in (first["name"], second["name"])) == ("1", False)
+    own = {one["name"] for one in client.get("/api/v1/projects/default/models").json()["items"]}
+    assert len(own) == 2
+    assert "my-model" not in own
+    assert all(name.startswith("my-model-") for name in own)
+    # An id of the client's own is a model's once, and free while nothing came of it.
+    assert "name" not in trained(writes=False, modelId="digits")
+    assert trained(modelId="digits")["name"]
+    again = error_of(
+        client.post(f"{PARENT}/trainingPipelines", json=pipeline_body(modelId="digits")), 400, "FAILED_PRECONDITION"
+    )
+    assert "name it as parent_model" in again
 
 
 def test_a_pipeline_without_a_model_in_its_folder_fails_in_words(
