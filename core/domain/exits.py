@@ -107,7 +107,10 @@ def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, co
     return _Rule(re.compile(pattern), kind, hint, hopeless, consequence)
 
 
-_NO_SCRIPT: Final = "the script is not in the job's folder; submit from the folder that holds it, and see that no ignore file leaves it out"
+_NO_SCRIPT: Final = (
+    "the script is not in the job's folder; submit with the folder that holds it (`--code FOLDER`; `trainmaster run` alone takes the "
+    "one it is called in), and see that no ignore file leaves it out"
+)
 # A replica that serves comes without a folder of code.
 _NO_SERVER: Final = (
     "the server's file is not there; put it into the model's folder and deploy with the command "

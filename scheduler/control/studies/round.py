@@ -380,10 +380,13 @@ class StudyRound:
         if self.spec.budget.trials is not None:
             wanted = min(wanted, self.spec.budget.trials - facts.trial_count)
         own = sum(_is_initial(one) for one in facts.prepared)
-        # Those from before the last results are a reserve: whoever asks next gets one that knows of them. A few at a time:
-        # to draw all anew for each result would take longer than short trials do.
+        # Those from before the last results are a reserve: whoever asks next gets one that knows of them. One for each result,
+        # as whoever has told one asks for one, and one more, so that none of the reserve grows old: to draw all anew for each
+        # result would take longer than short trials do.
         is_behind = facts.prepared_at != facts.ended_count and question.algorithm not in _BY_INDEX
-        lacking = wanted - (own if is_behind else len(facts.prepared))
+        lacking = wanted - len(facts.prepared)
+        if is_behind:
+            lacking = min(wanted - own, max(lacking, facts.ended_count - facts.prepared_at + 1))
         drawn = []
         if lacking > 0:
             ahead = [Proposal(dict(one["parameters"])) for one in facts.prepared]

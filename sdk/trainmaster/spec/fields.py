@@ -190,7 +190,7 @@ def _code(value: str) -> str:
         return value
     raise FieldError(
         f"{short(value)} is not the digest of an uploaded archive, sha256: and 64 hexadecimal digits",
-        "`trainmaster run` packs a folder, uploads it and fills this in",
+        "leave it out and name the folder behind `--code`: the command packs and uploads it, and fills this in",
     )
 
 
