@@ -62,6 +62,8 @@ _BEGUN_AT_ONCE: Final = 25
 # Points that are drawn ahead for who asks over REST, and for an algorithm that takes its time.
 _PREPARED: Final = 16
 _DRAWN_AT_ONCE: Final = 4
+# Whoever asks may take this part of them before new ones are drawn, where no result has come.
+_SPARED: Final = 4
 _IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
 _NO_GP: Final = "Its points are TPE's: GP needs torch for several metrics, which the control plane has not."
 _GP_FAILED: Final = "GP could not draw some of its points; they are TPE's."
@@ -387,6 +389,8 @@ class StudyRound:
         lacking = wanted - len(facts.prepared)
         if is_behind:
             lacking = min(wanted - own, max(lacking, facts.ended_count - facts.prepared_at + 1))
+        elif is_asked and lacking <= wanted // _SPARED:
+            lacking = 0  # it would be drawn once more with the next result
         drawn = []
         if lacking > 0:
             ahead = [Proposal(dict(one["parameters"])) for one in facts.prepared]

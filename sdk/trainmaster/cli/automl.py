@@ -218,7 +218,7 @@ def _tell_plan(made: AutomlDetail) -> None:
 
 def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = ()) -> int:
     """``told``: notes that need not be told again."""
-    from trainmaster.cli.study import Ends, tell_trial
+    from trainmaster.cli.study_watch import Ends, tell_trial
     from trainmaster.client.flows.studying import is_automl_over
 
     ends = Ends(client)
@@ -246,7 +246,7 @@ def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = 
 
 
 def _show(found: AutomlDetail, *, limit: int = _LINES, told: Sequence[str] = ()) -> None:
-    from trainmaster.cli.study import winner_words
+    from trainmaster.cli.study_views import winner_words
 
     console = output.answers()
     pairs: list[tuple[str, Any]] = [

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from trainmaster.cli import options, output, session
-from trainmaster.cli.exits import ExitCode, WrongUse, refused_as
+from trainmaster.cli.exits import WrongUse, refused_as
+from trainmaster.cli.study_views import (
+    best_pairs,
+    best_words,
+    goals_words,
+    no_best,
+    print_spec,
+    print_trials,
+    progress_words,
+    show_study,
+    tell_namesakes,
+    tell_winner,
+    value_text,
+)
+from trainmaster.cli.study_watch import follow_study
 from trainmaster.errors import InvalidSpec, LocalFileProblem
 
 if TYPE_CHECKING:
-    from trainmaster.client import Client
-    from trainmaster.studies import StudySpec
-    from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
+    from trainmaster.wire.studies import StudyDetail
 
 _WaitForNodes = Annotated[
     bool,
@@ -29,11 +39,6 @@ _WaitForNodes = Annotated[
 ]
 app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_without_command=True)
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
-
-_WATCH_S: Final = 1.0
-_PAGE: Final = 200  # trials of one request
-_AWAITED: Final = ("running", "succeeded")  # states of a trial and its job while a last report may be on its way
-_LONG: Final = 48  # characters of a reason that stand in several rows
 
 
 def register(root: typer.Typer) -> None:
@@ -85,16 +90,16 @@ def create(
     with session.client() as client:
         with _of_a_study():
             if dry_run:
-                _print_spec(client.check_study(spec, wait_for_nodes=wait_for_nodes), as_json=json)
+                print_spec(client.check_study(spec, wait_for_nodes=wait_for_nodes), as_json=json)
                 return
             made = client.create_study(spec, code=code, wait_for_nodes=wait_for_nodes)
         if follow:
-            raise typer.Exit(_follow(client, made.id, as_json=json))
+            raise typer.Exit(follow_study(client, made.id, as_json=json))
     if json:
         output.print_json(made)
     else:
         output.say(f"{made.name} ({made.id})")
-        _tell_namesakes(made)
+        tell_namesakes(made)
         called = made.id if made.namesakes else made.name
         output.note(f"`trainmaster study watch {called}` shows its trials as they end.", "dim")
 
@@ -127,10 +132,10 @@ def show(study: Study, json: options.Json = False) -> None:
     if json:
         output.print_json({**detail.model_dump(mode="json"), "trial_list": output.to_plain(trials)})
         return
-    _show(detail)
-    _tell_namesakes(detail)
+    show_study(detail)
+    tell_namesakes(detail)
     output.say()
-    _print_trials(detail.metrics, trials, study_reason=detail.reason)
+    print_trials(detail.metrics, trials, study_reason=detail.reason)
 
 
 @app.command()
@@ -145,17 +150,17 @@ def best(study: Study, json: options.Json = False) -> None:
     if found.trials:
         output.print_pairs(
             [
-                ("Study", f"{detail.name} ({detail.id}), {detail.state}, {_progress(detail)}"),
-                ("Goal", _goals(detail)),
-                *(_best_pairs(found) if len(found.trials) == 1 else ()),
+                ("Study", f"{detail.name} ({detail.id}), {detail.state}, {progress_words(detail)}"),
+                ("Goal", goals_words(detail)),
+                *(best_pairs(found) if len(found.trials) == 1 else ()),
             ]
         )
         if len(found.trials) > 1:
             output.say()
-            _print_trials(found.metrics, found.trials)
+            print_trials(found.metrics, found.trials)
     else:
-        output.say(_no_best(detail))
-    _tell_namesakes(detail)
+        output.say(no_best(detail))
+    tell_namesakes(detail)
 
 
 @app.command()
@@ -204,10 +209,13 @@ def predict(
     if found.reason or not found.points:
         output.say(found.reason or "Not known.")
         return
-    output.say(f"Best {found.metric} now: {_text(found.best)}, of {found.trials} trials with a result.")
+    output.say(f"Best {found.metric} now: {value_text(found.best)}, of {found.trials} trials with a result.")
     output.print_table(
         ("MORE TRIALS", "LIKELY BEST", "WITH 80 % BETWEEN"),
-        [(one.more, _text(one.likely), f"{_text(one.low)} and {_text(one.high)}") for one in found.points[3::4]],
+        [
+            (one.more, value_text(one.likely), f"{value_text(one.low)} and {value_text(one.high)}")
+            for one in found.points[3::4]
+        ],
         empty="",
     )
     output.note(
@@ -244,22 +252,22 @@ def clone(
             checked = client.check_study_clone(
                 study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes
             )
-            _print_spec(checked, as_json=json)
+            print_spec(checked, as_json=json)
             return
         made = client.clone_study(study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
     if json:
         output.print_json(made)
     else:
         output.say(f"{made.name} ({made.id})")
-        _tell_namesakes(made)
-        _tell_winner(made)
+        tell_namesakes(made)
+        tell_winner(made)
 
 
 @app.command()
 def watch(study: Study, json: options.Json = False) -> None:
     """Stay until the study has ended, and tell each trial's end."""
     with session.client() as client:
-        raise typer.Exit(_follow(client, study, as_json=json))
+        raise typer.Exit(follow_study(client, study, as_json=json))
 
 
 @app.command()
@@ -356,8 +364,8 @@ def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
                 view.id,
                 output.state_text(view.state, console),
                 output.duration(now - view.created_at),
-                _progress(view),
-                _best(view),
+                progress_words(view),
+                best_words(view),
             )
             for view in found
         ],
@@ -366,263 +374,9 @@ def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
     )
 
 
-def _show(detail: StudyDetail) -> None:
-    console = output.answers()
-    pairs: list[tuple[str, Any]] = [
-        ("Study", f"{detail.name} ({detail.id})"),
-        ("State", output.state_text(detail.state, console)),
-        ("Reason", detail.reason or None),
-        ("Note", detail.note or None),
-        ("Goal", _goals(detail)),
-        (
-            "Algorithm",
-            f"{detail.algorithm}: {detail.algorithm_reason}" if detail.algorithm_reason else detail.algorithm,
-        ),
-        ("Trials", _progress(detail)),
-        ("Cloned from", detail.cloned_from),
-        ("GPU-hours", f"{detail.gpu_hours:.2f}" if detail.gpu_hours else None),
-    ]
-    if detail.best is not None and len(detail.metrics) > 1:
-        pairs.append(("Best", f"{_best(detail)}; `study best` shows them"))
-    elif detail.best is not None:
-        pairs.append(("Best", f"{_result(detail.best, detail.metrics)} (trial {detail.best.number})"))
-        pairs.append(("", _point(detail.best)))
-    if detail.winner is not None:
-        pairs.append(("Winner", winner_words(detail.winner)))
-    output.print_pairs(pairs)
-
-
-def winner_words(winner: StudyWinner) -> str:
-    """What became of the best trial."""
-    job = f"job {winner.job}, {winner.job_state}" if winner.job else "its job was deleted"
-    if winner.model is None:
-        return f"trial {winner.trial} ({job}); its version was deleted"
-    why = f": {winner.reason}" if winner.reason else ""
-    return f"trial {winner.trial} as {winner.model}@{winner.version}, {winner.version_state} ({job}){why}"
-
-
-def _goals(detail: StudyDetail) -> str:
-    return ", ".join(f"{metric.goal.value} {metric.name}" for metric in detail.spec.metrics)
-
-
-def _no_best(detail: StudyDetail) -> str:
-    from trainmaster.wire.studies import TERMINAL_STUDY_STATES
-
-    if detail.state not in TERMINAL_STUDY_STATES:
-        return "No trial has a result yet."
-    if detail.state == "succeeded" and detail.reason:  # as one that warm-starting knew whole: it names the best
-        return detail.reason
-    return f"No trial has a result. {detail.reason}".strip()
-
-
-def _best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
-    [trial] = found.trials
-    return [
-        ("Trial", f"{trial.number}" + (f" (job {trial.job})" if trial.job else "")),
-        ("Result", _result(trial, found.metrics)),
-        *((name, _text(value)) for name, value in trial.parameters.items()),
-    ]
-
-
-def _print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: str = "") -> None:
-    console = output.answers()
-    told, whole = _short_reasons([trial.reason for trial in trials], study_reason)
-    output.print_table(
-        ("TRIAL", "STATE", *(name.upper() for name in metrics), "JOB", "PARAMETERS", "WHY"),
-        [
-            (
-                trial.number,
-                output.state_text(_state(trial), console),
-                *(None if trial.result is None else _text(trial.result.get(name)) for name in metrics),
-                trial.job,
-                _point(trial),
-                ". ".join(filter(None, (_parent(trial), told.get(trial.reason, trial.reason) or _wait(trial)))) or None,
-            )
-            for trial in trials
-        ],
-        empty="No trials yet.",
-        wraps=("PARAMETERS", "WHY"),
-    )
-    if whole:
-        output.say()
-    for line in whole:
-        output.say(line)
-
-
-def _state(trial: TrialView) -> str:
-    """A trial that runs has its job's state, but for one whose metric is still waited for behind the job's end."""
-    from trainmaster.wire.jobs import TERMINAL_STATES
-
-    is_open = trial.state == "running" and trial.job_state not in TERMINAL_STATES
-    return trial.job_state or trial.state if is_open else trial.state
-
-
-def _wait(trial: TrialView) -> str:
-    return "its job has ended, its metric is waited for" if (trial.state, trial.job_state) == _AWAITED else ""
-
-
-def _parent(trial: TrialView) -> str:
-    return "" if trial.parent is None else f"goes on from trial {trial.parent}"
-
-
-def _short_reasons(reasons: list[str], study_reason: str) -> tuple[dict[str, str], list[str]]:
-    """What rows say in place of reasons that are said elsewhere, and lines with those that several rows share, once each."""
-    told: dict[str, str] = {}
-    whole: list[str] = []
-    for reason, count in Counter(reasons).items():
-        if reason and reason == study_reason:
-            told[reason] = "the study ended"
-        elif count > 1 and len(reason) > _LONG:
-            mark = f"({len(whole) + 1})"
-            told[reason] = f"{reason[:_LONG].rstrip()}… {mark}"
-            whole.append(f"{mark} {reason}")
-    return told, whole
-
-
-def _follow(client: Client, study: str, *, as_json: bool) -> int:
-    """Tell trials as they end, until the study has."""
-    from trainmaster.wire.studies import TERMINAL_STUDY_STATES
-
-    ends = Ends(client)
-    noted = ""
-    was_paused = False
-    detail = client.get_study(study)
-    _tell_namesakes(detail)
-    while True:
-        ended = sum(detail.trials.values()) - detail.trials.get("running", 0)
-        if ended > len(ends.told):
-            for trial in ends.new(detail.id):
-                tell_trial(trial, detail, as_json=as_json)
-        if detail.note and detail.note != noted:
-            noted = detail.note
-            output.note(detail.note, "yellow")
-        is_paused = detail.state == "paused"
-        if is_paused != was_paused and detail.state not in TERMINAL_STUDY_STATES:
-            was_paused = is_paused
-            words = (
-                f"It is paused, and begins no trials. {detail.reason}".strip()
-                if is_paused
-                else "It is not paused any more."
-            )
-            output.note(words, "yellow")
-        if detail.state in TERMINAL_STUDY_STATES:
-            break
-        time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
-        detail = client.get_study(detail.id)  # another one that gets its name meanwhile is not meant
-    if as_json:
-        output.print_json_line(detail)
-    else:
-        _show(detail)
-    return ExitCode.OK if detail.state == "succeeded" else ExitCode.FAILED
-
-
-class Ends:
-    """Trials that have ended, each once. What has ended from the first page on is not read again: there may be thousands."""
-
-    def __init__(self, client: Client) -> None:
-        self.told: set[int] = set()
-        self._client = client
-        self._cursor: str | None = None
-
-    def new(self, study_id: str) -> Iterator[TrialView]:
-        """Those that were not told yet, by number."""
-        cursor, is_over = self._cursor, True
-        while True:
-            page = self._client.list_trials_page(study_id, limit=_PAGE, cursor=cursor)
-            for trial in page.items:
-                if trial.state == "running":
-                    is_over = False
-                elif trial.number not in self.told:
-                    self.told.add(trial.number)
-                    yield trial
-            cursor = page.next_cursor
-            if cursor is None:
-                return
-            if is_over:
-                self._cursor = cursor
-
-
-def tell_trial(trial: TrialView, detail: StudyDetail, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json_line(trial)
-        return
-    # Of several metrics it is the best by the first one alone.
-    is_best = len(detail.metrics) == 1 and detail.best is not None and detail.best.number == trial.number
-    why = ". ".join(filter(None, (_parent(trial), trial.reason)))
-    why = f": {why}" if why else ""
-    result = f" {_result(trial, detail.metrics)}" if trial.result is not None else ""
-    output.say(f"trial {trial.number} {trial.state}{result}{' (best so far)' if is_best else ''}  {_point(trial)}{why}")
-
-
 def _moved(detail: StudyDetail, *, as_json: bool) -> None:
     if as_json:
         output.print_json(detail)
     else:
         output.say(f"{detail.name} ({detail.id}) {detail.state}")
-        _tell_namesakes(detail)
-
-
-def _tell_namesakes(detail: StudyDetail) -> None:
-    """That the name means one of several: the newest, as of jobs."""
-    if detail.namesakes:
-        shown = ", ".join(detail.namesakes)
-        others = "another study" if len(detail.namesakes) == 1 else "other studies"
-        output.note(
-            f"Going on as well: {others} called {detail.name} ({shown}). The name means the newest; an id means one.",
-            "yellow",
-        )
-
-
-def _tell_winner(made: StudyDetail) -> None:
-    """Of a clone, whose spec nobody has read: that its best trial is registered, and where."""
-    winner = made.spec.winner
-    if winner is None:
-        return
-    aliases = ", ".join(winner.aliases)
-    moved = f", with the alias {aliases} unless that points to a better one" if aliases else ""
-    output.note(
-        f"Its best trial becomes a version of the model {winner.model}{moved}; `--set winner=null` clones without that."
-    )
-
-
-def _print_spec(spec: StudySpec, *, as_json: bool) -> None:
-    """The canonical spec, to be created from again."""
-    from trainmaster.cli.show import study_yaml
-
-    if as_json:
-        output.print_json(spec)
-    else:
-        output.say(study_yaml(spec).rstrip())
-
-
-def _progress(view: StudyView) -> str:
-    ended = sum(view.trials.values()) - view.trials.get("running", 0)
-    of = f" of {view.budget_trials}" if view.budget_trials is not None else ""
-    counts = {**view.trials, "running": view.trials.get("running", 0) - view.waiting, "waiting": view.waiting}
-    more = [
-        f"{counts[state]} {state}"
-        for state in ("running", "waiting", "stopped", "failed", "cancelled")
-        if counts.get(state, 0) > 0
-    ]
-    return f"{ended}{of} ended" + (f" ({', '.join(more)})" if more else "")
-
-
-def _best(view: StudyView) -> str | None:
-    """Of several metrics no trial is the best one: how many are none worse than another."""
-    if view.best is None:
-        return None
-    if len(view.metrics) > 1 and view.front_size is not None:
-        return f"{view.front_size} trial{'s' if view.front_size > 1 else ''} on the Pareto front"
-    return f"{_result(view.best, view.metrics[:1])} (trial {view.best.number})"
-
-
-def _result(trial: TrialView, metrics: list[str]) -> str:
-    return ", ".join(f"{name} {_text((trial.result or {}).get(name))}" for name in metrics)
-
-
-def _point(trial: TrialView) -> str:
-    return " ".join(f"{name}={_text(value)}" for name, value in trial.parameters.items())
-
-
-def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        tell_namesakes(detail)

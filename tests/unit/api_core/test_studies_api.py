@@ -427,7 +427,7 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     with unit_of_work(sessions) as session:
         row = session.get_one(Study, study)
         prepared, proposed = row.prepared, row.proposed
-    assert len(prepared) == 16
+    assert len(prepared) == 14  # the two that were taken are drawn anew with the next result
     # Each that was drawn is taken or ready, and none is there twice.
     points = [first["parameters"]["x"], second["parameters"]["x"], *(one["parameters"]["x"] for one in prepared)]
     assert len(set(points)) == len(points) == proposed
@@ -436,8 +436,23 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     with unit_of_work(sessions) as session:
         again = session.get_one(Study, study).prepared
     # What knows of the result comes first; the others are a reserve.
-    assert again[4:] == prepared[:12]
-    assert not [one for one in again[:4] if one in prepared]
+    assert again[2:] == prepared
+    assert not [one for one in again[:2] if one in prepared]
+    # For each result two are drawn, whoever asked for how many meanwhile; without a result, a few are given away first.
+    asked = asking.asked
+    ask = {"count": 1}
+    for _ in range(2):
+        assert client.post(f"{URL}/{study}/suggestions", json=ask).json()["trials"][0]["parameters"] in [
+            one["parameters"] for one in again
+        ]
+        keeper.keep(study)
+    assert asking.asked == asked
+    client.post(f"{URL}/{study}/trials/2/complete", json={"result": {"score": 2.0}}).raise_for_status()
+    keeper.keep(study)
+    assert asking.asked == asked + 1
+    with unit_of_work(sessions) as session:
+        last = session.get_one(Study, study).prepared
+    assert (len(last), [one for one in last[:2] if one in again], last[2:]) == (16, [], again[2:])
 
 
 def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyKeeper) -> None:
