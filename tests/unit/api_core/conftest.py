@@ -7,12 +7,16 @@ import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
+from core.bell import NullBell
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Attempt, Job, Replica
 from core.domain.ids import AttemptId
 from core.ids import new_id
 from core.settings import Settings
 from core.tokens import attempt_token
+from executors.fake import FakeEngine, FakeExecutor
+from scheduler.control.context import Control
+from scheduler.control.studies.keeper import StudyKeeper
 
 
 @pytest.fixture
@@ -121,3 +125,9 @@ def reporter(app: Any, settings: Settings) -> Callable[[str], TestClient]:
         return TestClient(app, headers={"Authorization": f"Bearer {token}"})
 
     return make
+
+
+@pytest.fixture
+def keeper(sessions: SessionFactory, clock: Any) -> StudyKeeper:
+    executor = FakeExecutor(FakeEngine())
+    return StudyKeeper(Control(sessions, executor, NullBell(), clock, "test", b"k" * 32))

@@ -1,0 +1,302 @@
+"""Studies whose points are asked for over REST by programs that try them themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from sqlalchemy import select, update
+from starlette.testclient import TestClient
+from trainmaster.studies import Algorithm
+
+from api.auth import Caller, Scope
+from api.studies.access import StudyAccess
+from api.studies.asking import Answer, Ask, Given, take
+from api.work import Work
+from core.bell import NullBell
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Study, Trial
+from core.domain.errors import IdempotencyMismatch
+from executors.fake import FakeEngine, FakeExecutor
+from scheduler.control.context import Control
+from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.tuning import Proposal, Question, propose
+from scheduler.tuning.proposers import Proposers
+from tests.unit.api_core.test_studies_api import OWN, SPEC, URL, create
+
+
+def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
+    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory
+) -> None:
+    few = {"x": {"type": "integer", "min": 1, "max": 2}}
+    study = create(client, {**OWN, "parameters": few, "algorithm": "grid", "budget": {"trials": 9, "parallel": 4}})[
+        "id"
+    ]
+    keeper.keep(study)
+    trials = client.post(f"{URL}/search/suggestions", json={"count": 4}).json()["trials"]
+    assert sorted(one["parameters"]["x"] for one in trials) == [1, 2]
+    keeper.keep(study)
+    assert client.get(f"{URL}/search").json()["state"] == "running", "two are still being tried"
+    for one in trials:
+        client.post(f"{URL}/search/trials/{one['number']}/complete", json={"result": {"score": 1.0}})
+    keeper.keep(study)
+    ended = client.get(f"{URL}/search").json()
+    assert (ended["state"], ended["reason"]) == ("succeeded", "Every point of the space was tried.")
+
+
+def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, sessions: SessionFactory) -> None:
+    study = create(client, OWN)["id"]
+    keeper.keep(study)
+    asked = client.post(f"{URL}/{study}/suggestions", json={"count": 5}).json()
+    assert [trial["number"] for trial in asked["trials"]] == [1, 2]
+    full = client.post(f"{URL}/{study}/suggestions").json()
+    assert full["trials"] == []
+    assert "As many trials" in full["reason"]
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="succeeded", reason="All is done."))
+    assert client.post(f"{URL}/{study}/suggestions").json()["reason"] == "The study has succeeded. All is done."
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="running", reason=""))
+    assert (asked["is_over"], full["is_over"]) == (False, False)
+    done = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
+    assert (done.status_code, done.json()["state"]) == (200, "succeeded")
+    again = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
+    assert (again.status_code, again.json()) == (200, done.json())
+    assert client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1}}).status_code == 409
+    assert client.post(f"{URL}/{study}/trials/1/complete", json={}).status_code == 409
+    assert client.post(f"{URL}/{study}/trials/2/complete", json={"result": {"loss": 1}}).status_code == 422
+    assert client.post(f"{URL}/{study}/trials/9/complete", json={}).status_code == 404
+    failed = client.post(f"{URL}/{study}/trials/2/complete", json={"reason": "it exploded"}).json()
+    assert (failed["state"], failed["reason"]) == ("failed", "it exploded")
+    assert client.post(f"{URL}/{study}/trials/2/complete", json={"reason": "it exploded"}).json() == failed
+    for number in (3, 4):
+        keeper.keep(study)
+        client.post(f"{URL}/{study}/suggestions").raise_for_status()
+        if number == 4:  # all are given, and one is being tried still
+            spent = client.post(f"{URL}/{study}/suggestions").json()
+            assert (spent["trials"], spent["is_over"]) == ([], True)
+        client.post(f"{URL}/{study}/trials/{number}/complete", json={"result": {"score": number}}).raise_for_status()
+    keeper.keep(study)
+    assert client.post(f"{URL}/{study}/suggestions").json()["is_over"] is True
+    ended = client.get(f"{URL}/{study}").json()
+    assert (ended["state"], ended["best"]["number"], ended["best_so_far"]) == (
+        "succeeded",
+        4,
+        [[1, 0.5], [3, 3], [4, 4]],
+    )
+    with unit_of_work(sessions) as session:
+        points = list(session.scalars(select(Trial.parameters)))
+    assert len({point["x"] for point in points}) == 4
+
+
+def test_a_paused_study_has_more_points_later(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, OWN)["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/pause").raise_for_status()
+    asked = client.post(f"{URL}/{study}/suggestions").json()
+    assert (asked["trials"], asked["is_over"]) == ([], False)
+    client.post(f"{URL}/{study}/stop").raise_for_status()
+    assert client.post(f"{URL}/{study}/suggestions").json()["is_over"] is True
+
+
+def test_a_study_with_a_template_is_not_asked(client: TestClient) -> None:
+    create(client, SPEC)
+    assert client.post(f"{URL}/search/suggestions").status_code == 409
+
+
+class Asking:
+    """Proposals as they are; meanwhile, once, somebody asks for a point."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.ask, self.asked = ask, 0
+        self.answers: list[Any] = []
+
+    def __call__(self, question: Question) -> list[Proposal]:
+        self.asked += 1
+        if self.asked == 2:
+            self.answers.append(self.ask())
+        return propose(question)
+
+    def expect(self, algorithm: Algorithm) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
+    client: TestClient, sessions: SessionFactory, clock: Any
+) -> None:
+    study = create(client, {**OWN, "algorithm": "tpe", "budget": {"trials": 50, "parallel": 8}})["id"]
+    asking = Asking(lambda: client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"])
+    control = Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32)
+    keeper = StudyKeeper(control, cast("Proposers", asking))
+    keeper.keep(study)
+    ((first, second),) = asking.answers
+    with unit_of_work(sessions) as session:
+        row = session.get_one(Study, study)
+        prepared, proposed = row.prepared, row.proposed
+    assert len(prepared) == 14  # the two that were taken are drawn anew with the next result
+    # Each that was drawn is taken or ready, and none is there twice.
+    points = [first["parameters"]["x"], second["parameters"]["x"], *(one["parameters"]["x"] for one in prepared)]
+    assert len(set(points)) == len(points) == proposed
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1.0}}).raise_for_status()
+    keeper.keep(study)
+    with unit_of_work(sessions) as session:
+        again = session.get_one(Study, study).prepared
+    # What knows of the result comes first; the others are a reserve.
+    assert again[2:] == prepared
+    assert not [one for one in again[:2] if one in prepared]
+    # For each result two are drawn, whoever asked for how many meanwhile; without a result, a few are given away first.
+    asked = asking.asked
+    ask = {"count": 1}
+    for _ in range(2):
+        assert client.post(f"{URL}/{study}/suggestions", json=ask).json()["trials"][0]["parameters"] in [
+            one["parameters"] for one in again
+        ]
+        keeper.keep(study)
+    assert asking.asked == asked
+    client.post(f"{URL}/{study}/trials/2/complete", json={"result": {"score": 2.0}}).raise_for_status()
+    keeper.keep(study)
+    assert asking.asked == asked + 1
+    with unit_of_work(sessions) as session:
+        last = session.get_one(Study, study).prepared
+    assert (len(last), [one for one in last[:2] if one in again], last[2:]) == (16, [], again[2:])
+
+
+def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 6}})["id"]
+    keeper.keep(study)
+    key = {"Idempotency-Key": "once"}
+    first = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key)
+    again = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key)
+    assert [trial["number"] for trial in first.json()["trials"]] == [1, 2]
+    assert [trial["parameters"] for trial in again.json()["trials"]] == [
+        trial["parameters"] for trial in first.json()["trials"]
+    ]
+    assert "Idempotency-Replayed" not in first.headers
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert client.get(f"{URL}/{study}").json()["trials"] == {"running": 2}
+    other = client.post(f"{URL}/{study}/suggestions", json={"count": 1}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
+    late = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key).json()
+    assert [trial["state"] for trial in late["trials"]] == ["succeeded", "running"]
+
+
+def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own(
+    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory, clock: Any
+) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 5}})["id"]
+    keeper.keep(study)
+    used = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers={"Idempotency-Key": "used"}).json()
+    asks = [Ask(), Ask(3, key="used"), Ask(key="fresh"), Ask(2, key="used"), Ask(2, client="program"), Ask()]
+    with unit_of_work(sessions) as session:
+        user = session.scalars(select(Study.user_id)).one()
+        caller = Caller(user, "admin", True, frozenset({Scope.ADMIN}), "token", {})
+        given = take(Work(session, clock()), StudyAccess(caller, study, "member"), asks)
+    one, wrong, fresh, again, fewer, none = given
+    assert isinstance(wrong, IdempotencyMismatch)
+    assert [_numbers(answer) for answer in (one, fresh, again, fewer, none)] == [[3], [4], [1, 2], [5], []]
+    assert isinstance(none, Given)
+    assert "As many trials as it may have at once" in (none.suggestions.reason or "")
+    # What was answered is what was written, and each point was given once.
+    trials = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert [(trial["number"], trial["client"]) for trial in trials] == [
+        (n, "program" if n == 5 else None) for n in range(1, 6)
+    ]
+    points = {trial["number"]: trial["parameters"]["x"] for trial in trials}
+    assert len(set(points.values())) == 5
+    told = [trial for answer in (one, fresh, fewer) if isinstance(answer, Given) for trial in answer.suggestions.trials]
+    assert {trial.number: trial.parameters["x"] for trial in told} == {number: points[number] for number in (3, 4, 5)}
+    assert [trial["number"] for trial in used["trials"]] == [1, 2]
+
+
+def _numbers(answer: Answer) -> list[int]:
+    assert isinstance(answer, Given)
+    return [trial.number for trial in answer.suggestions.trials]
+
+
+def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 1}})["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/suggestions").raise_for_status()
+    key = {"Idempotency-Key": "once"}
+    assert client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"] == []
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
+    keeper.keep(study)
+    assert [trial["number"] for trial in client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"]] == [2]
+
+
+def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 3}})["id"]
+    keeper.keep(study)
+
+    def ask(name: str, count: int = 1) -> list[int]:
+        answer = client.post(f"{URL}/{study}/suggestions", json={"client": name, "count": count})
+        answer.raise_for_status()
+        return [trial["number"] for trial in answer.json()["trials"]]
+
+    assert ask("a") == [1]
+    assert ask("b") == [2]
+    assert ask("a") == [1]
+    assert ask("a", 3) == [1, 3], "what it has, and what there is room for"
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
+    keeper.keep(study)
+    assert ask("a") == [3]
+    assert ask("c") == [4]
+    assert ask("d") == []
+    client.post(f"{URL}/{study}/pause").raise_for_status()
+    told = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert [trial["client"] for trial in told] == ["a", "b", "a", "c"]
+
+
+def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
+    client: TestClient, keeper: StudyKeeper, clock: Any
+) -> None:
+    spec = {**OWN, "budget": {"trials": 9, "parallel": 2}, "lost_after": "10m", "initial": [{"x": 0.125}]}
+    study = create(client, spec)["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/suggestions", json={"count": 2}).raise_for_status()
+    clock.advance(400)
+    alive = client.post(f"{URL}/{study}/trials/2/heartbeat")
+    assert (alive.status_code, alive.json()["state"]) == (200, "running")
+    clock.advance(201)
+    keeper.keep(study)
+    lost, kept = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert (lost["state"], kept["state"]) == ("failed", "running")
+    assert lost["reason"].startswith("Lost: ")
+    assert "600 s" in lost["reason"]
+    late = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1}})
+    assert late.status_code == 409
+    assert "Lost: " in late.json()["detail"]
+    assert client.post(f"{URL}/{study}/trials/1/heartbeat").json()["state"] == "failed"
+    (again,) = client.post(f"{URL}/{study}/suggestions").json()["trials"]
+    assert (again["number"], again["parameters"]) == (3, {"x": 0.125})
+    assert client.post(f"{URL}/{study}/trials/9/heartbeat").status_code == 404
+    # Lost once more, it is left alone: it may be the point that its programs die of.
+    clock.advance(601)
+    keeper.keep(study)
+    trials = client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"]
+    assert len(trials) == 2
+    assert {"x": 0.125} not in [trial["parameters"] for trial in trials]
+
+
+def test_a_result_without_lost_after_may_take_most_of_a_day(
+    client: TestClient, keeper: StudyKeeper, clock: Any
+) -> None:
+    study = create(client, OWN)["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/suggestions").raise_for_status()
+    clock.advance(86_000)
+    keeper.keep(study)
+    assert client.get(f"{URL}/{study}").json()["trials"] == {"running": 1}
+    clock.advance(400)
+    keeper.keep(study)
+    assert client.get(f"{URL}/{study}").json()["trials"] == {"failed": 1}
+
+
+def test_lost_after_is_for_studies_without_a_template(client: TestClient) -> None:
+    answer = client.post(URL, json={"spec": {**SPEC, "lost_after": "1h"}})
+    assert answer.status_code == 422
+    assert [one["path"] for one in answer.json()["errors"]] == ["lost_after"]
