@@ -24,8 +24,9 @@ def allreduce(scale, text):
     value = torch.tensor([float(dist.get_rank() + 1) * scale])
     dist.all_reduce(value)
     job_name = "a name of the function's own"
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {value.item()} {text} {job_name}", flush=True)
-    print("node", os.environ["GROUP_RANK"], flush=True)
+    # Each line in one piece: two processes write into one pipe, and Python does not buffer here.
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {value.item()} {text} {job_name}\n", end="", flush=True)
+    print(f"node {os.environ['GROUP_RANK']}\n", end="", flush=True)
     dist.destroy_process_group()
 
 

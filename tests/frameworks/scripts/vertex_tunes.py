@@ -72,8 +72,8 @@ sleeper = search("sleeper", "-c", "import time; time.sleep(300)")
 sleeper.run(sync=False)
 sleeper.wait_for_resource_creation()
 seen["listed"] = [one.display_name for one in aiplatform.HyperparameterTuningJob.list(filter='display_name="sleeper"')]
-again = aiplatform.HyperparameterTuningJob.get(sleeper.resource_name)
-while not again.trials:
+# Its trials are those that were there when it was read.
+while not (again := aiplatform.HyperparameterTuningJob.get(sleeper.resource_name)).trials:
     time.sleep(0.5)
 again.cancel()
 while (state := again.state.name) not in ("JOB_STATE_CANCELLED", "JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED"):
