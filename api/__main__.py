@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import socket
 import sys
@@ -43,6 +44,8 @@ def main(argv: list[str] | None = None) -> None:
     # Not Config(fd=…): that takes the socket for a Unix one, and every small answer then waits for Nagle's timer.
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
     server = DrainingServer(config, app.state.closing)
+    # Routes and their models, some 270,000 objects, stay: each full look for garbage would stop all answers for 0.13 s.
+    gc.freeze()
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(3)

@@ -112,8 +112,9 @@ async def ask(platform: Embedded, study: str, way: str, options: argparse.Namesp
         f"{path}/suggestions", {"count": 1}
     )  # the first points of the study are drawn meanwhile
     number = begun["trials"][0]["number"]
-    for line in lines:  # a connection's first request pays for it
-        await line.post(f"{path}/trials/{number}/heartbeat", {})
+    # A connection's first request pays for it, and the first ones at once for the server's own to its database.
+    for _ in range(3):
+        await asyncio.gather(*(line.post(f"{path}/trials/{number}/heartbeat", {}) for line in lines))
     await lines[0].post(f"{path}/trials/{number}/complete", {"result": {"score": 0.5}})
     opened: deque[int] = deque()
     await asyncio.sleep(2.0)

@@ -76,7 +76,7 @@ def turnaround(
         script = SCRIPT.format(work_s=options.work_s, folder=folder)
         spec = {
             "name": f"turnaround-{parallel}",
-            "template": {"command": [sys.executable, "-c", script], "cpu": "10m"},
+            "template": {"command": [sys.executable, "-c", script], "cpu": "400m"},
             "parameters": {"lr": {"type": "float", "min": 1e-5, "max": 0.1, "scale": "log"}, "width": {"type": "integer", "min": 1, "max": 64}},
             "metric": "score", "goal": "maximize", "algorithm": options.algorithm,
             "budget": {"trials": options.trials + parallel, "parallel": parallel},
