@@ -61,8 +61,10 @@ it("labels a batch prediction with a registered model alone", () => {
 it("tells how far an update is", () => {
   const replica = (revision: number, state: "ready" | "starting" | "draining" | "ended") =>
     ({ id: `${revision}${state}`, revision, state, job: "job-1", job_state: "running", created_at: "" }) as const;
+  const waiting = { ...replica(2, "starting"), id: "2queued", job_state: "queued" } as const;
   const replica_list = [
     replica(1, "draining"),
+    waiting,
     replica(2, "starting"),
     replica(1, "ready"),
     replica(2, "ready"),
@@ -70,7 +72,7 @@ it("tells how far an update is", () => {
   ];
   const found = parts({ wanted: 2, replica_list });
   expect(found.map((part) => [part.revision, partWords(part)])).toEqual([
-    [2, "1 ready, 1 starting"],
+    [2, "1 ready, 1 starting, 1 queued"],
     [1, "1 ready, 1 draining"],
   ]);
   expect([worst(["ready", "degraded"]), worst([]), worst(["undeploying"])]).toEqual(["degraded", "ended", "undeploying"]);

@@ -9,7 +9,7 @@ import { State } from "~/components/state";
 import { TextInput } from "~/components/textInput";
 import { toast } from "~/components/toasts";
 import { ended } from "~/lib/format";
-import { parts, partWords } from "~/lib/rollout";
+import { parts, partWords, UP } from "~/lib/rollout";
 import { ModelRef } from "~/pages/model/parts";
 import { useEndpointChanged } from "./actions";
 import { DeployDialog } from "./deploy";
@@ -57,13 +57,15 @@ export function DeploymentCard({ endpoint, deployment }: DeploymentProps) {
   );
 }
 
+const FILLS = { ready: "green", starting: "cyan", queued: "amber", draining: "grey" } as const;
+
 /** How many replicas are ready, and of which revision. */
 function Rollout({ deployment }: { deployment: DeploymentDetail }) {
   const all = parts(deployment);
   const isUpdating = all.some((part) => part.revision !== deployment.wanted);
   const whole = Math.max(
     deployment.replicas,
-    all.reduce((sum, part) => sum + part.ready + part.starting + part.draining, 0),
+    all.reduce((sum, part) => sum + UP.reduce((own, state) => own + part[state], 0), 0),
     1,
   );
   return (
@@ -87,19 +89,19 @@ function Rollout({ deployment }: { deployment: DeploymentDetail }) {
       >
         {all.map((part) => {
           const isNew = part.revision === deployment.wanted;
-          return (["ready", "starting", "draining"] as const).map(
+          return UP.map(
             (state) =>
               part[state] > 0 && (
                 <span
                   key={`${part.revision}${state}`}
-                  className={`fill-${state === "ready" ? (isNew ? "green" : "blue") : state === "starting" ? "cyan" : "grey"}`}
+                  className={`fill-${state === "ready" && !isNew ? "blue" : FILLS[state]}`}
                   style={{ width: `${(100 * part[state]) / whole}%` }}
                 />
               ),
           );
         })}
       </div>
-      {(isUpdating || all.some((part) => part.starting > 0)) && (
+      {(isUpdating || all.some((part) => part.starting + part.queued > 0)) && (
         <ul className="row wrapping small dim">
           {all.map((part) => (
             <li key={part.revision} className="num">

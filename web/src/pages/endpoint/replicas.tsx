@@ -3,6 +3,7 @@ import type { ServingReplica } from "~/api/types";
 import { TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
+import { seenState } from "~/lib/rollout";
 
 interface ReplicasProps {
   replicas: readonly ServingReplica[];
@@ -24,11 +25,6 @@ export function Replicas({ replicas, wanted }: ReplicasProps) {
       )}
     </>
   );
-}
-
-/** One whose job waits for a place is told apart from one that starts. */
-function seenState({ state, job_state }: ServingReplica): string {
-  return state === "starting" && job_state === "queued" ? "queued" : state;
 }
 
 function ReplicaTable({ label, replicas, wanted }: ReplicasProps & { label: string }) {
