@@ -109,18 +109,32 @@ def _default(output: Tree, trial: int | None) -> str:
                 return path
         except NotFound:
             continue
+    names = _names(output)
+    if not names:
+        raise InvalidRequest(
+            f"The job has written nothing to its output: let its script save the model below $AIP_MODEL_DIR, "
+            f"its output's folder {MODEL_FOLDER}.",
+            field="path",
+        )
     raise InvalidRequest(
-        f"The job's output has no folder {MODEL_FOLDER}; name what to register by its path{_there(output)}",
+        f"The job's output has no folder {MODEL_FOLDER}: let its script save the model there ($AIP_MODEL_DIR), or name "
+        f"what to register by its path{_among(names)}",
         field="path",
     )
 
 
 def _there(output: Tree) -> str:
     """The end of a sentence about what is missing."""
+    names = _names(output)
+    return _among(names) if names else ": the job has written nothing there."
+
+
+def _names(output: Tree) -> list[str]:
     try:
-        names = sorted(name for name in output.names() if not name.startswith("."))
+        return sorted(name for name in output.names() if not name.startswith("."))
     except NotFound:
-        names = []
-    if not names:
-        return ": the job has written nothing there."
+        return []
+
+
+def _among(names: list[str]) -> str:
     return f"; there are {', '.join(names[:_SHOWN])}{' and more' if len(names) > _SHOWN else ''}."

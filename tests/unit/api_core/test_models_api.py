@@ -176,6 +176,17 @@ def test_what_cannot_be_registered_is_refused_in_words(
     assert registry.client.get(URL).json()["items"] == []
 
 
+def test_an_output_without_the_folder_model_says_where_the_script_saves_it(registry: Registry) -> None:
+    (registry.output / "model").rename(registry.output / "weights")
+    (registry.output / "notes.txt").write_text("a")
+    answer = registry.post()
+    assert (answer.status_code, answer.json()["field"]) == (422, "path")
+    assert answer.json()["detail"] == (
+        "The job's output has no folder model: let its script save the model there ($AIP_MODEL_DIR), or name what to "
+        "register by its path; there are notes.txt, weights."
+    )
+
+
 @pytest.mark.parametrize("name", ["Upper", "-a", "a" * 64, "a b"])
 def test_names_are_checked(registry: Registry, name: str) -> None:
     assert registry.post(name).status_code == 422

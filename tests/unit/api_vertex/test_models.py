@@ -174,7 +174,9 @@ def test_a_pipeline_without_a_model_in_its_folder_fails_in_words(
         registrar.work()
     ended = client.get(f"/v1/{told['name']}").json()
     assert (ended["state"], ended["error"]["code"]) == ("PIPELINE_STATE_FAILED", 9)
-    assert "no folder model" in ended["error"]["message"]
+    assert (
+        "written nothing to its output: let its script save the model below $AIP_MODEL_DIR" in ended["error"]["message"]
+    )
 
 
 @pytest.mark.parametrize(
