@@ -10,9 +10,9 @@ import sys
 
 import uvicorn
 
-from api.closing import DrainingServer
-from api.connections import Connection
-from api.main import create_app
+from api.app.factory import create_app
+from api.app.graceful_shutdown import DrainingServer
+from api.http.connections import Connection
 from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
 

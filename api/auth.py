@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from trainmaster.spec.suggest import suggest
 
-from api.work import Platform, PlatformDep
+from api.app.unit_of_work import Platform, PlatformDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
 from core.domain.ids import AttemptId

@@ -40,9 +40,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def render() -> bytes:
     """The document as it is committed: sorted, so that a change shows as itself."""
     # Late: the application imports this module.
-    from api.main import create_app
-    from core.bell import NullBell
+    from api.app.factory import create_app
     from core.settings import Settings
+    from core.wakeups import NullBell
 
     settings = Settings(database_url="sqlite://", secret_key=SecretStr("unused"), broker_url="")
     schema = describe(create_app(settings, bell=NullBell()))

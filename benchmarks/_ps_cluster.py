@@ -21,7 +21,7 @@ from _ports import free_ports
 from torch import nn
 from trainmaster_train import ps
 from trainmaster_train.context import current
-from trainmaster_train.ps.wire import job_key
+from trainmaster_train.ps.wire.messages import job_key
 
 SPAWN = multiprocessing.get_context("spawn")
 WITHIN_S = 120.0  # for what takes seconds on a machine that is not busy

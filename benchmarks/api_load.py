@@ -47,7 +47,7 @@ def fill_queue(url: str, count: int) -> None:
 
     from core.db.engine import make_engine, make_sessions, unit_of_work
     from core.db.tables import Job, Project, User
-    from core.domain.resources import gang_of
+    from core.domain.sharing.resources import gang_of
     from core.ids import new_id
 
     engine = make_engine(url)

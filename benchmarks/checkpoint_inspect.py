@@ -28,12 +28,12 @@ import torch
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from api.main import create_app
-from core.bell import NullBell
+from api.app.factory import create_app
 from core.db.bootstrap import bootstrap
 from core.db.engine import unit_of_work
 from core.db.tables import Base
 from core.settings import Settings
+from core.wakeups import NullBell
 
 PEER = """
 import time, torch, sys

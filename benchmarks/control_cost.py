@@ -25,13 +25,13 @@ from trainmaster.spec import parse_spec
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Job, Project, User, Volume
 from core.domain.ids import AttemptId
-from core.domain.resources import Amounts, gang_of
+from core.domain.sharing.resources import Amounts, gang_of
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine, FakeExecutor
+from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import Control
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Reconciler
-from scheduler.control.tick import Ticker
+from scheduler.control.planning.tick import Ticker
+from scheduler.control.upkeep.nodes import sync_nodes
 
 GPUS_PER_NODE = 16
 GIB = 2**30

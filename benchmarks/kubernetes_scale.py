@@ -31,7 +31,7 @@ from trainmaster import Client
 from trainmaster.client import RetryPolicy
 
 from core.domain.errors import ExecutorTryAgain
-from executors.kubernetes.client import AlreadyExists, Cluster, Gone, NotFound, path
+from executors.kubernetes.api_server.client import AlreadyExists, Cluster, Gone, NotFound, path
 
 WANTED = 1.0  # times kube-scheduler's own
 LABEL = "trainmaster-bench"

@@ -35,20 +35,20 @@ import yaml
 from sqlalchemy import func, select
 from trainmaster.spec import parse_spec
 
-from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import event_row
 from core.db.repositories.submission import NewJob, write_job
 from core.db.tables import Base, Job, Project, User, Volume
 from core.domain.ids import AttemptId
-from core.domain.resources import Amounts, gang_of
+from core.domain.sharing.resources import Amounts, gang_of
+from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
 from executors.base import NodeInfo, ReplicaOrder
 from executors.fake import FakeEngine, FakeExecutor, Script
+from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import Control
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Reconciler
-from scheduler.control.tick import Ticker
-from scheduler.pace import Pace
+from scheduler.control.planning.tick import Ticker
+from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.messaging.duty_cycle import Pace
 
 GIB = 2**30
 PRIORITIES = {50: 25, 100: 50, 200: 100}  # ours go to 100

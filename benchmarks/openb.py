@@ -33,17 +33,17 @@ from random import Random
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "sdk")]
 
 from core.domain.ids import JobId, NodeId
-from core.domain.parts import WHOLE
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, QueuedGang, Snapshot, plan
-from scheduler.planning.capacity import Capacity
-from scheduler.planning.cluster import Cluster
-from scheduler.planning.demand import Demand, demand_of
-from scheduler.planning.fragments import Typical
-from scheduler.planning.gang import place
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.demand import Demand, demand_of
+from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.ledger import NEVER, Ledger
+from scheduler.planning.placement.search import Budget
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.search import Budget
 
 LISTS = ("openb_pod_list_default.csv", "openb_pod_list_cpu250.csv", "openb_pod_list_gpushare100.csv")
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -24,17 +24,17 @@ from pydantic import SecretStr
 from sqlalchemy import insert, select, update
 from trainmaster.studies import parse_study
 
-from core.bell import NullBell
 from core.db.bootstrap import prepare_home
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Project, Study, Trial, User
 from core.domain.metrics.points import Points
 from core.settings import Settings
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from migrations import upgrade
 from scheduler.control.context import Control
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 
 SPACE = {
     "lr": {"type": "float", "min": 1e-5, "max": 0.1, "scale": "log"},

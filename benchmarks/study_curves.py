@@ -23,7 +23,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from trainmaster.studies import Goal, Stopping, StoppingRule
 
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
 from core.domain.studies.curves import make_curve

@@ -40,21 +40,21 @@ from studies import SPACE
 from study_asking import scratch_database
 from trainmaster.studies import parse_study
 
-from core.bell import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Job, Membership, Project, Study, Trial, User, Volume
 from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
+from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from executors.base import NodeInfo, ReplicaOrder
 from executors.fake import FakeEngine, FakeExecutor, Script
 from migrations import upgrade
+from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import Control
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Reconciler
-from scheduler.control.studies.keeper import StudyKeeper
-from scheduler.control.tick import Ticker
+from scheduler.control.planning.tick import Ticker
+from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.upkeep.nodes import sync_nodes
 
 STUDY = "study-1"
 POINTS = 10

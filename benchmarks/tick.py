@@ -24,13 +24,13 @@ import structlog
 from sqlalchemy import insert
 from trainmaster.spec import parse_spec
 
-from core.bell import NullBell
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Job, Node, Project, User
-from core.domain.resources import Amounts, gang_of
+from core.domain.sharing.resources import Amounts, gang_of
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.tick import Ticker
+from scheduler.control.planning.tick import Ticker
 
 WANTED_AT_MOST_S = 0.5
 GIB = 2**30

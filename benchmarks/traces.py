@@ -22,12 +22,12 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "sdk")]
 
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.compare import run
+from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Summary, summarise
-from scheduler.simulator.mistakes import ScenarioError
-from scheduler.simulator.scenario import Scenario, read_nodes
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.scenario import Scenario, read_nodes
 from scheduler.simulator.traces import flat, gavel, pollux
 
 YEAR_S = 365 * 24 * 3600.0

@@ -41,8 +41,8 @@ from optuna.samplers import GPSampler, RandomSampler, TPESampler
 from trainmaster.studies import Algorithm, Goal, Space, parse_study
 
 from scheduler.tuning import Observed, Proposal, Question, chosen_algorithm, propose
-from scheduler.tuning.ahead import usable
 from scheduler.tuning.engine import _distribution, _outer
+from scheduler.tuning.prefetch import usable
 from scheduler.tuning.proposers import is_quick
 
 ROUNDS, PARALLEL = 16, 8
@@ -115,7 +115,7 @@ class Search:
         self.asked_s = self.asked_cpu_s = 0.0
 
     def ours(self) -> None:
-        """As :mod:`scheduler.control.studies.round` begins trials and draws ahead, where those of a round end together."""
+        """As :mod:`scheduler.control.studies.study_pass` begins trials and draws ahead, where those of a round end together."""
         finished: list[Observed] = []
         spoilt: list[Mapping[str, Any]] = []
         ready: list[Proposal] = []

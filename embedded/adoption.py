@@ -15,7 +15,7 @@ from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import append_event
 from core.db.tables import Attempt, Job, Lease
 from core.domain.errors import TrainmasterError
-from core.domain.states import AttemptState
+from core.domain.jobs.states import AttemptState
 from core.settings import Settings
 
 # The scheduler looks at every live attempt soon after its start; who waits for `up` does not wait for all of a thousand.

@@ -15,10 +15,10 @@ from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from core.domain.errors import ExecutorError
-from core.domain.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
 from core.domain.ids import AttemptId, JobId
-from core.domain.layout import Layout
-from core.domain.resources import Amounts, Request
+from core.domain.jobs.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
+from core.domain.jobs.layout import Layout
+from core.domain.sharing.resources import Amounts, Request
 
 
 @dataclass(frozen=True, slots=True)

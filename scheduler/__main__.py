@@ -23,20 +23,20 @@ from celery.signals import setup_logging
 from celery.worker import state as worker_state
 from sqlalchemy import Engine
 
-from core.bell import BellSocket, bell_path
-from core.bell.celery import TASK_OF_TOPIC
 from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
-from scheduler.beat import Beat, Leadership
-from scheduler.bells import AppBell, BellListener
-from scheduler.celery_app import QUEUES, make_app, schedule, send
-from scheduler.gate import Gate
-from scheduler.hands import Hands, OwnClock
-from scheduler.metrics import Meter
+from core.wakeups import BellSocket, bell_path
+from core.wakeups.celery import TASK_OF_TOPIC
+from scheduler.messaging.beat import Beat, Leadership
+from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
+from scheduler.messaging.coalescing import Gate
+from scheduler.messaging.fallback import Hands, OwnClock
+from scheduler.messaging.tasks import Tasks, register_tasks
+from scheduler.messaging.wakeups import AppBell, BellListener
 from scheduler.probe import Probe, serve_probe
-from scheduler.service import Service, new_holder, utc_now
-from scheduler.tasks import Tasks, register_tasks
+from scheduler.process import Service, new_holder, utc_now
+from scheduler.process_metrics import Meter
 
 log = structlog.get_logger(__name__)
 

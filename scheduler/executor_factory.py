@@ -82,8 +82,8 @@ def _docker(settings: Settings) -> ExecutorSetup:
 
 
 def _kubernetes(settings: Settings) -> ExecutorSetup:
-    from executors.kubernetes.access import Access, ClusterUnknown
-    from executors.kubernetes.client import Cluster
+    from executors.kubernetes.api_server.access import Access, ClusterUnknown
+    from executors.kubernetes.api_server.client import Cluster
     from executors.kubernetes.executor import KubernetesExecutor
     from executors.kubernetes.nodes import NodeRules
     from executors.kubernetes.options import Options

@@ -19,12 +19,12 @@ from fastapi import FastAPI
 from sqlalchemy import create_engine, make_url, text
 from starlette.routing import BaseRoute
 
-from api import routers
-from api.main import create_app
-from core.bell import NullBell
+from api.app import routers
+from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
+from core.wakeups import NullBell
 from migrations import upgrade
 from tests.databases import empty
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import ReplicaKey, ReplicaOrder
 
 

@@ -9,10 +9,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from trainmaster.wire.jobs import ArchiveView
 
+from api.app.unit_of_work import PlatformDep
 from api.archives import service
 from api.auth import Caller, Reader, Writer
-from api.routing import new_router
-from api.work import PlatformDep
+from api.http.routing import new_router
 from core.storage.archives import ArchiveStore, Upload
 
 router = new_router("archives", "/archives")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import delete, select, update
 from trainmaster.wire.jobs import ArchiveView
 
+from api.app.unit_of_work import Platform, Work
 from api.auth import Caller
-from api.work import Platform, Work
 from core.db.tables import Archive
 from core.db.upsert import insert_into
 from core.storage.archives import ArchiveStore, Upload

@@ -8,12 +8,12 @@ from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import AttemptView, ReplicaView
 
+from api.app.unit_of_work import PlatformDep, Work
 from api.attempts.schemas import attempt_view, replica_views
 from api.auth import JobAccess, JobViewer
-from api.cursors import make_cursor, read_cursor
-from api.paging import PageParams, PageQuery, cut
-from api.routing import new_router
-from api.work import PlatformDep, Work
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageParams, PageQuery, cut
+from api.http.routing import new_router
 from core.db.repositories.attempts import (
     attempt_by_number,
     attempts_of_job,

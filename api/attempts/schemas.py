@@ -9,8 +9,8 @@ from trainmaster.wire.jobs import AttemptView, ExitView, ReplicaView
 
 from core.db.tables import Attempt, Replica
 from core.domain.contracts.context import ranked_roles
-from core.domain.pace import told_progress
-from core.domain.states import ReplicaState
+from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.states import ReplicaState
 
 
 def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:

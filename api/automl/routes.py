@@ -5,15 +5,15 @@ from typing import Annotated
 from fastapi import Query, Response
 from trainmaster.wire.automl import AutomlCreate, AutomlDetail
 
+from api.app.unit_of_work import PlatformDep, Work
 from api.auth import Writer
 from api.automl import service
 from api.automl.views import automl_detail, plan_view
+from api.http.routing import new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import digest_of
-from api.routing import new_router
 from api.studies.access import StudyViewer
 from api.studies.service import Created, create, made_before
-from api.work import PlatformDep, Work
 
 router = new_router("automl", "/automl")
 

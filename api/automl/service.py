@@ -15,17 +15,17 @@ from trainmaster.spec.quantity import parse_duration_s
 from trainmaster.studies import StudySpec, parse_study
 from trainmaster.wire.automl import AutomlCreate
 
+from api.app.unit_of_work import Platform
 from api.auth import Caller
-from api.automl.looking import CSV_ENDS, FILES_COUNTED, PARQUET_ENDS, Seen, look
+from api.automl.profiling import CSV_ENDS, FILES_COUNTED, PARQUET_ENDS, Seen, look
 from api.jobs.service import canonical, check_submission, invalid_spec
 from api.studies.service import Draft, check_study, demand_place
-from api.work import Platform
 from core.domain.automl.columns import LEAK
 from core.domain.automl.space import CLASSIFICATION, IMAGES, METRICS, REGRESSION, TABULAR, families_of
 from core.domain.automl.study import MODULE, Order, study_of
 from core.domain.automl.task import Target, left_of, look_at
 from core.domain.errors import InvalidRequest, InvalidSpec
-from core.own_server import own_automl
+from core.model_server_commands import own_automl
 from core.storage.volumes import split_location, tree_of
 
 LEAST_ROWS: Final = 20

@@ -12,7 +12,7 @@ from trainmaster.wire.automl import AutomlDetail, AutomlRow, AutomlTest
 
 from api.studies.views import study_view, winner_view
 from core.db.repositories import studies
-from core.db.repositories.metric_reads import Filter, find_series
+from core.db.repositories.metrics.reads import Filter, find_series
 from core.db.tables import Event, Study
 from core.domain.automl.columns import LEAKED
 from core.domain.automl.space import FAMILY

@@ -8,14 +8,14 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
 
+from api.app.unit_of_work import Platform, Work
 from api.auth import Caller, JobAccess
 from api.jobs.verbs import tell
-from api.work import Platform, Work
 from core.db.repositories.checkpoints import forget, kept_paths, used_paths
 from core.db.tables import Checkpoint, Job, KeptCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
-from core.domain.retention import Rule
-from core.inspection.landing import KEPT, Landed, landed_at
+from core.domain.jobs.retention import Rule
+from core.inspection.discovery import KEPT, Landed, landed_at
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 

@@ -11,9 +11,9 @@ from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from api.files.service import OCTETS
-from api.ranges import OpenFileResponse, attachment
+from api.http.ranges import OpenFileResponse, attachment
 from core.domain.errors import TrainmasterError
-from core.inspection.landing import Landed, files_of
+from core.inspection.discovery import Landed, files_of
 from core.storage.tree import Tree
 
 _CHUNK: Final = 2**20

@@ -19,13 +19,13 @@ from trainmaster.wire.checkpoints import (
     TensorView,
 )
 
+from api.app.unit_of_work import Platform
 from api.auth import JobAccess
 from api.checkpoints.figures import Figures
 from api.checkpoints.refusals import Refusals
-from api.cursors import bad_cursor, make_cursor, read_cursor
-from api.work import Platform
+from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from core.domain.errors import InvalidRequest
-from core.inspection.landing import landed_at, signature
+from core.inspection.discovery import landed_at, signature
 from core.inspection.layers import of_layers
 from core.inspection.pool import Inspectors, Place
 from core.storage.outputs import job_output

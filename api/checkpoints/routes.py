@@ -15,12 +15,12 @@ from trainmaster.wire.checkpoints import (
 )
 from trainmaster.wire.jobs import CheckpointView
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import JobAccess, JobMember, JobViewer
 from api.checkpoints import actions, download, service
 from api.checkpoints.inside import Insides, difference_page, statistics_page, tensor_page
-from api.paging import PageQuery
-from api.routing import new_router
-from api.work import PlatformDep
+from api.http.paging import PageQuery
+from api.http.routing import new_router
 
 router = new_router("checkpoints", "/jobs/{job}/checkpoints")
 

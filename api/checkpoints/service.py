@@ -13,17 +13,17 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CheckpointView
 
+from api.app.unit_of_work import Platform
 from api.auth import JobAccess
-from api.cursors import make_cursor, read_cursor
-from api.paging import PageQuery, cut
-from api.work import Platform
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageQuery, cut
 from core.db.repositories.checkpoints import kept_paths, used_paths
-from core.db.repositories.metric_reads import Filter, find_names
-from core.db.repositories.metric_steps import values_at
+from core.db.repositories.metrics.reads import Filter, find_names
+from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
 from core.domain.metrics.limits import SYSTEM
-from core.inspection.landing import Landed, all_landed
+from core.inspection.discovery import Landed, all_landed
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import Query
 from trainmaster.wire.code import CodeDifference
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import JobAccess, JobViewer
 from api.code import service
-from api.routing import new_router
-from api.work import PlatformDep
+from api.http.routing import new_router
 
 router = new_router("code")
 

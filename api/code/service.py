@@ -7,11 +7,11 @@ from typing import Final
 
 from trainmaster.wire.code import CodeDifference, CodeFileDifference
 
+from api.app.unit_of_work import Platform
 from api.archives.service import store_of
 from api.auth import JobAccess
-from api.work import Platform
 from core.domain.errors import NotFound, Unavailable
-from core.storage.code_files import CodeFile, CodeText, list_code, read_texts
+from core.storage.code_listing import CodeFile, CodeText, list_code, read_texts
 
 _ITEMS: Final = 500
 _PATIENCE_S: Final = 20.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from api.work import Platform
+from api.app.unit_of_work import Platform
 from core.domain.errors import TrainmasterError
 from core.domain.serving.files import SAVED_MODEL
 from core.storage.volumes import split_location, tree_of

@@ -7,7 +7,7 @@ import os
 import zipfile
 from typing import Final
 
-from api.work import Platform
+from api.app.unit_of_work import Platform
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.domain.serving.files import refusal
 from core.storage.tree import Tree

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from trainmaster.wire.serving import BatchPredictRequest
 
+from api.app.unit_of_work import Platform
 from api.jobs.places import Output
-from api.work import Platform
 from core.domain.errors import Conflict, TrainmasterError
 from core.storage.volumes import output_tree
 

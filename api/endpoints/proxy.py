@@ -16,13 +16,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from api.app.unit_of_work import Platform
 from api.endpoints.access import EndpointAccess
 from api.endpoints.admission import Admission, room_of
 from api.endpoints.balance import Balancer
 from api.endpoints.upstream import Body, Handed, send, too_large
 from api.endpoints.views import not_ready_words
-from api.lengths import content_length
-from api.work import Platform
+from api.http.content_length import content_length
 from core.db.repositories.serving import Target, targets_of
 from core.domain.errors import (
     InvalidRequest,

@@ -19,18 +19,18 @@ from trainmaster.wire.serving import (
     TrafficRequest,
 )
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import ProjectMember, Reader
-from api.cursors import make_cursor, read_cursor
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
 from api.endpoints.proxy import Proxy
 from api.endpoints.views import change_view, endpoint_detail, endpoint_views
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageParams, PageQuery, read_position
+from api.http.routing import new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.schemas import load_detail
 from api.jobs.service import digest_of, submit
-from api.paging import PageParams, PageQuery, read_position
-from api.routing import new_router
-from api.work import PlatformDep
 from core.db.repositories.events import events_of_endpoint
 from core.db.tables import Endpoint, Job
 

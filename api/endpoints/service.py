@@ -15,14 +15,13 @@ from trainmaster.wire.serving import (
     ServingSpec,
 )
 
+from api.app.unit_of_work import Platform, Work
 from api.auth import Caller, Member
 from api.endpoints.access import EndpointAccess
 from api.endpoints.images import own_image
 from api.endpoints.model_files import check_model_files
 from api.endpoints.outputs import demand_own_output
 from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
-from api.work import Platform, Work
-from core.bell import TOPIC_ENDPOINT
 from core.db.repositories import serving
 from core.db.repositories.events import append_event
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
@@ -31,9 +30,10 @@ from core.domain.serving.jobs import batch_job, holder_of, replica_job
 from core.domain.serving.ports import read_port
 from core.domain.serving.states import DeploymentState
 from core.ids import new_id
-from core.own_server import own_server
+from core.model_server_commands import own_server
 from core.registry.versions import hold, ready
 from core.storage.volumes import split_location, tree_of
+from core.wakeups import TOPIC_ENDPOINT
 
 _MOST_DEPLOYMENTS: Final = 20  # of one endpoint
 _DIGITS: Final = 10  # that no version's number has

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from api.connections import abort_of
+from api.http.connections import abort_of
 from core.domain.errors import ModelUnreachable, PayloadTooLarge
 
 

@@ -22,8 +22,8 @@ from trainmaster.wire.serving import DeploymentState as WireState
 from core.db.repositories import serving
 from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, User
+from core.domain.jobs.states import JobState
 from core.domain.serving.states import DeploymentState, ServingState
-from core.domain.states import JobState
 
 _ENDED_SHOWN: Final = 20
 

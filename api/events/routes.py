@@ -9,16 +9,16 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
+from api.app.graceful_shutdown import Closing
+from api.app.unit_of_work import Platform, PlatformDep, Work
 from api.auth import JobAccess, JobViewer, Reader, authenticate
-from api.closing import Closing
 from api.events.service import Follower, News, page_of, start_after
 from api.events.watch import watch_of
-from api.paging import PageQuery
-from api.routing import new_router
-from api.sse import stream_document, stream_response
-from api.work import Platform, PlatformDep, Work
+from api.http.paging import PageQuery
+from api.http.routing import new_router
+from api.http.sse import stream_document, stream_response
 from core.db.repositories.events import events_of_job, events_of_projects
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
 
 router = new_router("events")
 

@@ -11,10 +11,10 @@ import anyio
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
-from api.closing import Closing
-from api.cursors import make_cursor, read_cursor
+from api.app.graceful_shutdown import Closing
 from api.events.watch import EventWatch
-from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
+from api.http.cursors import make_cursor, read_cursor
+from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.db.rows import AnyRow
 from core.domain.errors import Unavailable
 

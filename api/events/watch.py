@@ -11,7 +11,7 @@ from anyio import CancelScope
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from api.work import Platform
+from api.app.unit_of_work import Platform
 from core.db.repositories.events import newest_event_id
 from core.domain.errors import TrainmasterError
 

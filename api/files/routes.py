@@ -10,12 +10,12 @@ from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import JobViewer
 from api.files import service
-from api.paging import PageQuery
-from api.ranges import OpenFileResponse
-from api.routing import new_router
-from api.work import PlatformDep
+from api.http.paging import PageQuery
+from api.http.ranges import OpenFileResponse
+from api.http.routing import new_router
 
 router = new_router("files")
 

@@ -13,8 +13,8 @@ from typing import Final
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
+from api.app.unit_of_work import Platform
 from api.auth import JobAccess
-from api.work import Platform
 from core.domain.errors import NotFound, TrainmasterError
 from core.storage.outputs import job_output
 from core.storage.tree import Entry, Tree, split_path

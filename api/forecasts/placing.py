@@ -9,10 +9,10 @@ import anyio
 from anyio import from_thread
 from trainmaster.wire.jobs import WaitReasonView
 
+from api.app.unit_of_work import Platform
 from api.auth import Caller
 from api.forecasts.service import ask_of, forecast
 from api.jobs.service import Submission
-from api.work import Platform
 from core.db.leases import TICK_DONE, marked_at
 from core.db.repositories.questions import Ask
 from core.domain.errors import TrainmasterError

@@ -6,12 +6,12 @@ from typing import Annotated, Final
 from fastapi import Query
 from trainmaster.wire.forecasts import ExplanationView, ForecastRequest, ForecastView
 
+from api.app.unit_of_work import Platform, PlatformDep
 from api.auth import Caller, JobAccess, JobViewer, Writer
 from api.forecasts.service import ask_of, ask_of_job, check_waits, explain, forecast, in_cluster
+from api.http.routing import new_router
 from api.jobs.cloning import changed_spec
 from api.jobs.service import canonical, check_submission, read_spec
-from api.routing import new_router
-from api.work import Platform, PlatformDep
 from core.db.repositories.questions import Ask
 from core.db.tables import Job
 from core.domain.errors import InvalidRequest

@@ -21,18 +21,18 @@ from trainmaster.wire.forecasts import (
 )
 from trainmaster.wire.jobs import WaitReasonView
 
+from api.app.unit_of_work import Platform
 from api.auth import Caller
 from api.jobs.service import Submission
-from api.work import Platform
-from core.bell import TOPIC_FORECAST
 from core.db.repositories import questions
 from core.db.repositories.questions import ERROR, Ask, Kind
 from core.db.tables import Job, Project, User
 from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
-from core.domain.resources import gang_of
-from core.domain.states import JobState
-from core.domain.waiting import in_full
+from core.domain.jobs.states import JobState
+from core.domain.sharing.resources import gang_of
+from core.domain.sharing.wait_phrases import in_full
 from core.ids import new_id
+from core.wakeups import TOPIC_FORECAST
 
 _FIRST_LOOK_S: Final = 0.02
 _LAST_LOOK_S: Final = 0.25

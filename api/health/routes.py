@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import Request, Response
 from trainmaster.wire.admin import Alive, Health
 
-from api.closing import Closing
+from api.app.graceful_shutdown import Closing
+from api.app.unit_of_work import PlatformDep
 from api.health import service
-from api.routing import new_router
+from api.http.routing import new_router
 from api.version import VERSION
-from api.work import PlatformDep
 
 router = new_router("health")
 

@@ -10,12 +10,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 from trainmaster.wire.admin import Health
 
-from api.work import Platform
-from core.bell import TellsProblem
+from api.app.unit_of_work import Platform
 from core.db.leases import TICK, TICK_DONE, marked_at
 from core.db.tables import Lease, Node, Stranger
 from core.domain.errors import Unavailable
 from core.settings import Settings
+from core.wakeups import TellsProblem
 
 OK: Final = "ok"
 _IDLE: Final = timedelta(seconds=15)

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobState, JobView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.cursors import bad_cursor, make_cursor, read_cursor
+from api.http.cursors import bad_cursor, make_cursor, read_cursor
+from api.http.paging import PageQuery, plain, read_position
 from api.jobs.schemas import job_view
-from api.paging import PageQuery, plain, read_position
 from api.studies.access import StudyAccess
-from api.work import Work
 from core.db.repositories.jobs import NOT_RUN, JobFilter, JobOrder, Position, list_jobs, runs_of
 from core.db.rows import AnyRow
 from core.domain.errors import InvalidRequest

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 
 from trainmaster.spec import JobSpec
 
+from api.app.unit_of_work import Platform
 from api.auth import Caller, Member
-from api.work import Platform
 from core.domain.errors import InvalidSpec, NotFound, TrainmasterError
 from core.storage.registry import FOLDER as MODELS
 from core.storage.registry import is_place_of

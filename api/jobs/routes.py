@@ -10,19 +10,19 @@ from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, ResumeRequest, SubmitRequest
 
+from api.app.unit_of_work import Platform, PlatformDep
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
 from api.checkpoints.actions import find_complete
+from api.http.routing import new_router
 from api.jobs import verbs
 from api.jobs.cloning import changed_spec, free_name
 from api.jobs.listing import JobQueryParams, list_page
 from api.jobs.output import output_to_remove
 from api.jobs.schemas import fresh_detail, load_detail
 from api.jobs.service import Submission, canonical, check_submission, digest_of, read_spec, submit
-from api.routing import new_router
-from api.work import Platform, PlatformDep
 from core.db.tables import Job
 from core.storage.outputs import RESUME_MOUNT
-from core.storage.resuming import resume_path, with_resume_mount
+from core.storage.resume_sources import resume_path, with_resume_mount
 
 router = new_router("jobs", "/jobs")
 

@@ -16,10 +16,10 @@ from core.db.repositories.jobs import NOT_RUN, Run, runs_of, view_row
 from core.db.repositories.queue import number_of
 from core.db.rows import AnyRow
 from core.db.tables import Job
-from core.domain.pace import told_progress
-from core.domain.resources import as_gpus
-from core.domain.states import JobState
-from core.domain.waiting import in_full, said_to
+from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.states import JobState
+from core.domain.sharing.resources import as_gpus
+from core.domain.sharing.wait_phrases import in_full, said_to
 
 # Between the submission and the first tick that sees the job there is no plan yet, but there is a reason.
 JUST_QUEUED: Final = WaitReasonView(
@@ -33,7 +33,7 @@ _LOOKED_AT_WITHIN: Final = timedelta(seconds=10)
 
 def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
     """The fields of a ``JobView`` from a view row."""
-    # core.domain.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and the most of an elastic role.
+    # core.domain.sharing.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and the most of an elastic role.
     roles = row.gang["roles"]
     return {
         "id": row.id,

@@ -13,16 +13,16 @@ from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
+from api.app.unit_of_work import Platform, Work
 from api.auth import Caller, Member
 from api.jobs.places import Output, check_places
-from api.work import Platform, Work
-from core.bell import TOPIC_TICK
 from core.db.json import dump_json
 from core.db.repositories.new_jobs import JobOrder, new_job
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
 from core.db.tables import Archive, Job, Project, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
 from core.ids import new_id
+from core.wakeups import TOPIC_TICK
 
 
 @dataclass(frozen=True, slots=True)

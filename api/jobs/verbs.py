@@ -9,17 +9,17 @@ from typing import Any, Final
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.work import Work
-from core.bell import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.events import append_event, last_events_of_job
 from core.db.repositories.jobs import set_job
 from core.db.tables import Attempt, Job
 from core.domain.errors import Conflict, IllegalTransition
-from core.domain.lifecycle import Effect, JobEvent, advance, can_advance
-from core.domain.states import JobState, Wanted
+from core.domain.jobs.lifecycle import Effect, JobEvent, advance, can_advance
+from core.domain.jobs.states import JobState, Wanted
 from core.storage.outputs import OUTPUT_MOUNT
+from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 
 class Verb(StrEnum):

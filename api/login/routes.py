@@ -6,10 +6,10 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
 
+from api.app.unit_of_work import Platform, PlatformDep
 from api.auth import SESSION_COOKIE, Caller, Reader, Writer, caller_of_token, refuse_foreign_page
+from api.http.routing import new_router
 from api.login import service
-from api.routing import new_router
-from api.work import Platform, PlatformDep
 from core.domain.errors import InvalidRequest
 
 router = new_router("login")

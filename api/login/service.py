@@ -8,8 +8,8 @@ from typing import Final
 from sqlalchemy import select, update
 from trainmaster.wire.admin import Identity, LoginCodeCreated, TokenCreated
 
+from api.app.unit_of_work import Work
 from api.auth import Caller, Scope
-from api.work import Work
 from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.events import append_event
 from core.db.tables import LoginCode, Token, User

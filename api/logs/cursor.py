@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from core.domain.errors import InvalidRequest
-from core.storage.logmerge import Place
+from core.storage.logs.merge import Place
 
 _NAME: Final = re.compile(r"^[a-z0-9-]{1,32}$")
 _NUMBER: Final = re.compile(r"^[0-9]{1,18}$")

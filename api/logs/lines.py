@@ -7,8 +7,8 @@ from typing import Final
 
 import orjson
 
-from core.storage.logmerge import MergedLine, Place
-from core.storage.logs import STAMP_BYTES, parse_line, stamp_of
+from core.storage.logs.files import STAMP_BYTES, parse_line, stamp_of
+from core.storage.logs.merge import MergedLine, Place
 
 _SECOND: Final = 19  # bytes of a stamp before its fraction
 

@@ -16,22 +16,22 @@ from trainmaster.spec.model import RoleName
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
+from api.app.graceful_shutdown import Closing
+from api.app.unit_of_work import PlatformDep
 from api.auth import JobViewer, authenticate
-from api.closing import Closing
 from api.events.watch import watch_of
+from api.http.paging import PageParams
+from api.http.ranges import ByteRange, OpenFileResponse
+from api.http.routing import new_router
+from api.http.sse import stream_document, stream_response
 from api.logs import service
 from api.logs.cursor import read_cursor
 from api.logs.stream import LogStream
-from api.paging import PageParams
-from api.ranges import ByteRange, OpenFileResponse
-from api.routing import new_router
-from api.sse import stream_document, stream_response
-from api.work import PlatformDep
 from core.domain.errors import InvalidRequest
-from core.storage.loglevels import RANKS, Level
-from core.storage.logmerge import LogMerge, Selection, place_of_newest
-from core.storage.logs import stamp_at, tail_offset
-from core.storage.logsearch import PATTERN_LIMIT, LineSearch
+from core.storage.logs.files import stamp_at, tail_offset
+from core.storage.logs.levels import RANKS, Level
+from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+from core.storage.logs.search import PATTERN_LIMIT, LineSearch
 
 router = new_router("logs")
 

@@ -11,17 +11,17 @@ from trainmaster.spec.model import role_order
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
+from api.app.unit_of_work import Platform
 from api.attempts.schemas import exit_view
 from api.auth import JobAccess
-from api.cursors import make_cursor, read_cursor
-from api.paging import PageQuery, cut
-from api.work import Platform
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageQuery, cut
 from core.db.tables import Job
 from core.domain.contracts import world_of
 from core.domain.errors import InvalidRequest, NotFound
-from core.domain.layout import Layout, Ports, ReplicaAddress
-from core.domain.states import JobState
-from core.storage.logs import JobLogs, LogFile, Order
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
+from core.domain.jobs.states import JobState
+from core.storage.logs.files import JobLogs, LogFile, Order
 from core.storage.outputs import job_output
 
 

@@ -9,13 +9,13 @@ from typing import Final, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from api.closing import Closing
+from api.app.graceful_shutdown import Closing
+from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from api.logs.cursor import write_cursor
 from api.logs.lines import Cursors, LineEvents
 from api.logs.service import JobLook
-from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.domain.errors import Unavailable
-from core.storage.logmerge import LogMerge, MergedLine, Place
+from core.storage.logs.merge import LogMerge, MergedLine, Place
 
 # Seconds between two looks at the files: quick while something happens, slower the longer nothing did.
 _POLL_S: Final = 0.2

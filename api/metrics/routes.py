@@ -1,54 +1,282 @@
+"""Metrics of jobs: what series there are, charts of any window, new points as they come, and what machines did."""
+
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final
 
-from fastapi import Depends, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy import select
+from fastapi import Header, Path, Query, Request
+from fastapi.responses import Response
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
+from trainmaster.spec.model import RoleName
+from trainmaster.wire.base import Page
+from trainmaster.wire.metrics import Chart, MetricKind, MetricName, MetricObjectView, MetricView, ResourceSummary
 
-from api.auth import Caller, Scope, require
-from api.metrics.service import render
-from api.routing import new_router
-from api.work import Platform, PlatformDep
-from core.db.tables import User
-from core.domain.errors import Forbidden
+from api.app.graceful_shutdown import Closing
+from api.app.unit_of_work import PlatformDep
+from api.auth import JobAccess, JobViewer, Reader, authenticate
+from api.http.paging import PAGE_LIMIT, PageQuery
+from api.http.routing import new_router
+from api.http.sse import stream_document, stream_response
+from api.metrics import resources, service
+from api.metrics.columns import Plain, as_json
+from api.metrics.cursor import read_cursor
+from api.metrics.service import ChartQuery, only_of
+from api.metrics.stream import MetricStreamer
+from core.db.repositories.metrics.reads import Filter, Window
+from core.domain.errors import InvalidRequest
+from core.domain.jobs.states import JobState
+from core.domain.metrics.digests import By
+from core.domain.metrics.limits import NAME_LIMIT, STEP_LIMIT, SYSTEM
 
 router = new_router("metrics")
 
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
-# Whoever asks through a proxy on this machine comes from somewhere else.
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-_ask = require(Scope.READ)
+_NAMES: Final = 50
+_JOBS: Final = 20
+
+Names = Annotated[
+    list[Annotated[str, Query(max_length=NAME_LIMIT)]],
+    Query(description="Names of metrics, each given again; left out: all.", max_length=_NAMES),
+]
+AttemptQuery = Annotated[int | None, Query(ge=1, le=10**9, description="Number of the attempt.")]
+RoleQuery = Annotated[RoleName | None, Query()]
+IndexQuery = Annotated[int | None, Query(ge=0, le=10**6)]
+PrefixQuery = Annotated[str, Query(max_length=NAME_LIMIT, description="Only names that begin so.")]
+SystemQuery = Annotated[bool, Query(description="With what the platform measures itself (system/…).")]
+ByQuery = Annotated[By, Query(description="The window and the buckets are of steps, or of seconds since 1970.")]
+LowQuery = Annotated[float | None, Query(alias="from", allow_inf_nan=False, description="Start of the window.")]
+HighQuery = Annotated[float | None, Query(alias="to", allow_inf_nan=False, description="End of the window, included.")]
+BucketQuery = Annotated[int, Query(ge=1, le=5000, description="Points or buckets of each series at most.")]
 
 
-async def _scraper(request: Request, platform: PlatformDep) -> Caller | None:
-    """A platform admin, whose token need not have more than the scope read; ``None`` for a scraper on this machine, where the settings let it in."""
-    is_here = request.client is not None and request.client.host in _LOOPBACK
-    is_direct = not any(name in request.headers for name in _FORWARDED)
-    if platform.settings.metrics_open_on_loopback and is_here and is_direct and "authorization" not in request.headers:
-        return None
-    caller = await _ask(request, platform)
-    if not caller.is_admin and not await run_in_threadpool(_is_admins, platform, caller):
-        raise Forbidden("The metrics tell of all projects: this needs a token of a platform admin.")
-    return caller
+class MetricQuery(PageQuery):
+    """Which series to list."""
+
+    name: Names = []  # noqa: RUF012 (a model's default is copied)
+    prefix: PrefixQuery = ""
+    attempt: AttemptQuery = None
+    role: RoleQuery = None
+    index: IndexQuery = None
+    kind: MetricKind | None = None
+    system: SystemQuery = True
 
 
-def _is_admins(platform: Platform, caller: Caller) -> bool:
-    with platform.read() as work:
-        return bool(work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one_or_none())
+class NameQuery(PageQuery):
+    """Which names to list."""
+
+    prefix: PrefixQuery = ""
+    kind: MetricKind | None = None
+    system: SystemQuery = True
+    limit: Annotated[int, Field(ge=1, le=1000)] = 200
 
 
-Scraper = Annotated[Caller | None, Depends(_scraper)]
+class ObjectQuery(PageQuery):
+    """Which series' objects to list."""
+
+    name: Annotated[str, Field(max_length=NAME_LIMIT)]
+    kind: MetricKind | None = None
+    attempt: AttemptQuery = None
+    role: RoleQuery = None
+    index: IndexQuery = None
+    limit: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 100
 
 
 @router.get(
-    "/metrics",
-    operation_id="get_metrics",
-    summary="Metrics for Prometheus",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    "/jobs/{job}/metrics",
+    operation_id="list_metrics",
+    summary="The series of a job, with their newest points",
+    response_model=Page[MetricView],
 )
-async def get_metrics(caller: Scraper, platform: PlatformDep) -> Response:  # noqa: ARG001 (who may ask)
-    """With a platform admin's token, or without one from the machine itself."""
-    return Response(await run_in_threadpool(render, platform), media_type=CONTENT_TYPE_LATEST)
+def list_metrics(job: JobViewer, platform: PlatformDep, query: Annotated[MetricQuery, Query()]) -> Response:
+    """By attempt, role, index and name."""
+    only = _only(query.name, query.prefix, query.attempt, query.role, query.index, system=query.system, kind=query.kind)
+    return _json(service.list_metrics(platform, job, only, limit=query.limit, cursor=query.cursor))
+
+
+@router.get("/jobs/{job}/metrics/names", operation_id="list_metric_names", summary="What a job's series are called")
+def list_metric_names(job: JobViewer, platform: PlatformDep, query: Annotated[NameQuery, Query()]) -> Page[MetricName]:
+    """Each name once for each kind, by name: of a gang of many replicas far fewer than there are series."""
+    only = _only([], query.prefix, None, None, None, system=query.system, kind=query.kind)
+    return service.list_names(platform, job, only, limit=query.limit, cursor=query.cursor)
+
+
+@router.get(
+    "/jobs/{job}/metrics/chart",
+    operation_id="chart_metrics",
+    summary="A job's metrics in a window",
+    response_model=Chart,
+)
+def chart_metrics(
+    job: JobViewer,
+    platform: PlatformDep,
+    name: Names = [],  # noqa: B006 (never changed)
+    prefix: PrefixQuery = "",
+    attempt: AttemptQuery = None,
+    role: RoleQuery = None,
+    index: IndexQuery = None,
+    by: ByQuery = "step",
+    low: LowQuery = None,
+    high: HighQuery = None,
+    buckets: BucketQuery = 500,
+) -> Response:
+    """All points where there are few; else so many buckets of equal width, with the lowest and highest value of each."""
+    only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
+    return _json(service.chart(platform, [job], ChartQuery(only, _window(by, low, high), buckets)))
+
+
+@router.get(
+    "/metrics/chart",
+    operation_id="compare_metrics",
+    summary="Metrics of several jobs in a window",
+    response_model=Chart,
+)
+def compare_metrics(
+    caller: Reader,
+    platform: PlatformDep,
+    job: Annotated[
+        list[Annotated[str, Query(max_length=100)]],
+        Query(description="Ids or names of jobs, each given again.", min_length=1, max_length=_JOBS),
+    ],
+    name: Names = [],  # noqa: B006 (never changed)
+    prefix: PrefixQuery = "",
+    role: RoleQuery = None,
+    index: IndexQuery = None,
+    by: ByQuery = "step",
+    low: LowQuery = None,
+    high: HighQuery = None,
+    buckets: BucketQuery = 500,
+) -> Response:
+    """Like a job's chart, for jobs to be laid over each other."""
+    only = _only(name, prefix, None, role, index, system=True, kind="scalar")
+    accesses = [JobAccess(caller, ref, "viewer") for ref in dict.fromkeys(job)]
+    return _json(service.chart(platform, accesses, ChartQuery(only, _window(by, low, high), buckets)))
+
+
+@router.get(
+    "/jobs/{job}/metrics/stream",
+    operation_id="stream_metrics",
+    summary="A job's new points, as server-sent events",
+    response_class=Response,
+    responses=stream_document(
+        "`points` (a MetricView with `points`, columns of what is new), `error` (a problem), `end` (the job is over). Go on "
+        "after a break with the last `id` as Last-Event-ID; begin with a chart's `cursor`."
+    ),
+)
+async def stream_metrics(
+    request: Request,
+    job: JobViewer,
+    platform: PlatformDep,
+    name: Names = [],  # noqa: B006 (never changed)
+    prefix: PrefixQuery = "",
+    attempt: AttemptQuery = None,
+    role: RoleQuery = None,
+    index: IndexQuery = None,
+    after: Annotated[str | None, Query(max_length=8000, description="A chart's `cursor`.")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=8000, description="Go on after this id.")] = None,
+) -> Response:
+    """What comes after `after`; without it, what comes from now on. Of at most 200 series."""
+    since = last_event_id if last_event_id is not None else after
+    seen = None if since is None else read_cursor(since)
+    only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
+    job_id, _ = await run_in_threadpool(_state, platform, job)
+    closing: Closing = request.app.state.closing
+
+    async def is_over() -> bool:
+        # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
+        caller = await authenticate(request, platform)
+        return JobState((await run_in_threadpool(_state, platform, replace(job, caller=caller)))[1]).is_terminal
+
+    stream = MetricStreamer(
+        platform=platform, job_id=job_id, only=only, look=is_over, run=run_in_threadpool, closing=closing, seen=seen
+    )
+    return stream_response(stream.events())
+
+
+@router.get(
+    "/jobs/{job}/metrics/objects", operation_id="list_metric_objects", summary="A series' histograms, images or texts"
+)
+def list_metric_objects(
+    job: JobViewer, platform: PlatformDep, query: Annotated[ObjectQuery, Query()]
+) -> Page[MetricObjectView]:
+    """Oldest first, of the newest attempt that has any. Of each series about a hundred are kept, spread over its time."""
+    only = _only([query.name], "", query.attempt, query.role, query.index, system=True, kind=query.kind)
+    return Page[MetricObjectView](**service.objects(platform, job, only, limit=query.limit, cursor=query.cursor))
+
+
+@router.get(
+    "/jobs/{job}/metrics/images/{image}",
+    operation_id="read_metric_image",
+    summary="An image that a job reported",
+    response_class=Response,
+    responses={200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+def read_metric_image(
+    job: JobViewer, platform: PlatformDep, image: Annotated[int, Path(ge=1, le=2**62, description="Its id.")]
+) -> Response:
+    """The file as it was sent."""
+    media_type, data = service.image(platform, job, image)
+    # A job's bytes: shown as an image or not at all.
+    headers = {
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "private, max-age=86400, immutable",
+    }
+    return Response(data, media_type=media_type, headers=headers)
+
+
+@router.get(
+    "/jobs/{job}/resources", operation_id="summarise_resources", summary="What each replica uses, and what stands out"
+)
+def summarise_resources(
+    job: JobViewer,
+    platform: PlatformDep,
+    attempt: AttemptQuery = None,
+    window_s: Annotated[float, Query(ge=10, le=86_400, description="Means of the last so many seconds.")] = 300,
+) -> ResourceSummary:
+    """Of the newest attempt unless `attempt` says another. GPUs that idle and ranks far from the others are told in `notes`."""
+    return resources.summarise(platform, job, attempt=attempt, window_s=window_s)
+
+
+def _only(
+    names: list[str],
+    prefix: str,
+    attempt: int | None,
+    role: str | None,
+    index: int | None,
+    *,
+    system: bool,
+    kind: str | None,
+) -> Filter:
+    return only_of(
+        {
+            "names": tuple(names),
+            "prefix": prefix,
+            "attempt": attempt,
+            "role": role,
+            "index": index,
+            "kind": kind,
+            "without_prefix": "" if system else SYSTEM,
+        }
+    )
+
+
+def _window(by: By, low: float | None, high: float | None) -> Window:
+    scale = 1 if by == "step" else 1000
+    for name, end in (("from", low), ("to", high)):
+        if end is not None and abs(end * scale) > STEP_LIMIT:
+            raise InvalidRequest(f"{name} is beyond all that a chart holds.", field=name)
+    if low is not None and high is not None and low > high:
+        raise InvalidRequest("from is larger than to.", field="from")
+    return Window(by, None if low is None else round(low * scale), None if high is None else round(high * scale))
+
+
+def _state(platform: PlatformDep, access: JobAccess) -> tuple[str, str]:
+    with platform.read() as work:
+        job = access.load(work.session)
+        return job.id, job.state
+
+
+def _json(answer: Plain) -> Response:
+    # Our own columns, of up to 100,000 buckets: a model for each number would take longer than reading them.
+    return Response(as_json(answer), media_type="application/json")

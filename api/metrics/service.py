@@ -1,123 +1,145 @@
-"""What the database knows, read when somebody asks for metrics."""
+"""Charts, lists and objects of the metrics of one or many jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from sqlalchemy import case, func, select
-from sqlalchemy.orm import Session
+import orjson
+from trainmaster.wire.base import Page
+from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
 
-from api.work import Platform, Work
-from core.db.leases import BEAT, TICK, TICK_DONE, marked_at
-from core.db.tables import Job, Node, Replica
-from core.domain.errors import TrainmasterError
-from core.domain.states import JobState, ReplicaState
+from api.app.unit_of_work import Platform, Work
+from api.auth import JobAccess
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import cut
+from api.metrics.columns import Plain, chart_fields, series_fields
+from api.metrics.cursor import write_cursor
+from core.db.repositories.metrics.reads import Filter, Series, Window, find_names, find_series, list_objects, read_chart
+from core.db.tables import MetricObject
+from core.domain.errors import InvalidRequest, NotFound
+
+# Of one answer: so many series, and so many buckets in all of them together.
+SERIES_LIMIT: Final = 200
+_CELLS: Final = 100_000
+_BUCKETS_MIN: Final = 50
+_OBJECT_BYTES: Final = 4 * 2**20  # of histograms and texts in one answer
 
 
-def render(platform: Platform) -> bytes:
-    """The text that Prometheus reads. While the database is away, the process's own metrics and ``database_up 0``.
+@dataclass(frozen=True, slots=True)
+class ChartQuery:
+    """``buckets``: of each series at most; fewer where there are very many series."""
 
-    What this process counted says so by its label ``process``: behind a load balancer each look may meet another one, and
-    counters of several that look like one would seem to jump.
+    only: Filter
+    window: Window
+    buckets: int
+
+
+def list_metrics(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> Plain:
+    """A page of the job's series, by attempt, role, index and name."""
+    after = read_cursor(cursor, (int,))[0] if cursor is not None else None
+    with platform.read() as work:
+        job = access.load(work.session)
+        page, has_more = cut(find_series(work.session, [job.id], only, limit=limit + 1, after=after), limit)
+    return {
+        "items": [series_fields(series, series.owner_id) for series in page],
+        "next_cursor": make_cursor(page[-1].id) if has_more else None,
+    }
+
+
+def list_names(
+    platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None
+) -> Page[MetricName]:
+    """A page of what the job's series are called."""
+    after = read_cursor(cursor, (int,))[0] if cursor is not None else None
+    with platform.read() as work:
+        job = access.load(work.session)
+        page, has_more = cut(find_names(work.session, job.id, only, limit=limit + 1, after=after), limit)
+    return Page(
+        items=[MetricName(name=row.name, kind=row.kind) for row in page],
+        next_cursor=make_cursor(page[-1].id) if has_more else None,
+    )
+
+
+def chart(platform: Platform, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:
+    """The series of these jobs that the filter takes, each in the window."""
+    with platform.read() as work:
+        jobs = {access.load(work.session).id: None for access in accesses}
+        found = find_series(work.session, list(jobs), query.only, limit=SERIES_LIMIT + 1)
+        shown = found[:SERIES_LIMIT]
+        buckets = max(_BUCKETS_MIN, min(query.buckets, _CELLS // max(1, len(shown))))
+        series = [
+            {**series_fields(one, one.owner_id), **chart_fields(read_chart(work.session, one, query.window, buckets))}
+            for one in shown
+        ]
+    return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}
+
+
+def objects(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> dict[str, Any]:
+    """A page of one series' histograms, images or texts, oldest first.
+
+    Raises:
+        NotFound: there is no such series.
+        InvalidRequest: several series are meant; or the cursor is none.
     """
-    try:
-        with platform.read() as work:
-            families = _families(work)
-    except TrainmasterError:
-        families = [_gauge("database_up", "Whether the database answers.", 0)]
-    registry = CollectorRegistry()
-    recorder = platform.recorder
-    registry.register(_Ready([*families, *_labelled(recorder.registry.collect(), process=recorder.process)]))
-    return generate_latest(registry)
+    after = read_cursor(cursor, (int,))[0] if cursor is not None else 0
+    with platform.read() as work:
+        job = access.load(work.session)
+        found = [one for one in find_series(work.session, [job.id], only, limit=100) if one.kind != "scalar"]
+        if not found:
+            raise NotFound(
+                "There are no histograms, images or texts of this name; `GET …/metrics` lists what there is."
+            )
+        one = found[-1]
+        if any((other.role, other.index, other.kind) != (one.role, one.index, one.kind) for other in found):
+            raise InvalidRequest("Several series have this name: say role, index and kind.", field="name")
+        rows = list_objects(work.session, one, after=after, limit=limit + 1)
+    items: list[MetricObjectView] = []
+    size = 0
+    for row in rows[:limit]:
+        size += 0 if one.kind == "image" else len(row.data)
+        if size > _OBJECT_BYTES and items:
+            break
+        items.append(_object(row, job.id, one))
+    is_last = len(items) == len(rows)
+    return {"items": items, "next_cursor": None if is_last else make_cursor(items[-1].id)}
 
 
-def _labelled(families: Iterable[Metric], **labels: str) -> Iterator[Metric]:
-    for family in families:
-        own = Metric(family.name, family.documentation, family.type)
-        own.samples = [one._replace(labels={**one.labels, **labels}) for one in family.samples]
-        yield own
+def image(platform: Platform, access: JobAccess, object_id: int) -> tuple[str, bytes]:
+    """An image's media type and bytes. Raises ``NotFound``."""
+    with platform.read() as work:
+        job = access.load(work.session)
+        found = work.session.get(MetricObject, object_id)
+        if found is None or not found.media_type.startswith("image/") or not _is_of(work, found, job.id):
+            raise NotFound(f"The job has no image {object_id}; the oldest go when many have come.")
+        return found.media_type, found.data
 
 
-class _Ready(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+def only_of(values: Mapping[str, Any]) -> Filter:
+    return replace(Filter(), **{name: value for name, value in values.items() if value is not None})
 
 
-def _families(work: Work) -> list[GaugeMetricFamily]:
-    return [
-        _gauge("database_up", "Whether the database answers.", 1),
-        _jobs(work.session),
-        _replicas(work.session),
-        *_queue(work.session, work.now),
-        *_leases(work.session, work.now),
-        *_nodes(work.session),
-    ]
+def _is_of(work: Work, found: MetricObject, job_id: str) -> bool:
+    from core.db.tables import MetricSeries, MetricStream
+
+    series = work.session.get(MetricSeries, found.series_id)
+    stream = work.session.get(MetricStream, series.stream_id) if series is not None else None
+    return stream is not None and stream.owner_id == job_id
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"trainmaster_{name}", text, value=value)
-
-
-def _jobs(session: Session) -> GaugeMetricFamily:
-    family = GaugeMetricFamily("trainmaster_jobs", "Jobs by state, deleted ones apart.", labels=["state"])
-    rows = session.execute(select(Job.state, func.count()).where(Job.deleted_at.is_(None)).group_by(Job.state)).all()
-    counts = {row[0]: row[1] for row in rows}
-    for state in JobState:  # a state without jobs is 0, not absent: alerts need both
-        family.add_metric([state.value], counts.get(state.value, 0))
-    return family
-
-
-def _replicas(session: Session) -> GaugeMetricFamily:
-    family = GaugeMetricFamily("trainmaster_replicas", "Replicas that hold resources, by state.", labels=["state"])
-    live = [state.value for state in ReplicaState if not state.is_terminal]
-    query = select(Replica.state, func.count()).where(Replica.state.in_(live)).group_by(Replica.state)
-    counts = {row[0]: row[1] for row in session.execute(query)}
-    for state in live:
-        family.add_metric([state], counts.get(state, 0))
-    return family
-
-
-def _queue(session: Session, now: datetime) -> list[GaugeMetricFamily]:
-    oldest = session.execute(select(func.min(Job.queued_at)).where(Job.state == JobState.QUEUED)).scalar_one()
-    age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
-    return [_gauge("queue_age_seconds", "Age of the job that has waited longest, 0 when none waits.", age)]
-
-
-def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
-    found = []
-    expires = marked_at(session, TICK)
-    if expires is not None:
-        late = max(0.0, (now - expires).total_seconds())
-        found.append(
-            _gauge("tick_lease_expired_seconds", "Time since the tick's lease ran out, 0 while it is held.", late)
-        )
-    leads = marked_at(session, BEAT)
-    if leads is not None:
-        late = max(0.0, (now - leads).total_seconds())
-        found.append(_gauge("beat_lease_expired_seconds", "Time since no beat leads any more, 0 while one does.", late))
-    done_at = marked_at(session, TICK_DONE)
-    if done_at is not None:
-        age = max(0.0, (now - done_at).total_seconds())
-        found.append(_gauge("tick_done_age_seconds", "Time since the last tick that came to its end.", age))
-    return found
-
-
-def _nodes(session: Session) -> list[GaugeMetricFamily]:
-    ready = func.coalesce(func.sum(case((Node.is_ready, 1), else_=0)), 0)
-    cordoned = func.coalesce(func.sum(case((Node.is_cordoned, 1), else_=0)), 0)
-    quarantined, suspected = func.count(Node.quarantined_at), func.count(Node.suspicion)
-    row = session.execute(select(func.count(), ready, cordoned, quarantined, suspected).select_from(Node)).one()
-    family = GaugeMetricFamily("trainmaster_nodes", "Nodes by condition.", labels=["condition"])
-    family.add_metric(["ready"], row[1])
-    family.add_metric(["not_ready"], row[0] - row[1])
-    family.add_metric(["cordoned"], row[2])
-    family.add_metric(["quarantined"], row[3])
-    family.add_metric(["suspected"], row[4])
-    return [family]
+def _object(row: Any, job_id: str, one: Series) -> MetricObjectView:
+    data: Any = None
+    if one.kind == "histogram":
+        data = orjson.loads(row.data)
+    elif one.kind == "text":
+        data = row.data.decode("utf-8", "replace")
+    return MetricObjectView(
+        id=row.id,
+        step=row.step,
+        time_s=row.time / 1000,
+        kind=cast("MetricKind", one.kind),
+        media_type=row.media_type,
+        data=data,
+        url=f"/api/v1/jobs/{job_id}/metrics/images/{row.id}" if one.kind == "image" else None,
+    )

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from api.files.service import media_type_of
-from api.ranges import ByteRange, OpenFileResponse, attachment, parse_range
+from api.http.ranges import ByteRange, OpenFileResponse, attachment, parse_range
 from core.domain.errors import TrainmasterError
 from core.registry.versions import ReadyFile, ReadyVersion
 from core.storage.registry import KnownFile

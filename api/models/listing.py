@@ -9,13 +9,13 @@ from sqlalchemy import select, tuple_
 from trainmaster.wire.base import Page
 from trainmaster.wire.models import ModelView, Stage
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.cursors import make_cursor, read_cursor
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageQuery, plain
 from api.models.views import model_views
-from api.paging import PageQuery, plain
-from api.work import Work
 from core.db.tables import Model, ModelVersion
-from core.domain.models import VersionState
+from core.domain.model_versions import VersionState
 
 _MANY: Final = 50
 

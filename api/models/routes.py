@@ -11,16 +11,16 @@ from sqlalchemy import select
 from trainmaster.wire import models as wire
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import Platform, PlatformDep, Work
 from api.auth import Reader
-from api.cursors import make_cursor, read_cursor
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageParams, PageQuery, plain, rows_by_name
+from api.http.routing import new_router
 from api.jobs.routes import IdempotencyKey
 from api.models import content, service
 from api.models.access import ModelAccess, ModelMember, ModelViewer, ProjectMember, ProjectViewer, Version
 from api.models.listing import ModelsQuery, find_page
 from api.models.views import change_view, model_views, version_detail, version_views
-from api.paging import PageParams, PageQuery, plain, rows_by_name
-from api.routing import new_router
-from api.work import Platform, PlatformDep, Work
 from core.db.repositories import models
 from core.db.tables import Model, ModelChange, ModelFile, ModelVersion, Volume
 from core.domain.errors import NotFound

@@ -10,19 +10,18 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from trainmaster.wire import models as wire
 
+from api.app.unit_of_work import Platform, Work
 from api.auth import Caller, Member, ProjectAccess, has_role
 from api.jobs.service import digest_of
 from api.models.access import ModelAccess, by_of
 from api.models.views import version_detail
-from api.work import Platform, Work
-from core.bell import TOPIC_MODELS
 from core.db.repositories import models
 from core.db.repositories.idempotency import claim_key, find_key
 from core.db.repositories.submission import KeyClaim
 from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelVersion
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from core.domain.models import Stage, VersionEvent, VersionState
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.model_versions import Stage, VersionEvent, VersionState
 from core.ids import new_id
 from core.registry import versions
 from core.registry.sources import Asked, find_source
@@ -31,6 +30,7 @@ from core.storage.outputs import job_output
 from core.storage.registry import demand_room
 from core.storage.tree import split_path
 from core.storage.volumes import tree_of
+from core.wakeups import TOPIC_MODELS
 
 _SHOWN: Final = 5
 

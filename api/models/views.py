@@ -12,7 +12,7 @@ from trainmaster.wire import models as wire
 from core.db.repositories import models
 from core.db.repositories.serving import servers_of_versions
 from core.db.tables import Model, ModelChange, ModelVersion, Project, User
-from core.domain.models import VersionState
+from core.domain.model_versions import VersionState
 from core.registry.sources import Uploaded
 
 

@@ -6,9 +6,9 @@ from sqlalchemy import select
 from trainmaster.wire.admin import HolderView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.paging import PageQuery, rows_by_name
-from api.work import Work
+from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.nodes import is_holding
 from core.db.rows import AnyRow
 from core.db.tables import Job, Project, Replica

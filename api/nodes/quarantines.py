@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import select
 from trainmaster.wire.admin import QuarantineJob, QuarantineView, SuspicionView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.work import Work
 from core.db.tables import Job, Node
-from core.domain.quarantine import Failure, told
+from core.domain.sharing.quarantine import Failure, told
 
 
 def hidden_jobs(work: Work, caller: Caller, nodes: Iterable[Node]) -> frozenset[str]:

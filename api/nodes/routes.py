@@ -4,11 +4,11 @@ from trainmaster.wire.admin import HolderView, NodeLabelsSet, NodeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, Reader
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.nodes import holders, service
-from api.paging import PageParams
-from api.routing import new_router
-from api.work import PlatformDep
 
 router = new_router("nodes")
 

@@ -11,16 +11,16 @@ from sqlalchemy import delete, select
 from trainmaster.wire.admin import NodeView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
+from api.http.paging import PageQuery, rows_by_name
 from api.nodes import quarantines
-from api.paging import PageQuery, rows_by_name
-from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.repositories.nodes import is_holding, labels_of, usage, used_gpus
 from core.db.tables import Node, NodeFailure, Replica
 from core.domain.errors import Conflict, NotFound
-from core.domain.resources import Amounts
-from core.domain.states import ReplicaState
+from core.domain.jobs.states import ReplicaState
+from core.domain.sharing.resources import Amounts
 
 # The scheduler looks every few seconds. A ready node that it has not seen for so long belongs to an executor that is
 # not used any more, or the scheduler is down and adds it again when it is back.

@@ -12,7 +12,7 @@ from fastapi import Path as PathParameter
 from fastapi import Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from api.routing import new_router
+from api.http.routing import new_router
 from core.domain.errors import NotFound
 
 router = new_router("pages")

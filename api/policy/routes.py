@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from trainmaster.wire.policy import PolicyUpdate, PolicyView
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, Reader
+from api.http.routing import new_router
 from api.policy import service
-from api.routing import new_router
-from api.work import PlatformDep
 
 router = new_router("policy", "/policy")
 

@@ -7,13 +7,13 @@ from typing import Final
 
 from trainmaster.wire.policy import PolicyUpdate, PolicyView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
 from api.policy.settings import BY_NAME, SETTINGS, duration_text, read_settings, text_of, view_of
-from api.work import Work
-from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.repositories.planning import KeptPolicy, read_policy, write_policy
-from core.domain.policy import Policy, QueueOrder, parse_policy
+from core.domain.sharing.policy import Policy, QueueOrder, parse_policy
+from core.wakeups import TOPIC_TICK
 
 
 def get(work: Work) -> PolicyView:

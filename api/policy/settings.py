@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.errors import FieldError
 from trainmaster.spec.quantity import parse_duration_s
 from trainmaster.spec.suggest import suggest
 from trainmaster.wire.policy import SettingView
 
 from core.domain.errors import InvalidRequest
-from core.domain.policy import Defragment, Policy, QueueOrder, parse_policy
+from core.domain.sharing.policy import Defragment, Policy, QueueOrder, parse_policy
 
 Kind = Literal["choice", "switch", "duration", "durations", "number"]
 OFF: Final = "off"

@@ -4,11 +4,11 @@ from fastapi import Request
 from trainmaster.wire.admin import MemberSet, MemberView, ProjectCreate, ProjectUpdate, ProjectView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, ProjectAdmin, ProjectViewer, Reader
-from api.paging import PageParams
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.projects import service
-from api.routing import new_router
-from api.work import PlatformDep
 
 router = new_router("projects", "/projects")
 

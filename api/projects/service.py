@@ -10,17 +10,17 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.admin import MemberView, ProjectCreate, ProjectUpdate, ProjectView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import Work
 from api.auth import Caller, Role
-from api.paging import PageQuery, rows_by_name
-from api.work import Work
-from core.bell import TOPIC_TICK
+from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
 from core.db.tables import BookingRow, Endpoint, Job, Membership, Model, ModelVersion, Project, Study, Usage, User
 from core.domain.errors import Conflict, Forbidden, NotFound
-from core.domain.models import VersionState
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.model_versions import VersionState
 from core.domain.studies.states import StudyState
 from core.ids import new_id
+from core.wakeups import TOPIC_TICK
 
 _ENDED: Final = [state.value for state in JobState if state.is_terminal]
 _OVER: Final = [state.value for state in StudyState if state.is_terminal]

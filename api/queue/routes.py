@@ -6,12 +6,12 @@ from fastapi import Query
 from trainmaster.wire.base import Page
 from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import Reader
-from api.paging import PageParams
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.queue import service, shares
 from api.queue.service import QueueQuery
-from api.routing import new_router
-from api.work import PlatformDep
 
 router = new_router("queue")
 

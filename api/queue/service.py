@@ -14,22 +14,22 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.forecasts import ExpectedStartView
 from trainmaster.wire.queue import QueuePage, RunningJobView, WaitingJobView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.cursors import bad_cursor, make_cursor, read_cursor
 from api.forecasts.service import starts
+from api.http.cursors import bad_cursor, make_cursor, read_cursor
+from api.http.paging import PageQuery, rows_by_name
 from api.jobs.schemas import wait_reason_of
-from api.paging import PageQuery, rows_by_name
 from api.quotas.amounts import shown
-from api.work import Work
 from core.db.repositories.jobs import NOT_RUN, Run, runs_of
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.queue import QueuePlace, held_by_job, waiting_count, waiting_page
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
-from core.domain.pace import told_progress
-from core.domain.quota import CPU, GPUS, MEMORY
-from core.domain.resources import Gang
-from core.domain.states import JobState
+from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.states import JobState
+from core.domain.sharing.quota import CPU, GPUS, MEMORY
+from core.domain.sharing.resources import Gang
 
 _MOST: Final = 2**31 - 1
 _HOLDING: Final = (JobState.STARTING.value, JobState.RUNNING.value, JobState.CANCELLING.value)

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from trainmaster.wire.queue import SharesView, ShareView, UserShareView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
 from api.quotas.amounts import capacity, models_of, shown
-from api.work import Work
 from core.db.repositories.planning import read_policy, read_usage
 from core.db.repositories.queue import held_by_user, wanted_by_project
 from core.db.tables import Project, User
-from core.domain.entitlement import Claim, entitlements
-from core.domain.gpu_models import accepted_models
-from core.domain.quota import CPU, GPUS, JOBS, MEMORY
-from core.domain.resources import Gang
+from core.domain.sharing.entitlement import Claim, entitlements
+from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
+from core.domain.sharing.resources import Gang
 
 _PARTS = (CPU, MEMORY)
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 from trainmaster.wire.base import Page
 from trainmaster.wire.quotas import QuotaUpdate, QuotaView
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, ProjectViewer, Reader
-from api.paging import PageParams
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.quotas import service
-from api.routing import new_router
-from api.work import PlatformDep
 
 router = new_router("quotas")
 

@@ -6,34 +6,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import select
-from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.errors import FieldError
 from trainmaster.spec.priorities import read_priority
 from trainmaster.wire.base import Page
 from trainmaster.wire.quotas import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.paging import PageQuery, rows_by_name
+from api.http.paging import PageQuery, rows_by_name
 from api.quotas.amounts import capacity, merged, models_of, shown
 from api.quotas.warnings import warnings_of
-from api.work import Work
-from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.repositories.planning import read_policy
 from core.db.repositories.queue import held_by_user
 from core.db.tables import Project, User
 from core.domain.errors import InvalidRequest, NotFound, together
-from core.domain.policy import Policy
-from core.domain.quota import (
-    CPU,
-    GPUS,
-    JOBS,
-    MEMORY,
-    Quota,
-    QuotaSettings,
-    keys_in,
-    parse_quota,
-    written_name,
-)
+from core.domain.sharing.policy import Policy
+from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY, Quota, QuotaSettings, keys_in, parse_quota, written_name
+from core.wakeups import TOPIC_TICK
 
 _PARTS: Final = ("limit", "guaranteed", "user_limit")
 _ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, GPUs' models behind the GPUs

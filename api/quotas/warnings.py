@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from api.quotas.amounts import in_words, models_of
-from core.domain.policy import Policy
-from core.domain.quota import GPUS, JOBS, Quota, keys_in, written_name
+from core.domain.sharing.policy import Policy
+from core.domain.sharing.quota import GPUS, JOBS, Quota, keys_in, written_name
 
 
 def warnings_of(

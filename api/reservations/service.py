@@ -10,18 +10,18 @@ from sqlalchemy import func, or_, select
 from trainmaster.wire.base import Page
 from trainmaster.wire.reservations import ReservationCreate, ReservationView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.cursors import make_cursor
-from api.paging import PageQuery, read_position
-from api.work import Work
-from core.bell import TOPIC_TICK
+from api.http.cursors import make_cursor
+from api.http.paging import PageQuery, read_position
 from core.db.repositories.events import append_event
 from core.db.repositories.nodes import is_holding, merged_labels
 from core.db.repositories.planning import bookings
 from core.db.tables import BookingRow, Job, Node, Project, Replica
 from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
 from core.ids import new_id
+from core.wakeups import TOPIC_TICK
 
 _LONGEST: Final = timedelta(days=366)
 _CLOCKS_DIFFER: Final = timedelta(minutes=1)

@@ -6,8 +6,8 @@ import os
 
 from sqlalchemy import select
 
+from api.app.unit_of_work import Platform
 from api.archives.service import store_of
-from api.work import Platform
 from core.db.tables import Attempt, Job
 from core.domain.errors import AttemptEnded, NotFound
 from core.domain.ids import AttemptId

@@ -7,14 +7,14 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
 from trainmaster.wire.runtime import Report, ReportAnswer
 
+from api.app.unit_of_work import Platform, PlatformDep
 from api.auth import AttemptCaller
-from api.ranges import OpenFileResponse
-from api.routing import new_router
+from api.http.ranges import OpenFileResponse
+from api.http.routing import new_router
+from api.metrics.ingest import take_batch
 from api.runtime.code import open_code
-from api.series.taking import take_batch
-from api.work import Platform, PlatformDep
 from core.domain.ids import AttemptId
-from core.reports.taking import take_report
+from core.reports.ingest import take_report
 
 router = new_router("runtime", "/runtime")
 

@@ -7,11 +7,11 @@ from trainmaster.spec.model import EnvName
 from trainmaster.wire.admin import SecretSet, SecretView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import ProjectAdmin, ProjectViewer
-from api.paging import PageParams
-from api.routing import new_router
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.secrets import service
-from api.work import PlatformDep
 
 router = new_router("secrets", "/projects/{project}/secrets")
 

@@ -6,9 +6,9 @@ from sqlalchemy import delete, select
 from trainmaster.wire.admin import SecretView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.paging import PageQuery, rows_by_name
-from api.work import Work
+from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
 from core.db.tables import Project, Secret
 from core.domain.errors import NotFound

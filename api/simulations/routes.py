@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import Path
 from trainmaster.wire.forecasts import SimulationRequest, SimulationStatusView
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin
-from api.routing import new_router
+from api.http.routing import new_router
 from api.simulations import service
-from api.work import PlatformDep
 
 router = new_router("simulations")
 

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 from trainmaster.wire.forecasts import SimulationReportView, SimulationRequest, SimulationStatusView, SimulationView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
 from api.forecasts.service import unless_error
 from api.policy.settings import read_settings
-from api.work import Work
-from core.bell import TOPIC_FORECAST
 from core.db.repositories import questions, simulations
 from core.db.repositories.planning import read_policy
 from core.db.repositories.questions import Kind
 from core.db.repositories.simulations import Standing
 from core.domain.errors import NotFound
-from core.domain.policy import parse_policy
-from core.domain.waiting import in_full
+from core.domain.sharing.policy import parse_policy
+from core.domain.sharing.wait_phrases import in_full
 from core.ids import new_id
+from core.wakeups import TOPIC_FORECAST
 
 # A scheduler that is there begins within a second or two.
 _LATE: Final = timedelta(seconds=10)

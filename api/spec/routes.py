@@ -5,7 +5,7 @@ from typing import Any
 
 from trainmaster.spec import spec_json_schema
 
-from api.routing import new_router
+from api.http.routing import new_router
 
 router = new_router("spec", "/spec")
 

@@ -12,7 +12,7 @@ from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyCurves, TrialColumns, TrialCurve
 
 from api.studies.views import results
-from core.db.repositories.metric_reads import Filter, Series, find_series, read_points
+from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
 from core.db.tables import Study, Trial
 from core.domain.studies.curves import make_curve, thinned
 from core.domain.studies.states import TrialState

@@ -11,10 +11,10 @@ from anyio import to_thread
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyImportance, StudyPrediction
 
+from api.app.unit_of_work import Platform
 from api.forecasts.service import answer
 from api.studies.access import StudyAccess
 from api.studies.views import results
-from api.work import Platform
 from core.db.repositories.questions import Kind
 from core.domain.errors import InvalidRequest
 from core.domain.studies.results import best

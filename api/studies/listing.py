@@ -10,11 +10,11 @@ from sqlalchemy import or_, select, tuple_
 from trainmaster.wire.base import Page
 from trainmaster.wire.studies import StudyView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.cursors import make_cursor
-from api.paging import PageQuery, read_position
+from api.http.cursors import make_cursor
+from api.http.paging import PageQuery, read_position
 from api.studies.views import study_views
-from api.work import Work
 from core.db.tables import Study, User
 from core.domain.studies.states import StudyState
 

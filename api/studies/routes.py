@@ -26,19 +26,19 @@ from trainmaster.wire.studies import (
     TrialView,
 )
 
+from api.app.unit_of_work import Platform, PlatformDep, Work
 from api.auth import Reader, Writer
-from api.cursors import make_cursor, read_cursor
+from api.http.cursors import make_cursor, read_cursor
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.service import digest_of
-from api.paging import PageParams
-from api.routing import new_router
-from api.studies import asking, insight, service
+from api.studies import ask_tell, insight, service
 from api.studies.access import StudyAccess, StudyMember, StudyViewer
 from api.studies.cloning import cloned_spec
 from api.studies.columns import study_curves, trial_columns
 from api.studies.listing import StudyQueryParams, list_page
 from api.studies.views import study_best, study_detail, trial_views
-from api.work import Platform, PlatformDep, Work
 from core.domain.studies.states import StudyEvent
 
 router = new_router("studies", "/studies")
@@ -224,8 +224,8 @@ async def suggest_trials(
     """Of a study without a template. Each point is a trial that runs until it is told as complete, or nothing is heard of it
     for the study's `lost_after`.
     """
-    asked = asking.Ask(key=key) if body is None else asking.Ask(body.count, body.client, key)
-    given = await asking.suggest(platform, study, asked)
+    asked = ask_tell.Ask(key=key) if body is None else ask_tell.Ask(body.count, body.client, key)
+    given = await ask_tell.suggest(platform, study, asked)
     if not given.is_new:
         response.headers[REPLAYED] = "true"
     return given.suggestions
@@ -237,14 +237,14 @@ async def suggest_trials(
 def heartbeat_trial(number: TrialNumber, study: StudyMember, platform: PlatformDep) -> TrialView:
     """Of a study without a template. Its time until it is lost begins anew; `state` says whether it still counts."""
     with platform.write() as work:
-        return asking.heartbeat(work, study, number)
+        return ask_tell.heartbeat(work, study, number)
 
 
 @router.post("/{study}/trials/{number}/complete", operation_id="complete_trial", summary="Tell what a trial came to")
 def complete_trial(body: TrialComplete, number: TrialNumber, study: StudyMember, platform: PlatformDep) -> TrialView:
     """Of a study without a template. Without a `result` the trial has failed."""
     with platform.write() as work:
-        return asking.complete(work, study, number, body)
+        return ask_tell.complete(work, study, number, body)
 
 
 def _ask(platform: Platform, study: StudyAccess, event: StudyEvent, body: ReasonRequest | None) -> StudyDetail:

@@ -11,17 +11,16 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from trainmaster.spec import SpecError
-from trainmaster.spec.wording import say
+from trainmaster.spec.error_messages import say
 from trainmaster.studies import Budget, Space, StudySpec, parse_study, parse_study_text
 from trainmaster.wire.studies import StudyCreate, StudyExtend
 
+from api.app.unit_of_work import Platform, Work
 from api.auth import Caller
 from api.forecasts.placing import why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
 from api.studies.access import StudyAccess
 from api.studies.views import results
-from api.work import Platform, Work
-from core.bell import TOPIC_STUDY
 from core.db.repositories.events import append_event
 from core.db.repositories.idempotency import claim_key, find_key
 from core.db.repositories.studies import change_study, ended_trials, gpu_seconds, trial_counts
@@ -34,6 +33,7 @@ from core.domain.studies.states import StudyEvent, StudyState, TrialState, advan
 from core.domain.studies.trials import searched, size_of
 from core.ids import new_id
 from core.storage.volumes import split_location
+from core.wakeups import TOPIC_STUDY
 
 # Of another study's trials: the best ones.
 _KNOWN: Final = 200

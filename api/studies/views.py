@@ -11,7 +11,7 @@ from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
 from trainmaster.wire.studies import StudyState as WireState
 
-from api.studies.known import known_front, known_results
+from api.studies.results_cache import known_front, known_results
 from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User

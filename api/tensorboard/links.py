@@ -17,9 +17,9 @@ from sqlalchemy import delete, select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.jobs import TensorBoardLinkView
 
+from api.app.unit_of_work import Platform, PlatformDep, Work
 from api.auth import CALLER_TTL, Caller, JobAccess, load_caller
 from api.tensorboard.viewers import Output
-from api.work import Platform, PlatformDep, Work
 from core.db.tables import Job, TensorBoardLink, Token, Volume
 from core.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated
 from core.tokens import token_digest

@@ -18,11 +18,11 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 from trainmaster.wire.jobs import TensorBoardAsk, TensorBoardLinkView
 
+from api.app.unit_of_work import Platform, PlatformDep
 from api.auth import Caller, Reader
-from api.routing import PROBLEMS, StrictRoute
+from api.http.routing import PROBLEMS, StrictRoute
 from api.tensorboard.links import PREFIX, Sight, SightDep, make_link
 from api.tensorboard.viewers import Viewers, demand_installed
-from api.work import Platform, PlatformDep
 from core.domain.errors import NotFound, Unavailable
 
 router = APIRouter(tags=["tensorboard"], route_class=StrictRoute, responses=PROBLEMS)

@@ -6,10 +6,10 @@ from fastapi import Query, Response
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import Reader, Writer
-from api.routing import new_router
+from api.http.routing import new_router
 from api.tokens import service
-from api.work import PlatformDep
 
 router = new_router("tokens", "/tokens")
 

@@ -10,10 +10,10 @@ from sqlalchemy import literal, select, tuple_, update
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import Work
 from api.auth import Caller, Scope
-from api.cursors import make_cursor
-from api.paging import PageQuery, cut, read_position
-from api.work import Work
+from api.http.cursors import make_cursor
+from api.http.paging import PageQuery, cut, read_position
 from core.db.repositories.events import append_event
 from core.db.tables import Token, User, UtcDateTime
 from core.domain.errors import Forbidden, InvalidRequest, NotFound

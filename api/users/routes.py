@@ -3,11 +3,11 @@ from __future__ import annotations
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
 from trainmaster.wire.base import Page
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, Reader
-from api.paging import PageParams
-from api.routing import new_router
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.users import service
-from api.work import PlatformDep
 
 router = new_router("users", "/users")
 

@@ -6,11 +6,11 @@ from fastapi import Query
 from trainmaster.spec.gpus import MAX_GPUS
 from trainmaster.wire.vertex_table import VertexMachineView, VertexTableUpdate, VertexTableView
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, Reader
-from api.routing import new_router
+from api.http.routing import new_router
 from api.vertex_table import service
 from api.vertex_table.service import Wish
-from api.work import PlatformDep
 
 router = new_router("vertex-table", "/vertex-table")
 

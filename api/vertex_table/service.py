@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from trainmaster.wire.vertex_table import VertexEntryView, VertexMachineView, VertexTableUpdate, VertexTableView
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.vertex.entries import Entry, document_of, kept_of, read_entries, read_kept
-from api.vertex.table import Table, stored_table, table_with
+from api.protocols.vertex.table import Table, stored_table, table_with
+from api.protocols.vertex.table_entries import Entry, document_of, kept_of, read_entries, read_kept
 from api.vertex_table.warnings import Cluster, cluster_of, warnings_of
-from api.work import Work
 from core.db.repositories.events import append_event
-from core.db.repositories.vertex_table import KeptTable, read_vertex_table, write_vertex_table
+from core.db.repositories.vertex.table import KeptTable, read_vertex_table, write_vertex_table
 from core.db.tables import Volume
 from core.domain.errors import Conflict, InvalidRequest, together
 from core.settings import Settings

@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 from trainmaster.sizes import format_size
 from trainmaster.spec.quantity import format_cpu, parse_bytes, parse_cpu_milli
 
-from api.vertex.entries import Entry
-from api.vertex.specs import ACCELERATORS
-from api.vertex.table import Table
+from api.protocols.vertex.table import Table
+from api.protocols.vertex.table_entries import Entry
+from api.protocols.vertex.training.specs import ACCELERATORS
 from core.db.repositories.nodes import merged_labels
 from core.db.tables import Node, Project, Volume
-from core.domain.gpu_models import accepted_models, accepts
-from core.domain.resources import Amounts
+from core.domain.sharing.gpu_models import accepted_models, accepts
+from core.domain.sharing.resources import Amounts
 
 _SPECIAL: Final = "*?["
 _KNOWN: Final = tuple(name for number, name in ACCELERATORS.items() if number)

@@ -4,11 +4,11 @@ from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
+from api.app.unit_of_work import PlatformDep
 from api.auth import PlatformAdmin, Reader
-from api.paging import PageParams
-from api.routing import new_router
+from api.http.paging import PageParams
+from api.http.routing import new_router
 from api.volumes import service
-from api.work import PlatformDep
 
 router = new_router("volumes", "/volumes")
 

@@ -12,14 +12,14 @@ from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
+from api.app.unit_of_work import Work
+from api.app.volume_cache import VolumeFacts
 from api.auth import Caller
-from api.known_volumes import VolumeFacts
-from api.paging import PageQuery, rows_by_name
-from api.work import Work
+from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
 from core.db.tables import Job, Volume
 from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
 from core.ids import new_id
 from core.settings import Settings
 from core.storage.registry import FOLDER as MODELS

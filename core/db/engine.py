@@ -21,7 +21,7 @@ from core.db.json import Unkeepable, dump_json
 from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 
 if TYPE_CHECKING:
-    from core.db.pulse import Pulse
+    from core.db.liveness import Pulse
 
 SessionFactory = sessionmaker[Session]
 
@@ -31,7 +31,7 @@ _SQLITE_WAIT_S: Final = 10
 _POOL_WAIT_S: Final = 3
 _CONNECT_S: Final = 3  # whole seconds
 # What libpq says to the kernel. A peer that vanished without a word is found after some 15 s of idling, or when it has
-# not confirmed what was sent for 10 s; a frozen one confirms everything, and is found by ``core.db.pulse``.
+# not confirmed what was sent for 10 s; a frozen one confirms everything, and is found by ``core.db.liveness``.
 _KEEP_ALIVE: Final = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -109,7 +109,7 @@ def _watch_pulse(engine: Engine) -> None:
     """Make the engine's connections give up on a server that does not answer."""
     import psycopg  # SQLite's users need not load it
 
-    from core.db.pulse import DoesNotAnswer, Pulse, WatchedConnection, knocker
+    from core.db.liveness import DoesNotAnswer, Pulse, WatchedConnection, knocker
 
     arguments, parameters = engine.dialect.create_connect_args(engine.url)
     pulse = _pulses[engine] = Pulse(knocker(*arguments, **parameters))

@@ -18,9 +18,9 @@ from typing import Any, Final
 import orjson
 
 from core.domain.errors import TrainmasterError
-from core.inspection.kinds import layer_of
+from core.inspection.formats.detection import open_checkpoint
 from core.inspection.model import Inside, Tensor, Unreadable
-from core.inspection.opening import open_checkpoint
+from core.inspection.tensor_roles import layer_of
 from core.storage.tree import Tree
 
 # What a process may take beyond its code: the statistics of any checkpoint need less than 100 MiB.

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.model import role_order
 from trainmaster.wire.models import ModelLineage
 
-from core.db.repositories.metric_reads import Filter, Series, find_names, find_series
-from core.db.repositories.metric_steps import values_at
+from core.db.repositories.metrics.reads import Filter, Series, find_names, find_series
+from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Job, MlflowRun, Trial, User
 from core.domain.metrics.limits import SYSTEM
 

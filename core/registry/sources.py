@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.inspection.landing import landed_at
+from core.inspection.discovery import landed_at
 from core.storage.registry import PlannedFile, format_of_files, plan_files
 from core.storage.tree import Tree, split_path
 

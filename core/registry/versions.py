@@ -19,8 +19,8 @@ from core.db.repositories import models
 from core.db.repositories.events import append_event
 from core.db.tables import Job, Model, ModelHold, ModelVersion, Project
 from core.domain.errors import Conflict, NotFound, Unavailable
-from core.domain.models import Stage, VersionState
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.model_versions import Stage, VersionState
 from core.ids import new_id
 from core.registry.sources import Asked, Uploaded
 from core.storage.registry import KnownFile, place_of

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 from trainmaster.wire.metrics import NewObject, NewPoints
 
-from core.db.repositories import metrics
+from core.db.repositories.metrics import writes
 from core.domain.metrics.limits import BINS_LIMIT, OBJECT_BYTES, STEP_LIMIT, TEXT_LIMIT, TIME_LIMIT_MS
 from core.domain.metrics.points import Points
 
@@ -46,7 +46,7 @@ def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) ->
     return found
 
 
-def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[metrics.NewObject]:
+def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[writes.NewObject]:
     """Objects as they are kept; those that cannot be used are told in ``faults``."""
     found = []
     for one in objects:
@@ -56,7 +56,7 @@ def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -
         except Refused as refusal:
             faults.append(f"{one.kind} {one.name[:60]!r}: {refusal}")
             continue
-        found.append(metrics.NewObject(one.name, one.kind, step, time, media_type, data))
+        found.append(writes.NewObject(one.name, one.kind, step, time, media_type, data))
     return found
 
 

@@ -21,7 +21,7 @@ from core.domain.errors import (
     PayloadTooLarge,
     TrainmasterError,
 )
-from core.storage import room
+from core.storage import free_space
 from core.storage.tree import LeavesVolume, Tree
 
 FOLDER: Final = ".models"
@@ -276,7 +276,7 @@ class Draft:
 
 def demand_room(volume: Tree, size_bytes: int) -> None:
     """Raises ``InsufficientStorage``: the volume has no room for so much."""
-    room.demand_room(
+    free_space.demand_room(
         volume, size_bytes, "The registry's volume", "delete versions that nobody needs, or ask an admin for room."
     )
 

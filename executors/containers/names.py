@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from core.domain.ids import AttemptId
-from core.domain.layout import PORTS_PER_REPLICA, Ports
+from core.domain.jobs.layout import PORTS_PER_REPLICA, Ports
 from executors.base import ReplicaKey
 
 MAX_NAME: Final = 63

@@ -130,7 +130,7 @@ def _script(fields: Mapping[str, Any]) -> str:
 
 
 def _run(command: Sequence[str] | str, args: Sequence[str]) -> str:
-    # As trainmaster_runtime.spawn.argv_of does it; `start` sets TM_SHELL, to our own where the image has none.
+    # As trainmaster_runtime.process.spawn.argv_of does it; `start` sets TM_SHELL, to our own where the image has none.
     if isinstance(command, str):
         words = [command + ' "$@"', "sh", *args] if args else [command]
         return f'tm_run "$TM_SHELL" -c {shlex.join(words)}'

@@ -25,17 +25,17 @@ from typing import Any, Final, TypeVar
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
-from core.domain.layout import PS_PORT, Layout, Ports
+from core.domain.jobs.layout import PS_PORT, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
 from executors.containers import exits, labels, names, order, places
 from executors.docker import files, nodes, render, words
 from executors.docker.engine import Engine, EngineSaysNo, Missing, Taken
-from executors.docker.hints import Hints
+from executors.docker.events import Hints
 from executors.docker.images import ImageFacts, Images
+from executors.docker.observe import Sights
 from executors.docker.runtime import RuntimeFiles
-from executors.docker.sights import Sights
-from executors.holdings import without
-from executors.parts import with_memory_limit
+from executors.foreign_usage import without
+from executors.gpu_sharing import with_memory_limit
 
 T = TypeVar("T")
 _NETWORK_S: Final = 10.0  # for another creator to finish the attempt's network

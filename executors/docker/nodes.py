@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from core.domain.gpu_models import normal_model
-from core.domain.resources import Amounts
+from core.domain.sharing.gpu_models import normal_model
+from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
 from executors.containers import labels
 from executors.docker.engine import Engine
 from executors.docker.render import MEMORY
-from executors.holdings import Held
+from executors.foreign_usage import Held
 from executors.process import machine
-from executors.process.gpulook import GpuLook
+from executors.process.gpu_cache import GpuLook
 
 # Left to the engine and the system: a twentieth of the memory, at most this.
 _RESERVE_BYTES: Final = 1024 * 2**20

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.ids import AttemptId, JobId
-from core.domain.layout import Layout, Ports, ReplicaAddress
-from core.domain.parts import WHOLE
-from core.domain.resources import Amounts
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Amounts
 from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
-from executors.holdings import Held, without
+from executors.foreign_usage import Held, without
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta()

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
-from core.domain.layout import Layout
+from core.domain.jobs.layout import Layout
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
 from executors.fake.engine import FakeEngine
 from executors.fake.faults import Fault, FaultSource, ProcessKilled, no_faults

@@ -15,8 +15,8 @@ from typing import Any, Final
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey
 from executors.containers import labels
-from executors.kubernetes.client import Cluster, Gone, Json, path
-from executors.kubernetes.reflect import Reflector
+from executors.kubernetes.api_server.client import Cluster, Gone, Json, path
+from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.use import NOTHING, Use, excess_use, planned_use, pod_use, without_devices
 
 # Pods that were deleted, so that an answer which comes late cannot bring them back.

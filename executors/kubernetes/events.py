@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from core.domain.errors import ExecutorError
-from executors.kubernetes.client import Cluster, Gone, Json, path
-from executors.kubernetes.observe import waits_since
+from executors.kubernetes.api_server.client import Cluster, Gone, Json, path
+from executors.kubernetes.pods.observe import waits_since
 
 log = structlog.get_logger(__name__)
 

@@ -20,22 +20,22 @@ from datetime import UTC, datetime, timedelta
 
 from core.domain.errors import ExecutorError, ExecutorTryAgain
 from core.domain.ids import AttemptId
-from core.domain.layout import Layout, Ports
+from core.domain.jobs.layout import Layout, Ports
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
 from executors.containers import labels, names
-from executors.kubernetes import render
+from executors.gpu_sharing import with_memory_limit
+from executors.kubernetes.api_server.client import Cluster, Json
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.client import Cluster, Json
-from executors.kubernetes.ending import Ending
 from executors.kubernetes.events import Warnings
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import NodeCache
-from executors.kubernetes.observe import Patience, read_pod
 from executors.kubernetes.options import Options
+from executors.kubernetes.pods import render
+from executors.kubernetes.pods.create import Starting
+from executors.kubernetes.pods.delete import Ending
+from executors.kubernetes.pods.observe import Patience, read_pod
+from executors.kubernetes.pods.world_updates import Telling
 from executors.kubernetes.reservations import Reservations
-from executors.kubernetes.starting import Starting
-from executors.kubernetes.telling import Telling
-from executors.parts import with_memory_limit
 
 
 class KubernetesExecutor:

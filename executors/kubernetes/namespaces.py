@@ -15,7 +15,7 @@ from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaOrder
 from executors.containers import labels, names
-from executors.kubernetes.client import AlreadyExists, Cluster, Json, NotFound, Refused, path
+from executors.kubernetes.api_server.client import AlreadyExists, Cluster, Json, NotFound, Refused, path
 from executors.kubernetes.options import Options
 
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/, from strict to lax

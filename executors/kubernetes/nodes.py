@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
+from executors.kubernetes.api_server.client import Cluster, Json, path
+from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.client import Cluster, Json, path
 from executors.kubernetes.quantity import milli, units
-from executors.kubernetes.reflect import Reflector
 from executors.kubernetes.taints import why_closed
 from executors.kubernetes.use import NOTHING, Use
 
-# As the planner reads them (scheduler.planning.cluster).
+# As the planner reads them (scheduler.planning.placement.cluster).
 RACK: Final = "topology/rack"
 ZONE: Final = "topology/zone"
 _ZONE_LABELS: Final = (ZONE, "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from core.domain.serving.ports import read_port
 from executors.base import ReplicaOrder
 from executors.containers import labels, names
-from executors.kubernetes.client import Json, path
+from executors.kubernetes.api_server.client import Json, path
 
 _GROUP: Final = "networking.k8s.io/v1"
 _DNS: Final = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})

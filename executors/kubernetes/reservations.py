@@ -26,12 +26,12 @@ from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, places
-from executors.kubernetes import render
-from executors.kubernetes.acting import Acting
+from executors.kubernetes.api_server.client import AlreadyExists, Conflict, Json, NotFound, path
 from executors.kubernetes.cache import RESERVATION
-from executors.kubernetes.client import AlreadyExists, Conflict, Json, NotFound, path
 from executors.kubernetes.nodes import SIMULATED, gpu_resource
 from executors.kubernetes.options import Options
+from executors.kubernetes.pods import render
+from executors.kubernetes.pods.pod_writer import Acting
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.domain.errors import ExecutorRefused
 from executors.base import VolumeSource
-from executors.kubernetes.client import Json
+from executors.kubernetes.api_server.client import Json
 
 
 def render_volume(

@@ -23,13 +23,13 @@ from typing import Final
 from core import file_locks
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
-from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
+from core.domain.jobs.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
+from executors.gpu_sharing import with_memory_limit
 from executors.order_file import world_fields
-from executors.parts import with_memory_limit
 from executors.process import machine, procfs, sweep
 from executors.process.changes import Changes
-from executors.process.gpulook import GpuLook
+from executors.process.gpu_cache import GpuLook
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
 from executors.process.state import ReplicaFolder, read_replica

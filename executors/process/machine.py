@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from core.domain.gpu_models import normal_model
-from core.domain.resources import Amounts
+from core.domain.sharing.gpu_models import normal_model
+from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from core.bell import Bell
 from core.db.engine import SessionFactory
+from core.wakeups import Wakeup
 from executors.base import ChangesWorlds, Executor
 
 
@@ -25,7 +25,7 @@ class Control:
 
     sessions: SessionFactory
     executor: Executor
-    bell: Bell
+    bell: Wakeup
     clock: Callable[[], datetime]
     holder: str
     secret_key: bytes = field(repr=False)

@@ -10,9 +10,9 @@ from math import inf
 from typing import Any
 
 from core.domain.ids import JobId, NodeId
-from core.domain.policy import Policy
-from core.domain.quota import Quota as Quota  # noqa: PLC0414 (the planner speaks of it, too)
-from core.domain.resources import Amounts, Gang
+from core.domain.sharing.policy import Policy
+from core.domain.sharing.quota import Quota as Quota  # noqa: PLC0414 (the planner speaks of it, too)
+from core.domain.sharing.resources import Amounts, Gang
 
 
 @dataclass(frozen=True, slots=True)

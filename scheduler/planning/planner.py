@@ -13,29 +13,29 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from core.domain.ids import JobId
-from scheduler.planning.capacity import Capacity
-from scheduler.planning.cluster import Cluster
-from scheduler.planning.demand import Demand
-from scheduler.planning.draft import Draft
-from scheduler.planning.feasibility import EmptyCluster
-from scheduler.planning.fragments import Typical
-from scheduler.planning.gang import place
-from scheduler.planning.grow import Grower, Growth, with_more
-from scheduler.planning.keeping import Keeping
-from scheduler.planning.kinds import Entry, Family, Kind
-from scheduler.planning.ledger import NEVER, REFUSED, Ledger
+from scheduler.planning.elastic.growth import Grower, Growth, with_more
+from scheduler.planning.explain.wait_reasons import Reasons, Refusals
+from scheduler.planning.fixpoint import settled
+from scheduler.planning.forecast.reservation import Holdings, Timeline
 from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
-from scheduler.planning.order import Queue
-from scheduler.planning.preempt import Preempted, Preemption
-from scheduler.planning.promises import Promises
-from scheduler.planning.quota import Excess
-from scheduler.planning.reservation import Holdings, Timeline
-from scheduler.planning.rights import Rights
-from scheduler.planning.search import Budget
-from scheduler.planning.settle import settled
-from scheduler.planning.shares import Shares, of_draft
-from scheduler.planning.sights import Sights
-from scheduler.planning.why import Reasons, Refusals
+from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.demand import Demand
+from scheduler.planning.placement.eligibility import Sights
+from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.gpu_headroom import Keeping
+from scheduler.planning.placement.ledger import NEVER, REFUSED, Ledger
+from scheduler.planning.placement.partial import Draft
+from scheduler.planning.placement.search import Budget
+from scheduler.planning.preemption.nominations import Promises
+from scheduler.planning.preemption.policy import Rights
+from scheduler.planning.preemption.preemption import Preempted, Preemption
+from scheduler.planning.queue.job_classes import Entry, Family, Kind
+from scheduler.planning.queue.ordering import Queue
+from scheduler.planning.queue.quota import Excess
+from scheduler.planning.queue.shares import Shares, of_draft
 
 # Each looks at every stated end, which costs a few milliseconds; one is enough per set of nodes that compete. Gangs
 # beyond these claim their nodes by a rule that looks at no time.

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from core.domain.policy import Defragment, Policy, QueueOrder
+from core.domain.sharing.policy import Defragment, Policy, QueueOrder
 
 __all__ = ["Defragment", "Policy", "QueueOrder"]

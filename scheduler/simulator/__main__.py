@@ -20,14 +20,14 @@ import yaml
 
 from scheduler.simulator.compare import Case, more_like, run, table
 from scheduler.simulator.engine import Simulation
-from scheduler.simulator.expect import failures
-from scheduler.simulator.inputs import FORMATS, Around, read
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.expectations import failures
 from scheduler.simulator.metrics import summarise
-from scheduler.simulator.mistakes import ScenarioError
 from scheduler.simulator.plots import ENDINGS, Curves, check, plot
+from scheduler.simulator.reading.inputs import FORMATS, Around, read
+from scheduler.simulator.reading.scenario import Scenario
+from scheduler.simulator.reading.settings import read_policy
 from scheduler.simulator.report import report
-from scheduler.simulator.scenario import Scenario
-from scheduler.simulator.settings import read_policy
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -9,11 +9,11 @@ from core.domain.ids import NodeId
 from scheduler.planning import NodeView
 from scheduler.planning.model import Account
 from scheduler.planning.policy import Policy
-from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.engine import Outcome, Simulation
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Summary, summarise
-from scheduler.simulator.scenario import DEFAULT_START, Scenario
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.scenario import DEFAULT_START, Scenario
 
 # Plans at most this often: enough for jobs that run for minutes, and a year takes minutes.
 _TICK_S = 10.0

@@ -1,4 +1,4 @@
-"""GPUs that are given away in parts: which replica is on which device, by the rule of :mod:`core.domain.parts`."""
+"""GPUs that are given away in parts: which replica is on which device, by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from core.domain.ids import NodeId
-from core.domain.parts import WHOLE, device_for
-from core.domain.resources import Amounts
+from core.domain.sharing.gpu_sharing import WHOLE, device_for
+from core.domain.sharing.resources import Amounts
 
 Holder = tuple[str, str, int]  # job, role, index
 

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 
 from core.domain.ids import JobId
 from scheduler.planning import Plan, QueuedGang, Reason, Snapshot, plan
-from scheduler.simulator.alarms import next_look_s
-from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.estimates import Estimator
 from scheduler.simulator.metrics import Usage
-from scheduler.simulator.past import Past
 from scheduler.simulator.progress import Progress
-from scheduler.simulator.scenario import Scenario
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.scenario import Scenario
+from scheduler.simulator.usage_history import Past
+from scheduler.simulator.wakeups import next_look_s
 from scheduler.simulator.world import Running, World, WrongPlan
 
 Planner = Callable[[Snapshot], Plan]

@@ -2,7 +2,7 @@
 
 ``unknown``: nothing. ``known``: the truth. ``learnt``: the truth once a job has worked for a while (60 s unless stated), as
 its own progress, step of steps, tells it to the platform's runtime; before that nothing. ``history``: what the platform
-learns from the jobs that have ended so far (:mod:`scheduler.planning.durations`), and nothing of the job itself.
+learns from the jobs that have ended so far (:mod:`scheduler.planning.forecast.durations`), and nothing of the job itself.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from scheduler.planning.durations import Durations, Past, Traits
+from scheduler.planning.forecast.durations import Durations, Past, Traits
 from scheduler.planning.model import Estimate
-from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.progress import Progress
+from scheduler.simulator.reading.arrival import Arrival
 
 LEARNT_AFTER_S: Final = 60.0
 _KEPT: Final = 2000  # jobs that history goes back

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from core.domain.parts import WHOLE
-from core.domain.resources import Request
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Request
 from scheduler.planning import NodeView, ReasonCode
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
 from scheduler.simulator.world import Running, World

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.fairness import rhos
 from scheduler.simulator.metrics import summarise
-from scheduler.simulator.mistakes import ScenarioError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scheduler.simulator.arrival import Arrival
+from scheduler.simulator.reading.arrival import Arrival
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.simulator.compare import time_words
 from scheduler.simulator.engine import Outcome
-from scheduler.simulator.expect import failures
+from scheduler.simulator.expectations import failures
 from scheduler.simulator.metrics import Spread, summarise
 
 _SLOWEST = 5

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId, NodeId
-from core.domain.parts import in_order
-from core.domain.resources import Amounts, Gang, Request
+from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpu_sharing import in_order
+from core.domain.sharing.resources import Amounts, Gang, Request
 from scheduler.planning import (
     Grow,
     GrowingGang,

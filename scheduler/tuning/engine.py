@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from trainmaster.studies import Algorithm, Goal, Parameter, ParameterType, Scale, Space
 from trainmaster.studies.space import bounds
 
-from scheduler.tuning.kept import kept
+from scheduler.tuning.history_thinning import kept
 from scheduler.tuning.propose import Proposal, Question, startup_trials
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -183,11 +183,11 @@ def _drawn(question: Question, offset: int) -> Iterator[Proposal]:
         case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(question.finished) < startup_trials(question.space):
             return _spread(question, offset)
         case Algorithm.AUTO:
-            from scheduler.tuning.turns import in_turns
+            from scheduler.tuning.interleaved import in_turns
 
             return in_turns(question, offset)
         case Algorithm.GP if len(question.goals) == 1 and not gp_may_draw(question.space):
-            from scheduler.tuning.improvement import improving
+            from scheduler.tuning.expected_improvement import improving
 
             return improving(question)
         case _:

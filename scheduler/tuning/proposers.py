@@ -26,8 +26,8 @@ _SMALL_GRID: Final = 5_000
 _LOADED: Final[Mapping[Algorithm, tuple[str, ...]]] = {
     Algorithm.TPE: ("scheduler.tuning.engine",),
     Algorithm.CMA_ES: ("scheduler.tuning.engine",),
-    Algorithm.GP: ("scheduler.tuning.engine", "scheduler.tuning.improvement"),
-    Algorithm.AUTO: ("scheduler.tuning.turns",),
+    Algorithm.GP: ("scheduler.tuning.engine", "scheduler.tuning.expected_improvement"),
+    Algorithm.AUTO: ("scheduler.tuning.interleaved",),
 }
 _IN_A_PROCESS: Final = (Algorithm.GP, Algorithm.AUTO)
 # Key of a proposal's memo: the algorithm that could not draw it.

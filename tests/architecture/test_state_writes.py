@@ -34,9 +34,13 @@ def literal_state_writes(tree: ast.AST) -> Iterator[int]:
         if isinstance(node, ast.Assign) and _is_literal(node.value):
             if any(isinstance(target, ast.Attribute) and target.attr == "state" for target in node.targets):
                 yield node.lineno
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "values":
-            if any(keyword.arg == "state" and _is_literal(keyword.value) for keyword in node.keywords):
-                yield node.lineno
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "values"
+            and any(keyword.arg == "state" and _is_literal(keyword.value) for keyword in node.keywords)
+        ):
+            yield node.lineno
 
 
 def _is_literal(value: ast.expr) -> bool:

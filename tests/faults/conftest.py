@@ -14,8 +14,10 @@ from sqlalchemy.pool import StaticPool
 
 from core.db import engine as database
 from core.db.tables import Base
-from scheduler.control import batch, create, place
-from scheduler.control.studies import round as rounds
+from scheduler.control.attempts.launching import create
+from scheduler.control.attempts.storage import transaction_batcher
+from scheduler.control.planning import placing
+from scheduler.control.studies import study_pass as rounds
 from tests.databases import empty
 from tests.faults.simulated import SteppedSession, TurnByTurn
 
@@ -46,7 +48,7 @@ def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> I
 @pytest.fixture(autouse=True)
 def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and creations side by side, and yet the same in every run of a seed."""
-    for module in (batch, create):
+    for module in (transaction_batcher, create):
         monkeypatch.setattr(module, "ThreadPoolExecutor", TurnByTurn)
 
 
@@ -54,7 +56,7 @@ def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids in the order of their making, and the same in every run of a seed."""
     numbers = itertools.count(1)
-    for module in (place, rounds):
+    for module in (placing, rounds):
         monkeypatch.setattr(module, "new_id", lambda prefix: f"{prefix}-{next(numbers):06}")
 
 

@@ -13,8 +13,8 @@ from trainmaster.spec import parse_spec
 from core import secrets
 from core.db.engine import SessionFactory
 from core.db.tables import Job, PolicyRow, Project, Secret, User, Volume
-from core.domain.resources import gang_of
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.sharing.resources import gang_of
 from executors.base import ExitCause, ReplicaOrder
 from executors.fake import Script
 

@@ -18,20 +18,20 @@ from typing import Any, Self
 
 from sqlalchemy.orm import Session
 
-from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.domain.errors import ExecutorTryAgain, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
+from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
 from executors.base import Executor, Gpu, NodeInfo, Observation
 from executors.fake import FakeEngine, FakeExecutor, ProcessKilled, SeededFaults
+from scheduler.control.attempts.reconcile_result import Look, Verdict
+from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import Control
-from scheduler.control.due import due_attempts
-from scheduler.control.look import Look, Verdict
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Reconciler
-from scheduler.control.studies.keeper import StudyKeeper
-from scheduler.control.sweep import expire_waiting, sweep_executor
-from scheduler.control.tick import Ticker
+from scheduler.control.planning.tick import Ticker
+from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.upkeep.gc import expire_waiting, sweep_executor
+from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.control.upkeep.resync import due_attempts
 
 TOPIC_DUE, TOPIC_NODES, TOPIC_SWEEP = "due", "nodes", "sweep"
 TOPIC_STUDIES, TOPIC_ASK = "studies", "ask"

@@ -13,12 +13,12 @@ import pytest
 import structlog
 from sqlalchemy import func, select
 
+from api.app.unit_of_work import Work
 from api.jobs import verbs
-from api.work import Work
 from core.db.tables import Attempt, Base, Event, Job, Node, NodeFailure, Replica
 from core.domain.errors import Conflict, StaleWrite
-from core.domain.lifecycle import JobEvent, can_advance
-from core.domain.states import AttemptState, JobState, ReplicaState
+from core.domain.jobs.lifecycle import JobEvent, can_advance
+from core.domain.jobs.states import AttemptState, JobState, ReplicaState
 from executors.fake import FakeEngine
 from tests.faults.jobs import (
     Case,
@@ -308,7 +308,7 @@ def _check_story(kinds: list[str], told: str) -> None:
         "job.failed": JobEvent.FAIL,
         "job.expired": JobEvent.EXPIRE,
     }
-    from core.domain.lifecycle import advance
+    from core.domain.jobs.lifecycle import advance
 
     state = JobState.QUEUED
     for kind in kinds:

@@ -16,16 +16,16 @@ from sqlalchemy import select
 from trainmaster.studies import parse_study
 from trainmaster.wire.studies import TrialComplete
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
-from api.studies import asking, service
+from api.studies import ask_tell, service
 from api.studies.access import StudyAccess
-from api.work import Work
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Membership, Study, Trial
 from core.domain.errors import Conflict, IllegalTransition, StaleWrite
+from core.domain.jobs.states import JobState
 from core.domain.metrics.points import Points
-from core.domain.states import JobState
 from core.domain.studies.states import StudyEvent, StudyState, TrialState
 from executors.base import ReplicaOrder
 from executors.fake import FakeEngine, Script
@@ -152,13 +152,13 @@ class Studies:
     def _ask(self, process: Process) -> None:
         """What the API does for a program that asks for a point and tells what came out; it may die between any two steps."""
         key = f"key-{self.key}" if self.asker == "key" else None
-        asked = asking.Ask(1, "program" if self.asker == "client" else None, key)
+        asked = ask_tell.Ask(1, "program" if self.asker == "client" else None, key)
         with unit_of_work(process.control.sessions) as session:
             work = Work(session, self.engine.now)
-            (found,) = asking.take(work, self._access("asked"), [asked])
+            (found,) = ask_tell.take(work, self._access("asked"), [asked])
         for topic, study in work.bells:
             self.world.ring(topic, study)
-        trials = found.suggestions.trials if isinstance(found, asking.Given) else []
+        trials = found.suggestions.trials if isinstance(found, ask_tell.Given) else []
         if key is not None and trials:
             numbers = [trial.number for trial in trials]
             assert self.given.setdefault(key, numbers) == numbers, "the same key gave another trial"
@@ -167,7 +167,7 @@ class Studies:
                 with unit_of_work(process.control.sessions) as session:
                     work = Work(session, self.engine.now)
                     told = TrialComplete(result={"score": trial.parameters["x"]})
-                    asking.complete(work, self._access("asked"), trial.number, told)
+                    ask_tell.complete(work, self._access("asked"), trial.number, told)
             except Conflict:
                 pass  # told already, and the answer was lost; or the study was stopped
         if trials and key == f"key-{self.key}":

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, Placement, QueuedGang, Snapshot, Start
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.simulator.world import World

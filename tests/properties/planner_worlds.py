@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, Policy, QueuedGang, Snapshot
 from scheduler.simulator.world import World
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     Booking,

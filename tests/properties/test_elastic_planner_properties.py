@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, QueuedGang, plan
 from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, Plan, Policy, QueuedGang, ReasonCode, Snapshot, plan
-from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.engine import Simulation
-from scheduler.simulator.scenario import Scenario
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment
 

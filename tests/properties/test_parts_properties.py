@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
 from scheduler.planning import Plan, ReasonCode, Snapshot, plan
-from scheduler.planning.devices import give_back
+from scheduler.planning.placement.devices import give_back
 from scheduler.simulator.world import World
 from tests.properties.parts_worlds import POLICY, assignment, snapshots
 
@@ -101,7 +101,7 @@ def test_parts_that_end_give_back_as_much_as_they_had_and_all_of_them_whole_devi
 
 
 def test_a_part_shares_a_device_that_is_shared_already_before_it_opens_another() -> None:
-    from core.domain.resources import Gang, GangRole, Request
+    from core.domain.sharing.resources import Gang, GangRole, Request
     from scheduler.planning import NodeView
     from tests.properties.parts_worlds import NOW, QueuedGang
 

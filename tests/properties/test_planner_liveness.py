@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, Plan, Snapshot, plan
-from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.engine import Simulation
-from scheduler.simulator.scenario import Scenario
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.scenario import Scenario
 from tests.properties.planner_worlds import assignment, gangs, nodes
 
 

@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
 from scheduler.planning import NodeView, Plan, ReasonCode, Snapshot, plan
 from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOW, any_snapshots, assignment, busy_snapshot, gangs, in_order, nodes

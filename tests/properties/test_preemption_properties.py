@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from core.domain.ids import JobId
-from core.domain.resources import Amounts, Gang
+from core.domain.sharing.resources import Amounts, Gang
 from scheduler.planning import (
     NodeView,
     Plan,
@@ -29,9 +29,9 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.rights import Rights
-from scheduler.planning.settle import after
-from scheduler.planning.shares import Shares
+from scheduler.planning.fixpoint import after
+from scheduler.planning.preemption.policy import Rights
+from scheduler.planning.queue.shares import Shares
 from tests.properties.planner_worlds import assignment
 from tests.properties.preemption_worlds import OfModels, Story, any_policy
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.planning import plan
+from scheduler.planning.json_codec import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_json
 from scheduler.planning.model import Plan, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.serial import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_json
 from tests.properties.planner_worlds import snapshots
 
 POLICIES = st.sampled_from(

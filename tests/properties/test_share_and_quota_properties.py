@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.domain.gpu_models import accepts
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.gpu_models import accepts
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     Booking,

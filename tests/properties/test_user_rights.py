@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     NodeView,
@@ -24,8 +24,8 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.quota import is_guaranteed_to_user
-from scheduler.planning.shares import GPUS, Shares, gpu_milli
+from scheduler.planning.queue.quota import is_guaranteed_to_user
+from scheduler.planning.queue.shares import GPUS, Shares, gpu_milli
 from tests.properties.planner_worlds import NOW
 from tests.properties.preemption_worlds import Story, any_policy
 

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import Account, NodeView, Plan, QueuedGang, Quota, Snapshot, plan
-from scheduler.planning import order as order_module
-from scheduler.planning import turns as turns_module
-from scheduler.planning.kinds import Kind
-from scheduler.planning.order import Queue
-from scheduler.planning.shares import Shares
+from scheduler.planning.queue import fair_queue as turns_module
+from scheduler.planning.queue import ordering as order_module
+from scheduler.planning.queue.job_classes import Kind
+from scheduler.planning.queue.ordering import Queue
+from scheduler.planning.queue.shares import Shares
 from tests.properties.planner_worlds import NOW
 from tests.properties.preemption_worlds import any_policy
 

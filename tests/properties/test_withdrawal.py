@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
-from core.domain.waiting import RESERVED_FOR
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.wait_phrases import RESERVED_FOR
 from scheduler.planning import (
     NodeView,
     Placement,
@@ -31,12 +31,12 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.cluster import Cluster
-from scheduler.planning.feasibility import EmptyCluster
-from scheduler.planning.fragments import Typical
-from scheduler.planning.quota import Excess
-from scheduler.planning.shares import Shares
-from scheduler.planning.sights import Sights
+from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.eligibility import Sights
+from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.queue.quota import Excess
+from scheduler.planning.queue.shares import Shares
 from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOW, any_snapshots, busy_snapshot
 from tests.properties.test_share_and_quota_properties import worlds

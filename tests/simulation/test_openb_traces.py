@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.simulator.__main__ import main
-from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.traces import openb
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,1,T4\nn2,32000,1024,0,\n"

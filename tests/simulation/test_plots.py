@@ -12,7 +12,7 @@ import pytest
 from scheduler.simulator.__main__ import main
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.plots import Curves, plot
-from scheduler.simulator.scenario import parse
+from scheduler.simulator.reading.scenario import parse
 
 NODES = [{"name": "n", "gpus": {"H100": 2}}]
 JOBS = [

@@ -9,11 +9,11 @@ import pytest
 from scheduler.planning import Plan, Snapshot, plan
 from scheduler.simulator.compare import Case, more_like, simulate, table
 from scheduler.simulator.engine import Outcome, Simulation
+from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
 from scheduler.simulator.metrics import summarise
-from scheduler.simulator.mistakes import ScenarioError
-from scheduler.simulator.scenario import Scenario, parse
+from scheduler.simulator.reading.scenario import Scenario, parse
 
 NODE = [{"name": "n", "gpus": {"H100": 8}}]
 TURNS = {

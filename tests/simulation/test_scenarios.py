@@ -8,9 +8,9 @@ import pytest
 
 from scheduler.planning import Plan, Snapshot, plan
 from scheduler.simulator.engine import Simulation
-from scheduler.simulator.expect import failures
+from scheduler.simulator.expectations import failures
+from scheduler.simulator.reading.scenario import load
 from scheduler.simulator.report import report
-from scheduler.simulator.scenario import load
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 
@@ -32,7 +32,7 @@ def test_a_stated_reservation_is_kept_while_small_jobs_stream_in() -> None:
         if reason is not None and "expected_start" in reason.numbers:
             told.append(reason.numbers["expected_start"])
 
-    from scheduler.simulator.scenario import parse
+    from scheduler.simulator.reading.scenario import parse
 
     scenario = parse(
         {

@@ -11,9 +11,9 @@ import pytest
 
 from scheduler.simulator.__main__ import main
 from scheduler.simulator.engine import Simulation
+from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.metrics import Spread, summarise
-from scheduler.simulator.mistakes import ScenarioError
-from scheduler.simulator.scenario import parse
+from scheduler.simulator.reading.scenario import parse
 
 NODES = [{"name": "gpu-{}", "count": 2, "gpus": {"H100": 8}}]
 

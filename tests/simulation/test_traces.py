@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.traces import flat, gavel, own, pollux
 
 MURI = "job_id,num_gpu,submit_time,duration,model_name\n7,1,5000,60000,bert\n8,16,6000,120000,gpt2\n"

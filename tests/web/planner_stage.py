@@ -9,16 +9,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 
-from core.bell import NullBell
 from core.db.engine import unit_of_work
 from core.db.repositories.questions import ERROR
 from core.db.tables import Job
+from core.wakeups import NullBell
 from scheduler.control.context import Control
-from scheduler.control.forecasts import Forecaster
-from scheduler.control.records import Recorder
-from scheduler.control.simulations import Simulations
-from scheduler.control.snapshot import TickCache, load_snapshot
-from scheduler.control.trials import load_trial, try_out
+from scheduler.control.planning.plan_log import Recorder
+from scheduler.control.planning.snapshot import TickCache, load_snapshot
+from scheduler.control.questions.forecasts import Forecaster
+from scheduler.control.questions.simulations import Simulations
+from scheduler.control.questions.what_if import load_trial, try_out
 from scheduler.planning.planner import plan
 from tests.web.queue_stage import Stage, _job
 

@@ -18,8 +18,7 @@ from pydantic import SecretStr
 from sqlalchemy.orm import Session
 from trainmaster.spec import parse_spec
 
-from api.main import create_app
-from core.bell import NullBell
+from api.app.factory import create_app
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.leases import TICK_DONE
 from core.db.tables import (
@@ -38,9 +37,10 @@ from core.db.tables import (
     User,
     Volume,
 )
-from core.domain.resources import gang_of
+from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from core.tokens import token_digest
+from core.wakeups import NullBell
 
 TOKEN = "tm_stage"
 MEMBER_TOKEN = "tm_ada"

@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 
 from core.db.repositories.models import sources_in_use
 from core.db.tables import Attempt, Checkpoint, Job, KeptCheckpoint
-from core.domain.retention import Candidate
-from core.domain.states import JobState
-from core.inspection.landing import Landed, all_landed
+from core.domain.jobs.retention import Candidate
+from core.domain.jobs.states import JobState
+from core.inspection.discovery import Landed, all_landed
 from core.storage.outputs import OUTPUT_MOUNT, RESUME_MOUNT
 from core.storage.tree import Tree
 

@@ -28,7 +28,7 @@ from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Attempt, Job, JobLabel, Lease, Project, Replica, Trial, User, UtcDateTime
 from core.domain.errors import StaleWrite
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
 from core.domain.studies.trials import WINNER_LABEL
 
 # Roles stand among the labels under a key that no label can have: those begin with a letter or a digit.

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Job, Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
 from core.domain.errors import StaleWrite
-from core.domain.models import Stage, VersionEvent, VersionState, advance_version
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.model_versions import Stage, VersionEvent, VersionState, advance_version
 from core.storage.registry import KnownFile
 
 _OVER: Final = [state.value for state in JobState if state.is_terminal]

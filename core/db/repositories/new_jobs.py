@@ -11,8 +11,8 @@ from trainmaster.spec import JobSpec
 
 from core.db.repositories.jobs import ROLE_KEY
 from core.db.repositories.submission import NewJob
-from core.domain.resources import gang_of
-from core.domain.states import JobState, Wanted
+from core.domain.jobs.states import JobState, Wanted
+from core.domain.sharing.resources import gang_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 from sqlalchemy import ColumnElement, Table, and_, select
 
 from core.db.tables import Attempt, Node, Replica
-from core.domain.parts import WHOLE
-from core.domain.resources import Amounts, as_gpus
-from core.domain.states import AttemptState, ReplicaState
+from core.domain.jobs.states import AttemptState, ReplicaState
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Amounts, as_gpus
 
 # Of the tables, not of their classes: both kinds of statement may use them.
 _attempts, _replicas = cast("Table", Attempt.__table__), cast("Table", Replica.__table__)

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import BookingRow, Job, Outlook, PolicyRow, Project, Usage
 from core.domain.errors import StaleWrite
-from core.domain.policy import Policy, parse_policy, readable_policy
-from core.domain.usage import Held
+from core.domain.sharing.policy import Policy, parse_policy, readable_policy
+from core.domain.sharing.usage import Held
 
 _NAME: Final = "policy"
 _CHUNK: Final = 500

@@ -16,9 +16,9 @@ from core.db.repositories.nodes import is_holding
 from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow
 from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime
-from core.domain.quota import CPU, GPUS, JOBS, MEMORY
-from core.domain.resources import Gang
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
+from core.domain.sharing.resources import Gang
 
 # Behind all that the planner has given a place in the line: since its last look they came, or there are too many.
 _LAST: Final = 2**31 - 1

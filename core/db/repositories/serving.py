@@ -14,7 +14,7 @@ from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Deployment, DeploymentRevision, Endpoint, Job, Replica, ServingReplica
 from core.domain.errors import StaleWrite
-from core.domain.layout import Layout
+from core.domain.jobs.layout import Layout
 from core.domain.serving.jobs import holder_of
 from core.domain.serving.states import DeploymentState, ServingState
 

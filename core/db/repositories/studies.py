@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Study, Trial
 from core.domain.errors import StaleWrite
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
 from core.domain.studies.states import StudyState, TrialState
 
 _LIVE: Final = (StudyState.RUNNING.value, StudyState.STOPPING.value)

@@ -62,7 +62,7 @@ class Project(Base):
     name: Mapped[str] = mapped_column(unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
     weight: Mapped[float] = mapped_column(Float, default=1.0)
-    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.domain.quota tells its form
+    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.domain.sharing.quota tells its form
     max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest that its jobs may have
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]

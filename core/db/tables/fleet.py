@@ -52,7 +52,7 @@ class Node(Base):
 
 
 class NodeFailure(Base):
-    """A replica that ended for a reason of its machine: a ``core.domain.faults.Fault``, written with the replica's end.
+    """A replica that ended for a reason of its machine: a ``core.domain.jobs.machine_faults.Fault``, written with the replica's end.
 
     ``at``: when it happened there. ``replica``: its name, such as ``worker-0``.
     """

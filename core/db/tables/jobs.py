@@ -22,7 +22,7 @@ from core.db.tables.base import Base, BigId
 
 
 class Job(Base):
-    """One request. ``state`` moves by ``core.domain.lifecycle`` alone.
+    """One request. ``state`` moves by ``core.domain.jobs.lifecycle`` alone.
 
     ``wanted`` is what the user asked for since: run | pause | cancel | delete; the control loop makes it true.
     ``not_before`` delays the next attempt (back-off). ``wait_reason`` is this job's own reason; where it is null the
@@ -188,7 +188,7 @@ class KeptCheckpoint(Base):
 
 
 class Retention(Base):
-    """Which checkpoints of a job stay: a ``core.domain.retention.Rule`` as JSON."""
+    """Which checkpoints of a job stay: a ``core.domain.jobs.retention.Rule`` as JSON."""
 
     __tablename__ = "retentions"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)

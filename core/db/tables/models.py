@@ -42,7 +42,7 @@ class Model(Base):
 
 
 class ModelVersion(Base):
-    """One content that never changes once it is ready. ``state`` moves by ``core.domain.models`` alone.
+    """One content that never changes once it is ready. ``state`` moves by ``core.domain.model_versions`` alone.
 
     ``job_id``: of the job whose output it is of; null: it was uploaded. ``source``: {"kind", "job", "path"}, as
     ``trainmaster.wire.models.ModelSource``; of an upload {"kind", "volume", "base", "path"}, as

@@ -52,7 +52,7 @@ class Question(Base):
 class PolicyRow(Base):
     """The planner's settings: one row, ``name`` "policy", or none while nobody has changed them.
 
-    ``settings``: those that were set (``core.domain.policy``). ``generation`` grows with each change.
+    ``settings``: those that were set (``core.domain.sharing.policy``). ``generation`` grows with each change.
     """
 
     __tablename__ = "policy"
@@ -94,7 +94,7 @@ class Usage(Base):
 class Outlook(Base):
     """Where a waiting job stands in the line, and when it is expected to start: probably at ``likely``, between ``earliest``
     and ``latest``. Written for the first jobs in the line, now and then. ``code``: what is known of it, ``sentence``: in
-    words that go on after "it starts" (``scheduler.planning.outlook``). ``nodes``: where, if all goes as is likely.
+    words that go on after "it starts" (``scheduler.planning.forecast.start_times``). ``nodes``: where, if all goes as is likely.
     """
 
     __tablename__ = "outlooks"

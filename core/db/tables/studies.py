@@ -15,7 +15,7 @@ class Study(Base):
     """A search over parameters. ``state`` moves by ``core.domain.studies.states`` alone; every write compares ``generation``.
 
     ``spec`` is a canonical ``StudySpec``; of it only ``budget`` is ever changed, by extending. Beside its fields, under ``vertex``,
-    stands what a client of Vertex AI told of the study (``api.vertex.tuning``). ``proposed``: how many points
+    stands what a client of Vertex AI told of the study (``api.protocols.vertex.tuning``). ``proposed``: how many points
     were drawn so far, ``prepared``: those of them that no trial has yet, each ``{"parameters", "memo"}``, made when
     ``prepared_at`` trials had ended. ``trial_count``: the number of the newest trial. ``note``: what to know while it runs.
     """

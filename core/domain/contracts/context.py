@@ -11,7 +11,7 @@ from trainmaster.spec import Contract, JobSpec
 
 from core.domain.contracts.launcher import starts_own_processes
 from core.domain.ids import AttemptId, JobId
-from core.domain.layout import Layout, ReplicaAddress
+from core.domain.jobs.layout import Layout, ReplicaAddress
 
 # Roles whose replicas are no rank of a world of equals (torch, Horovod, MPI, XGBoost, JAX).
 _SERVING_ROLES: Final = frozenset({"ps", "evaluator"})

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from core.domain.contracts.context import Seat
-from core.domain.runs import run_id_of
+from core.domain.jobs.mlflow_runs import run_id_of
 
 # Below the API's address; the client puts its own paths behind it.
 PATH: Final = "/mlflow"

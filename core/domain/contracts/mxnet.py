@@ -10,7 +10,7 @@ https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training.html
 from __future__ import annotations
 
 from core.domain.contracts.context import DMLC_SCHEDULER, Seat
-from core.domain.layout import ReplicaAddress
+from core.domain.jobs.layout import ReplicaAddress
 
 
 def variables(seat: Seat) -> dict[str, str]:

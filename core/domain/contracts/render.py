@@ -27,7 +27,7 @@ from core.domain.contracts import (
     xgboost,
 )
 from core.domain.contracts.context import AttemptContext, Seat
-from core.domain.layout import Layout, ReplicaAddress
+from core.domain.jobs.layout import Layout, ReplicaAddress
 
 # Linux takes no longer "NAME=value" (MAX_ARG_STRLEN, 32 pages, with its closing zero byte): execve fails with E2BIG.
 _MAX_ENTRY_BYTES: Final = 131_071

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 
 from core.domain.contracts.context import Seat, framework_endpoint
-from core.domain.layout import ReplicaAddress
+from core.domain.jobs.layout import ReplicaAddress
 
 # TensorFlow refuses a cluster with any other task type.
 _ROLES: Final = ("chief", "worker", "ps", "evaluator")

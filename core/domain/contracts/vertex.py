@@ -12,7 +12,7 @@ from typing import Any, Final
 from trainmaster.spec import JobSpec
 
 from core.domain.contracts.context import Seat, framework_endpoint
-from core.domain.layout import ReplicaAddress
+from core.domain.jobs.layout import ReplicaAddress
 
 # The job's Python points Google's SDK at this platform where its own environment says so.
 SDK_SERVER: Final = "VERTEX_AI_SDK_SERVER"

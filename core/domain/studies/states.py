@@ -1,4 +1,4 @@
-"""How a study and a trial may move: one table each, as those of jobs in :mod:`core.domain.lifecycle`."""
+"""How a study and a trial may move: one table each, as those of jobs in :mod:`core.domain.jobs.lifecycle`."""
 
 from __future__ import annotations
 

@@ -11,21 +11,23 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
+from trainmaster.studies import Goal, StudySpec
 from trainmaster.wire.models import ModelLineage
 
 from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories import models
-from core.db.tables import Job, ModelAlias, ModelFile, ModelHold, ModelVersion
+from core.db.tables import Job, ModelAlias, ModelFile, ModelHold, ModelVersion, Study, Trial
 from core.domain.errors import NotFound, StaleWrite, TrainmasterError, Unavailable
-from core.domain.models import VersionEvent, VersionState
-from core.domain.states import JobState
+from core.domain.jobs.states import JobState
+from core.domain.model_versions import VersionEvent, VersionState
+from core.domain.studies.results import values_of
 from core.registry.lineage import lineage_of, lineage_of_upload
 from core.registry.sources import Asked, Source, Uploaded, find_below, find_source
 from core.registry.versions import By, tell
@@ -33,9 +35,46 @@ from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
 from scheduler.control import fence
 from scheduler.control.context import Control
-from scheduler.control.models.better import why_better
+from scheduler.control.models.backoff_tracker import Rests
 from scheduler.control.models.facts import Facts, load_facts, registry_volume, source_tree
-from scheduler.control.models.rests import Rests
+
+
+class _Found(NamedTuple):
+    study: str
+    metric: str
+    goal: Goal
+    value: float
+
+
+def why_better(session: Session, there: ModelVersion, new: ModelVersion) -> str:
+    """Why ``there`` is better than ``new``, without a full stop; empty where it is not, or they cannot be compared.
+
+    They can where both come from trials of studies with the same metric and goal; what counts is the trials' results.
+    """
+    old, own = _result_of(session, there), _result_of(session, new)
+    if old is None or own is None or (old.metric, old.goal) != (own.metric, own.goal):
+        return ""
+    is_better = old.value < own.value if own.goal is Goal.MINIMIZE else old.value > own.value
+    if not is_better:
+        return ""
+    return (
+        f"its {old.metric} of {old.value:.6g} (study {old.study}) is better than {own.value:.6g} of study {own.study}"
+    )
+
+
+def _result_of(session: Session, version: ModelVersion) -> _Found | None:
+    """Of the trial whose job, or whose point run once more, the version is of."""
+    job = None if version.job_id is None else session.get(Job, version.job_id)
+    about = None if job is None else job.trial
+    study = None if not about else session.get(Study, about["study_id"])
+    trial = None if not about else session.get(Trial, (about["study_id"], about["number"]))
+    if study is None or trial is None:
+        return None
+    spec = StudySpec.model_validate(study.spec)
+    first = spec.metrics[0]
+    values = values_of(trial.result, [first.name])
+    return None if values is None else _Found(study.name, first.name, first.goal, values[0])
+
 
 log = structlog.get_logger(__name__)
 

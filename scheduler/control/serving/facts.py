@@ -13,10 +13,10 @@ from trainmaster.wire.serving import ServingSpec
 from core.db.repositories import serving
 from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
+from core.domain.jobs.states import JobState, Wanted
 from core.domain.serving.jobs import container_port
 from core.domain.serving.rollout import Deployed, Revision, Server
 from core.domain.serving.states import DeploymentState, ServingState
-from core.domain.states import JobState, Wanted
 
 
 @dataclass(frozen=True, slots=True)

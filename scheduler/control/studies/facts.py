@@ -14,7 +14,7 @@ from trainmaster.studies import StudySpec
 from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Membership, Project, Study, User
-from core.domain.states import JobState, Wanted
+from core.domain.jobs.states import JobState, Wanted
 from core.domain.studies.budget import CHOSEN, FORGIVEN, Spent
 from core.domain.studies.states import StudyState
 from scheduler.control.studies.history import History

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.model import role_order
 from trainmaster.studies import Goal
 
-from core.db.repositories.metric_reads import Series, StreamMark, marks_of, read_points, segments_behind
+from core.db.repositories.metrics.reads import Series, StreamMark, marks_of, read_points, segments_behind
 from core.domain.metrics.points import Points
 from core.domain.studies.traces import Trace
 from scheduler.control.studies.measure import counting_series

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.model import role_order
 from trainmaster.studies import Goal, Measurement, Metric, StudySpec
 
-from core.db.repositories.metric_reads import Filter, Series, find_series, read_points
+from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
 
 # Of one series; a trial that reports more is judged by the newest.
 _MOST_POINTS: Final = 20_000

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from scheduler.simulator.arrival import Arrival
-from scheduler.simulator.gangs import whole_nodes
-from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.gangs import whole_nodes
 from scheduler.simulator.traces.rows import number, read_rows, whole
 
 

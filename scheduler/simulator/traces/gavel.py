@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.simulator.arrival import Arrival
-from scheduler.simulator.gangs import single_gpus
-from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.gangs import single_gpus
 from scheduler.simulator.traces.rows import number, read_text, whole
 
 _FIELDS: Final = (

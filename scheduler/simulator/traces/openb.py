@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from core.domain.ids import NodeId
-from core.domain.parts import WHOLE
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView
-from scheduler.simulator.arrival import Arrival
-from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.traces.rows import number, read_rows, whole
 
 _MIB: Final = 2**20

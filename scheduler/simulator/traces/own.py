@@ -4,7 +4,7 @@
 "ran_s": 5400, "code": "sha256…", "spec": {"workers": 2, "gpus": 4}}``
 
 ``ran_s``: how long it held its place, all attempts together. ``spec``: what it asked for, as in a job spec (name and command may
-be left out); instead of it ``gang``, as :meth:`core.domain.resources.Gang.to_json` writes it. Optional: ``id``, ``user``,
+be left out); instead of it ``gang``, as :meth:`core.domain.sharing.resources.Gang.to_json` writes it. Optional: ``id``, ``user``,
 ``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``.
 """
 
@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from core.domain.resources import Gang
-from scheduler.simulator.arrival import Arrival
-from scheduler.simulator.gangs import gang_from
-from scheduler.simulator.mistakes import ScenarioError
+from core.domain.sharing.resources import Gang
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.gangs import gang_from
 from scheduler.simulator.traces.rows import read_text
 
 _KEYS: Final = frozenset(

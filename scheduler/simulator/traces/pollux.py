@@ -21,9 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from scheduler.simulator.arrival import Arrival
-from scheduler.simulator.gangs import single_gpus
-from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.gangs import single_gpus
 from scheduler.simulator.traces.rows import number, read_rows, whole
 
 START_S: Final = 30.0  # `rescale_time` of the artifact

@@ -13,45 +13,40 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from trainmaster.cli import (
+from trainmaster.cli.jobs import (
+    checkpoints,
+    files,
+    images,
+    listing,
+    logs,
+    metrics,
+    run_job,
+    show,
+    submit,
+    tensorboard,
+    verbs,
+)
+from trainmaster.cli.planner import queue, whatif
+from trainmaster.cli.platform import (
     about,
     access,
     admin,
-    automl,
-    batch,
-    checkpoints,
-    endpoint,
-    files,
-    images,
-    jobs,
-    kubeflow,
-    logs,
-    metrics,
-    model,
     nodes,
     policy,
     project_secrets,
-    queue,
     quota,
     reservation,
-    run_job,
-    session,
-    show,
-    study,
-    submit,
-    tensorboard,
     tokens,
     updown,
-    verbs,
-    vertex,
-    vertex_bridge,
-    vertex_table,
     volumes,
-    whatif,
 )
-from trainmaster.cli.completion import complete_context
-from trainmaster.cli.exits import ExitCode, WrongUse, exit_code_of, is_debugging, tell_bug, tell_error
-from trainmaster.cli.usage import is_help, sentence_of
+from trainmaster.cli.protocols import kubeflow, vertex, vertex_bridge, vertex_table
+from trainmaster.cli.serving import batch, endpoint, model
+from trainmaster.cli.terminal import session
+from trainmaster.cli.terminal.completion import complete_context
+from trainmaster.cli.terminal.exits import ExitCode, WrongUse, exit_code_of, is_debugging, tell_bug, tell_error
+from trainmaster.cli.terminal.usage import is_help, sentence_of
+from trainmaster.cli.tuning import automl, study
 from trainmaster.errors import TrainmasterError
 
 
@@ -156,7 +151,7 @@ for _group in (
     batch,
     model,
     whatif,
-    jobs,
+    listing,
     queue,
     show,
     logs,

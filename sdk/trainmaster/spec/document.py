@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import yaml
 
-from trainmaster.spec.mistakes import SpecError, SpecMistake, join_path
-from trainmaster.spec.written import WrittenFloat, WrittenInt
+from trainmaster.spec.errors import SpecError, SpecMistake, join_path
+from trainmaster.spec.number_literals import WrittenFloat, WrittenInt
 
 # A spec is a page of text. The largest honest ones (an env and args of thousands of entries) are far below.
 MAX_TEXT_BYTES: Final = 1_048_576

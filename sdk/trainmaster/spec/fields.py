@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final, get_args
 from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypedDict
 
-from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.errors import FieldError
+from trainmaster.spec.number_literals import as_text
 from trainmaster.spec.quantity import format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
 from trainmaster.spec.suggest import suggest
-from trainmaster.spec.written import as_text
 
 # RFC 1123 label: becomes part of host and Kubernetes object names.
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"

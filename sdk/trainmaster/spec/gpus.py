@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
+from trainmaster.spec.errors import FieldError
 from trainmaster.spec.fields import kind_of
-from trainmaster.spec.mistakes import FieldError
-from trainmaster.spec.written import as_text
+from trainmaster.spec.number_literals import as_text
 
 # No machine has more.
 MAX_GPUS: Final = 64

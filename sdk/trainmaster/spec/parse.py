@@ -15,15 +15,15 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.spec.document import read_document
+from trainmaster.spec.error_messages import is_about_key, place_of, say
+from trainmaster.spec.errors import Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.fields import kind_of
-from trainmaster.spec.mistakes import Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.model import JobSpec, Shorthands
-from trainmaster.spec.plain import plain_copy
+from trainmaster.spec.number_literals import as_text
+from trainmaster.spec.plain_data import plain_copy
 from trainmaster.spec.rules import breaches
 from trainmaster.spec.schema import spec_json_schema
 from trainmaster.spec.shorthand import SHORTHAND_NAMES, Expanded, expand, roles_touched_by
-from trainmaster.spec.wording import is_about_key, place_of, say
-from trainmaster.spec.written import as_text
 
 __all__ = ["SpecError", "SpecMistake", "parse_spec", "parse_spec_text", "read_spec_text", "spec_json_schema"]
 

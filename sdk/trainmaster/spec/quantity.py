@@ -6,7 +6,7 @@ import re
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
-from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.errors import FieldError
 
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _SUFFIX: Final[dict[str, Decimal]] = {

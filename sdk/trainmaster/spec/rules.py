@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.spec.errors import Path
 from trainmaster.spec.fields import MAX_ARGUMENT_BYTES, RESERVED_ENV_PREFIX
-from trainmaster.spec.mistakes import Path
 from trainmaster.spec.model import (
     DMLC_SCHEDULER_ROLE,
     MAX_REPLICAS,

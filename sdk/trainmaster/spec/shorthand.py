@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from trainmaster.spec.errors import FieldError, Path, join_path
 from trainmaster.spec.fields import read_span
-from trainmaster.spec.mistakes import FieldError, Path, join_path
 from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
 from trainmaster.spec.rules import SERVING_ROLES, Breach
 

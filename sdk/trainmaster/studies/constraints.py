@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.errors import FieldError
 
 _MAX_CHARS: Final = 500
 _MAX_NODES: Final = 100

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from trainmaster.spec.errors import FieldError
 from trainmaster.spec.fields import Flag, Name, Seconds, Whole, choice, kind_of
-from trainmaster.spec.mistakes import FieldError
 from trainmaster.spec.model import JobSpec
 from trainmaster.wire.models import check_alias, check_model_name
 

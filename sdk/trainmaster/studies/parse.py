@@ -10,13 +10,13 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.spec.document import read_document
+from trainmaster.spec.error_messages import place_of, say
+from trainmaster.spec.errors import FieldError, Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.fields import kind_of
-from trainmaster.spec.mistakes import FieldError, Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.model import JobSpec
 from trainmaster.spec.parse import parse_spec
-from trainmaster.spec.plain import plain_copy
+from trainmaster.spec.plain_data import plain_copy
 from trainmaster.spec.shelltext import lost_by_list, lost_words
-from trainmaster.spec.wording import place_of, say
 from trainmaster.studies.constraints import Constraint, parse_constraint
 from trainmaster.studies.inheritance import PARAMETER_NAME, Inheritance
 from trainmaster.studies.model import (

@@ -26,11 +26,11 @@ from executors.docker.engine import Engine
 from executors.docker.render import REMOVED, Rules
 from executors.fake import FakeEngine, FakeExecutor, Script
 from executors.kubernetes import KubernetesExecutor
-from executors.kubernetes.access import Access
-from executors.kubernetes.client import Cluster, Json, NotFound
-from executors.kubernetes.client import path as url
-from executors.kubernetes.observe import Patience
+from executors.kubernetes.api_server.access import Access
+from executors.kubernetes.api_server.client import Cluster, Json, NotFound
+from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.options import Options
+from executors.kubernetes.pods.observe import Patience
 from executors.process import ProcessExecutor, procfs
 from tests.integration.kubernetes.rights import CLUSTER_WIDE, IN_THE_NAMESPACE, Limited, right_of
 from tests.orders import bare_order

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from core.storage.kept_reports import Start, place_of, read_kept
+from core.storage.spooled_reports import Start, place_of, read_kept
 from core.storage.tree import Tree
 from executors.base import Phase
 from tests.contracts.executors.conftest import remove

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
-from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from executors.base import ExitCause, MountOrder, Phase
 from executors.docker import DockerExecutor
 from executors.docker.engine import Engine

@@ -12,7 +12,7 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
-from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from executors.base import ChangesWorlds, ExitCause, Observation, Phase
 from tests.contracts.executors.conftest import remove
 

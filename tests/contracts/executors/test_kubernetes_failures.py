@@ -11,16 +11,16 @@ from datetime import timedelta
 import pytest
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused
-from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify
-from core.domain.resources import Request
+from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
+from core.domain.sharing.resources import Request
 from executors.base import Phase
 from executors.containers import labels
-from executors.kubernetes import render
-from executors.kubernetes.client import Cluster, NotFound
-from executors.kubernetes.client import path as url
-from executors.kubernetes.observe import Patience
+from executors.kubernetes.api_server.client import Cluster, NotFound
+from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.options import Options
-from executors.kubernetes.secret import render_secret
+from executors.kubernetes.pods import render
+from executors.kubernetes.pods.observe import Patience
+from executors.kubernetes.pods.secret import render_secret
 from tests.contracts.executors.conftest import remove
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]

@@ -21,7 +21,7 @@ import trustme
 
 from core.domain.errors import ExecutorRefused
 from executors.base import MountOrder, Phase, VolumeSource
-from executors.kubernetes.client import path as url
+from executors.kubernetes.api_server.client import path as url
 
 pytestmark = [
     pytest.mark.kubernetes,

@@ -9,9 +9,9 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from executors.base import Phase
-from executors.kubernetes.access import Access
-from executors.kubernetes.client import Cluster, Json, NotFound
-from executors.kubernetes.client import path as url
+from executors.kubernetes.api_server.access import Access
+from executors.kubernetes.api_server.client import Cluster, Json, NotFound
+from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.executor import KubernetesExecutor
 from tests.contracts.executors.conftest import KubernetesBench, remove
 from tests.integration.kubernetes.rights import (

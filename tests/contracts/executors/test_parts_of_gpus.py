@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from core.domain.errors import ExecutorTryAgain
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import Observation, Phase
-from executors.kubernetes.client import path as url
+from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.nodes import SIMULATED
 from tests.contracts.executors.conftest import Behaviour, KubernetesBench, remove
 

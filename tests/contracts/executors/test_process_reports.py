@@ -12,7 +12,7 @@ import pytest
 from trainmaster.wire.runtime import Report, ReportAnswer
 
 from core.domain.errors import ExecutorTryAgain
-from core.storage.kept_reports import Start, place_of, read_kept
+from core.storage.spooled_reports import Start, place_of, read_kept
 from core.storage.tree import Tree
 from executors.base import Phase
 from executors.process import ProcessExecutor

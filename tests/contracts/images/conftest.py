@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaExit, ReplicaKey, ReplicaOrder
 from executors.containers import names, places
 from executors.containers.exits import read_exit

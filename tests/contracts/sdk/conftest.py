@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from trainmaster import AsyncClient, Client
 from trainmaster.client import RetryPolicy
 
-from api.main import create_app
+from api.app.factory import create_app
 from core.db.bootstrap import read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 from trainmaster import Client
-from trainmaster.cli import session
-from trainmaster.cli.exits import ExitCode
 from trainmaster.cli.main import app as cli
+from trainmaster.cli.terminal import session
+from trainmaster.cli.terminal.exits import ExitCode
 from trainmaster.errors import Conflict, LocalFileProblem, NotFound
 from typer.testing import CliRunner, Result
 
-from core.bell import NullBell
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.models.registrar import Registrar

@@ -134,7 +134,7 @@ def two_nodes(cluster: Cluster) -> list[str]:
 @pytest.fixture(scope="session")
 def kubeconfig(cluster: Cluster, cluster_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a service account with the rights of ``deploy/kubernetes/rbac.yaml``, and no others."""
-    from executors.kubernetes.client import Cluster as Api
+    from executors.kubernetes.api_server.client import Cluster as Api
     from tests.integration.kubernetes.rights import Limited
 
     assert cluster.nodes, "nobody is there to run anything"

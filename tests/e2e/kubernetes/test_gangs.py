@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from tests.e2e import elastic_steps, outage_story
+from tests.e2e.kubernetes.conftest import run_command
 from tests.e2e.stories import story_of
-
-from .conftest import run_command
 
 pytestmark = [
     pytest.mark.e2e,

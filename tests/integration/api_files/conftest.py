@@ -14,11 +14,11 @@ from pydantic import SecretStr
 from sqlalchemy import Engine, create_engine, make_url, text
 from starlette.testclient import TestClient
 
-from api.main import create_app
-from core.bell import NullBell
+from api.app.factory import create_app
 from core.db.engine import make_engine, make_sessions
 from core.db.tables import Base
 from core.settings import Settings
+from core.wakeups import NullBell
 from tests.databases import empty
 
 

@@ -22,7 +22,7 @@ from trainmaster.spec import parse_spec
 from core.db.bootstrap import bootstrap
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Job, Project
-from core.domain.resources import gang_of
+from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 
 DEADLINE_S = 120.0

@@ -21,13 +21,13 @@ from core.db.tables import (
     Volume,
 )
 from core.domain.ids import AttemptId
-from core.domain.resources import Amounts, gang_of
+from core.domain.sharing.resources import Amounts, gang_of
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine, FakeExecutor
+from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.context import Control
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Reconciler
-from scheduler.control.tick import Ticker
+from scheduler.control.planning.tick import Ticker
+from scheduler.control.upkeep.nodes import sync_nodes
 
 GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(2))
 KEY = b"k" * 32

@@ -12,12 +12,12 @@ from sqlalchemy import event, select
 from trainmaster.studies import parse_study
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Study, Trial
 from core.domain.metrics.points import Points
 from executors.base import ReplicaOrder
 from executors.fake import Script
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 
 SPEC: dict[str, Any] = {
     "name": "search",

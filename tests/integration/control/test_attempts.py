@@ -22,14 +22,14 @@ from core.db.tables import (
     WaitReason,
 )
 from core.domain.errors import ExecutorTryAgain, IllegalTransition, StaleWrite
-from core.domain.exits import ExitCause
+from core.domain.jobs.exits import ExitCause
 from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
 from executors.fake import Fault, Script
-from scheduler.control import write
-from scheduler.control.environment import EnvironmentNote
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.sweep import sweep_executor
+from scheduler.control.attempts.launching.environment import EnvironmentNote
+from scheduler.control.attempts.storage import attempt_writer
+from scheduler.control.upkeep.gc import sweep_executor
+from scheduler.control.upkeep.nodes import sync_nodes
 
 KEY = b"k" * 32
 
@@ -61,7 +61,7 @@ def test_an_illegal_move_is_raised_with_what_the_job_went_through(plane, monkeyp
     def refuse(_state, _event):
         raise IllegalTransition("It is no move in its table.")
 
-    monkeypatch.setattr(write, "advance", refuse)
+    monkeypatch.setattr(attempt_writer, "advance", refuse)
     with pytest.raises(IllegalTransition) as refused:
         plane.reconciler.reconcile(plane.one(Attempt).id)
     assert [line["kind"] for line in refused.value.history] == ["job.placed"]
@@ -86,7 +86,7 @@ def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, 
     plane.settle()
     name = plane.one(Attempt).id
     hanging[name] = ["It hangs."]
-    real, failed = write.AttemptWriter.end, []
+    real, failed = attempt_writer.AttemptWriter.end, []
 
     def end(*args):
         rings = real(*args)
@@ -95,7 +95,7 @@ def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, 
             raise StaleWrite("somebody moved it")
         return rings
 
-    monkeypatch.setattr(write.AttemptWriter, "end", end)
+    monkeypatch.setattr(attempt_writer.AttemptWriter, "end", end)
     plane.advance(11)
     assert plane.state(job) == "succeeded"
     assert len(failed) == failures

@@ -15,9 +15,9 @@ from core.db.tables import Attempt, Lease
 from core.domain.errors import RowsLocked
 from core.domain.ids import AttemptId
 from executors.fake import Script
-from scheduler.control import batch
-from scheduler.control.look import Verdict
-from scheduler.control.reconcile import Reconciler
+from scheduler.control.attempts.reconcile_result import Verdict
+from scheduler.control.attempts.reconciler import Reconciler
+from scheduler.control.attempts.storage import transaction_batcher
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ class Hanging:
     """Looks at these attempts in a thread, where the engine does not answer about ``hung`` until it is told to."""
 
     def __init__(self, plane, attempts, hung, monkeypatch, lease_ttl=timedelta(seconds=15)):
-        monkeypatch.setattr(batch, "_PATIENCE_S", 0.02)
+        monkeypatch.setattr(transaction_batcher, "_PATIENCE_S", 0.02)
         control = replace(plane.control, create_at_once=2, lease_ttl=lease_ttl)
         self.hangs, self.answers, self.told = threading.Event(), threading.Event(), {}
         self.reconciler = Reconciler(control)
@@ -133,7 +133,7 @@ def test_one_that_is_silent_for_longer_than_a_lease_is_left_to_others_and_writes
 
 
 def test_one_whose_rows_are_locked_is_left_for_later_and_the_others_are_written(plane, placed, monkeypatch):
-    real = batch.flush
+    real = transaction_batcher.flush
 
     def flush(session, all_writes):
         for one in all_writes:
@@ -141,7 +141,7 @@ def test_one_whose_rows_are_locked_is_left_for_later_and_the_others_are_written(
                 raise RowsLocked("The database is away or busy; try again in a moment.")
         real(session, all_writes)
 
-    monkeypatch.setattr(batch, "flush", flush)
+    monkeypatch.setattr(transaction_batcher, "flush", flush)
     looks = plane.reconciler.reconcile_all(placed)
     assert isinstance(looks[placed[1]], RowsLocked)
     assert looks[placed[0]].verdict is looks[placed[2]].verdict is Verdict.SETTLED

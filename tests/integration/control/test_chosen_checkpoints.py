@@ -6,17 +6,17 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
+from api.app.unit_of_work import Work
 from api.auth import Caller
 from api.jobs import verbs
-from api.work import Work
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Event, Job, KeptCheckpoint, Retention
-from core.domain.exits import ExitCause
+from core.domain.jobs.exits import ExitCause
 from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
-from scheduler.control.retain import apply_retention
+from scheduler.control.upkeep.checkpoint_retention import apply_retention
 
 _PATH = "/data/output/checkpoints/step-{}"
 ANN = Caller("user-1", "ann", True, frozenset(), "token-1", {})

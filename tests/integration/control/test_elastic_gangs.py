@@ -11,17 +11,17 @@ import structlog
 from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Event, Job, Lease, Node, Replica, Secret, Volume, WaitReason
 from core.domain.errors import Unavailable
-from core.domain.exits import ExitCause
 from core.domain.ids import AttemptId
-from core.domain.layout import Layout
-from core.domain.resources import Amounts
+from core.domain.jobs.exits import ExitCause
+from core.domain.jobs.layout import Layout
+from core.domain.sharing.resources import Amounts
 from core.secrets import seal
 from executors.base import NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, Fault, ProcessKilled, Script
 from executors.order_file import world_fields
-from scheduler.control import tick
-from scheduler.control.place import place_all
-from scheduler.control.worlds import CREATE_PATIENCE, LATEST
+from scheduler.control.attempts.worlds import CREATE_PATIENCE, LATEST
+from scheduler.control.planning import tick
+from scheduler.control.planning.placing import place_all
 from tests.integration.control.conftest import KEY
 
 TWO_TO_FOUR = {"min": 2, "max": 4}

@@ -13,8 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
-from api.main import create_app
-from core.bell import TOPIC_FORECAST
+from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions, simulations
@@ -22,12 +21,13 @@ from core.db.repositories.questions import PATIENCE, Ask, Kind
 from core.db.tables import Job, Outlook, Question, User
 from core.domain.errors import Unavailable
 from core.settings import Settings
-from scheduler.control.explain import Record, explanation
-from scheduler.control.forecasts import Forecaster
-from scheduler.control.outlooks import OutlookWriter, to_rows
-from scheduler.control.snapshot import TickCache, load_snapshot
+from core.wakeups import TOPIC_FORECAST
+from scheduler.control.planning.snapshot import TickCache, load_snapshot
+from scheduler.control.planning.start_forecasts import OutlookWriter, to_rows
+from scheduler.control.questions.explain import Record, explanation
+from scheduler.control.questions.forecasts import Forecaster
 from scheduler.planning import Start, plan
-from scheduler.planning.outlook import outlook
+from scheduler.planning.forecast.start_times import outlook
 from scheduler.planning.planner import _Planning
 
 SPEC = {"name": "asked", "command": "true", "gpus": 1}
@@ -185,7 +185,7 @@ def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(c
     def fail(*_arguments, **_more):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("scheduler.control.forecasts.forecast", fail)
+    monkeypatch.setattr("scheduler.control.questions.forecasts.forecast", fail)
     failed = client.post("/api/v1/forecasts", json={"spec": SPEC})
     assert (failed.status_code, failed.json()["code"]) == (500, "internal")
     assert "could not answer this" in failed.json()["detail"]
@@ -240,7 +240,7 @@ def test_expected_starts_that_cannot_be_worked_out_are_tried_a_minute_later(plan
         looks.append(arguments)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("scheduler.control.outlooks.outlook", fail)
+    monkeypatch.setattr("scheduler.control.planning.start_forecasts.outlook", fail)
     writer = OutlookWriter(plane.control)
     for seconds, times in ((0, 1), (10, 1), (55, 2)):
         plane.engine.now += timedelta(seconds=seconds)
@@ -301,15 +301,17 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
         writes.append(1)
         raise IntegrityError("insert", {}, Exception("duplicate key"))
 
-    monkeypatch.setattr("scheduler.control.outlooks.outlook", look)
+    monkeypatch.setattr("scheduler.control.planning.start_forecasts.outlook", look)
     with monkeypatch.context() as others:
-        others.setattr("scheduler.control.outlooks.write_outlooks", collide)
+        others.setattr("scheduler.control.planning.start_forecasts.write_outlooks", collide)
         writer.write()
         plane.engine.now += timedelta(seconds=20)
         writer.write()
     assert (len(looks), len(writes)) == (1, 3)
     found = to_rows(outlook(looks[0]))
-    monkeypatch.setattr("scheduler.control.outlooks.to_rows", lambda _: [*found, replace(found[0], job_id="gone")])
+    monkeypatch.setattr(
+        "scheduler.control.planning.start_forecasts.to_rows", lambda _: [*found, replace(found[0], job_id="gone")]
+    )
     plane.engine.now += timedelta(minutes=2)
     writer.write()
     with unit_of_work(sessions) as session:
@@ -317,7 +319,7 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
 
 
 def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkeypatch) -> None:
-    monkeypatch.setattr("scheduler.control.snapshot._GANG_CACHE_SIZE", 2)
+    monkeypatch.setattr("scheduler.control.planning.snapshot._GANG_CACHE_SIZE", 2)
     plane.submit("runs", gpus=1, cpu="1")
     plane.settle()
     for number in range(4):

@@ -7,16 +7,16 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from trainmaster_runtime.kept import Kept
+from trainmaster_runtime.reports.spool import Kept
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metric_reads import Filter, find_series, read_points
+from core.db.repositories.metrics.reads import Filter, find_series, read_points
 from core.db.tables import Attempt, Checkpoint, Job, Lease, Replica
-from core.storage.kept_reports import read_kept
+from core.storage.spooled_reports import read_kept
 from core.tokens import attempt_token
 from executors.fake import Script
-from scheduler.control import kept as taking_kept
-from scheduler.control.write import AttemptWriter
+from scheduler.control.attempts import spooled_reports as taking_kept
+from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from tests.integration.control.conftest import KEY
 from tests.integration.control.study_lab import Lab
 

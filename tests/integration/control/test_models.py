@@ -17,7 +17,7 @@ from trainmaster.studies import parse_study
 from core.db.engine import unit_of_work
 from core.db.repositories.models import move_version
 from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Project, Study, Trial, Volume
-from core.domain.models import VersionEvent, VersionState
+from core.domain.model_versions import VersionEvent, VersionState
 from core.registry.sources import Asked
 from core.registry.versions import By, Told, ready, register_from_job
 from core.storage import registry

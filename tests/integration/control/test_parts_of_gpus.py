@@ -11,9 +11,9 @@ from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Gang
-from scheduler.control.fleet import Fleet, usage_of
-from scheduler.control.place import Order, place_all
+from core.domain.sharing.resources import Gang
+from scheduler.control.planning.fleet import Fleet, usage_of
+from scheduler.control.planning.placing import Order, place_all
 from scheduler.planning.model import Placement, Start
 
 

@@ -10,11 +10,11 @@ from sqlalchemy import select, update
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import KeptPolicy, write_policy
 from core.db.tables import Attempt, Event, Job, Node, NodeFailure, Replica, WaitReason
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.quarantine import Judge, decide, forget_failures
+from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.control.upkeep.quarantine import Judge, decide, forget_failures
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -187,7 +187,7 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
         raise OSError("the database went away")
 
     with monkeypatch.context() as patched:
-        patched.setattr("scheduler.control.quarantine.decide", fail)
+        patched.setattr("scheduler.control.upkeep.quarantine.decide", fail)
         with pytest.raises(OSError, match="went away"):
             fleet.ticker.tick()
     assert not shut(fleet)

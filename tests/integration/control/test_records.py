@@ -10,8 +10,8 @@ from sqlalchemy import select
 from core.db.engine import unit_of_work
 from core.db.tables import Node, PlanRecord
 from executors.fake import Script
-from scheduler.control import records, tick
-from scheduler.control.records import prune, recorded_at
+from scheduler.control.planning import plan_log, tick
+from scheduler.control.planning.plan_log import prune, recorded_at
 from scheduler.planning import plan
 from tests.integration.control.conftest import Plane
 
@@ -49,7 +49,7 @@ def live_through(plane: Plane) -> None:
 
 @pytest.mark.parametrize("longest", [1, 3, 50])
 def test_every_tick_that_saw_a_change_is_told_again_exactly(plane, told, monkeypatch, longest):
-    monkeypatch.setattr(records, "_LONGEST_CHAIN", longest)
+    monkeypatch.setattr(plan_log, "_LONGEST_CHAIN", longest)
     live_through(plane)
     written = plane.all(PlanRecord)
     assert len(written) > 5
@@ -107,7 +107,7 @@ def test_a_change_of_a_node_is_told(plane, told):
 
 @pytest.mark.parametrize(("keep", "max_bytes"), [(timedelta(seconds=1), 10**9), (timedelta(days=1), 1)])
 def test_old_records_go_by_age_and_by_size_and_never_the_newest(plane, told, monkeypatch, keep, max_bytes):
-    monkeypatch.setattr(records, "_LONGEST_CHAIN", 2)
+    monkeypatch.setattr(plan_log, "_LONGEST_CHAIN", 2)
     live_through(plane)
     now = plane.engine.now
     newest = max(plane.all(PlanRecord), key=lambda one: one.at)

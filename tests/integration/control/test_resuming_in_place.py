@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from core.db.tables import Attempt
-from core.domain.exits import ExitCause
+from core.domain.jobs.exits import ExitCause
 from executors.base import ReplicaKey
 from executors.fake import Script
 

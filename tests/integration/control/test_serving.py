@@ -16,9 +16,9 @@ from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, Job,
 from executors.base import ReplicaOrder
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
-from scheduler.control.serving.keeper import EndpointKeeper
+from scheduler.control.planning.snapshot import TickCache, load_snapshot
+from scheduler.control.serving.endpoint_loop import EndpointKeeper
 from scheduler.control.serving.probe import Health
-from scheduler.control.snapshot import TickCache, load_snapshot
 
 SERVER = ("python", "serve.py")
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Checkpoint, Job
-from core.domain.exits import ExitCause
+from core.domain.jobs.exits import ExitCause
 from executors.base import ReplicaKey
 from executors.fake import Script
 

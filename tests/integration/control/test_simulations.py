@@ -19,14 +19,14 @@ from fastapi import FastAPI
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
-from api.main import create_app
+from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.simulations import LOST_AFTER
 from core.db.tables import Job, Node
 from core.settings import Settings
-from scheduler.control.simulations import Simulations
-from scheduler.control.trials import load_trial, try_out
+from scheduler.control.questions.simulations import Simulations
+from scheduler.control.questions.what_if import load_trial, try_out
 
 
 class NoBell:
@@ -240,7 +240,7 @@ def test_nothing_outlives_a_scheduler_that_is_killed() -> None:
         script = (
             "import subprocess, sys, time\n"
             "pipe = subprocess.PIPE\n"
-            "child = subprocess.Popen([sys.executable, '-m', 'scheduler.trial'], stdin=pipe, stdout=pipe)\n"
+            "child = subprocess.Popen([sys.executable, '-m', 'scheduler.simulation_worker'], stdin=pipe, stdout=pipe)\n"
             "child.stdin.write(sys.argv[1].encode() + b'\\n')\n"
             "child.stdin.flush()\n"
             "print(child.pid, child.stdout.readline(), flush=True)\n"
@@ -268,7 +268,7 @@ def children_of(pid: int) -> list[int]:
         try:
             if (
                 f"\nPPid:\t{pid}\n" in (folder / "status").read_text()
-                and b"scheduler.trial" in (folder / "cmdline").read_bytes()
+                and b"scheduler.simulation_worker" in (folder / "cmdline").read_bytes()
             ):
                 found.append(int(folder.name))
         except OSError:

@@ -14,14 +14,14 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job, Trial
 from core.domain.metrics.points import Points
 from core.ids import new_id
-from core.inspection.landing import Landed
-from core.storage import resuming
+from core.inspection.discovery import Landed
+from core.storage import resume_sources
 from executors.fake import Script
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 from tests.integration.control.study_lab import Lab
 
 
@@ -306,7 +306,7 @@ def test_files_are_listed_outside_of_transactions_and_the_lease_lives_through_it
         lab.plane.engine.now += lab.plane.control.lease_ttl * 0.6  # two of them take longer than the lease lives
         return []
 
-    monkeypatch.setattr(resuming, "all_landed", slow)
+    monkeypatch.setattr(resume_sources, "all_landed", slow)
     run_halving(lab)
     assert listed
     assert set(listed) == {0}

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from core.bell import TOPIC_STUDY
 from core.db.tables import Attempt, Event, Job, Lease, Replica
 from core.domain.studies.stopping import judge_traces
+from core.wakeups import TOPIC_STUDY
 from executors.fake import Script
+from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.studies.facts import load_study
-from scheduler.control.studies.keeper import StudyKeeper
-from scheduler.control.write import AttemptWriter
+from scheduler.control.studies.study_loop import StudyKeeper
 from tests.integration.control.study_lab import Lab
 
 
@@ -70,14 +70,14 @@ def test_a_trial_whose_script_has_finished_is_not_stopped_early(
                 lab.plane.settle()
 
     def judge(*given: Any) -> Any:
-        monkeypatch.setattr("scheduler.control.studies.round.judge_traces", judge_traces)
+        monkeypatch.setattr("scheduler.control.studies.study_pass.judge_traces", judge_traces)
         finish()
         return judge_traces(*given)
 
     if moment == "before the round":
         finish()
     else:
-        monkeypatch.setattr("scheduler.control.studies.round.judge_traces", judge)
+        monkeypatch.setattr("scheduler.control.studies.study_pass.judge_traces", judge)
     lab.keeper.keep("study-1")
     bad = lab.plane.one(Job, id=lab.trials[3].job_id)
     assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.wanted) == ("succeeded", "running", "run")
@@ -131,7 +131,7 @@ def test_a_round_sees_what_was_written_until_it_took_the_lease(lab: Lab, monkeyp
         held.append(lease.holder if lease is not None and lease.expires_at > lab.plane.engine.now else "nobody")
         return load_study(session, *rest)
 
-    monkeypatch.setattr("scheduler.control.studies.keeper.load_study", load)
+    monkeypatch.setattr("scheduler.control.studies.study_loop.load_study", load)
     lab.keeper.keep("study-1")
     assert set(held) == {lab.plane.control.holder}
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Event, Job, Membership, ModelVersion, Study, User
 from core.domain.metrics.points import Points
 from core.registry.lineage import lineage_of

@@ -10,7 +10,7 @@ from sqlalchemy import delete, select, update
 
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import (
     Attempt,
     Event,
@@ -32,10 +32,8 @@ from core.domain.ids import AttemptId
 from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
-from scheduler.control import strangers, sweep
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.strangers import UNKNOWN_PATIENCE
-from scheduler.control.sweep import (
+from scheduler.control.upkeep import gc, orphans
+from scheduler.control.upkeep.gc import (
     delete_outlived,
     expire_waiting,
     forget_events,
@@ -44,6 +42,8 @@ from scheduler.control.sweep import (
     forget_runs,
     sweep_executor,
 )
+from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.control.upkeep.orphans import UNKNOWN_PATIENCE
 
 
 def put_stranger(plane, job: str, *, database_id: str) -> AttemptId:
@@ -69,7 +69,7 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     plane.engine.advance(timedelta(seconds=1))
     assert sweep_executor(plane.control) == 1
     assert plane.engine.attempts() == {plane.one(Attempt).id: own_id}
-    (told,) = plane.all(Event, kind=strangers.FORGOTTEN)
+    (told,) = plane.all(Event, kind=orphans.FORGOTTEN)
     assert "10 minutes" in told.reason
     assert sweep_executor(plane.control) == 0
     assert plane.all(Stranger) == []
@@ -84,7 +84,7 @@ def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plan
         assert sweep_executor(plane.control) == 0
         plane.engine.advance(2 * UNKNOWN_PATIENCE)
     assert stranger in plane.engine.attempts()
-    (told,) = plane.all(Event, kind=strangers.FOREIGN)
+    (told,) = plane.all(Event, kind=orphans.FOREIGN)
     assert (told.data["attempts"], told.data["databases"]) == ([stranger], ["feedbeef"])
     assert "left alone" in told.reason
     assert plane.one(Stranger).is_foreign
@@ -207,7 +207,7 @@ def test_sessions_and_codes_go_when_they_are_long_over(plane):
 
 
 def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
-    monkeypatch.setattr(sweep, "_BATCH", 2)
+    monkeypatch.setattr(gc, "_BATCH", 2)
     long = [plane.submit(f"a-{number}", ttl="30d") for number in range(5)]
     plane.settle()
     plane.advance(11)
@@ -223,7 +223,7 @@ def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
 
 
 def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane, monkeypatch):
-    monkeypatch.setattr(sweep, "_EVENT_BATCH", 3)
+    monkeypatch.setattr(gc, "_EVENT_BATCH", 3)
     deleted, kept = plane.submit("deleted", ttl="60s"), plane.submit("kept")
     plane.settle()
     plane.advance(11)

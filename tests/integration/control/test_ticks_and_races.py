@@ -17,15 +17,15 @@ from core.db.tables import (
 )
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.ids import AttemptId
-from core.domain.layout import Layout
+from core.domain.jobs.layout import Layout
 from executors.fake import FakeExecutor, Fault, Script
-from scheduler.control import place
-from scheduler.control.addresses import TakenAddresses, addresses_of
-from scheduler.control.look import Verdict
-from scheduler.control.nodes import sync_nodes
-from scheduler.control.rows import SpecCache, load_attempt
-from scheduler.control.write import AttemptWriter
-from scheduler.control.writes import flush
+from scheduler.control.attempts.launching.addresses import TakenAddresses, addresses_of
+from scheduler.control.attempts.reconcile_result import Verdict
+from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempt
+from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
+from scheduler.control.attempts.storage.statement_batch import flush
+from scheduler.control.planning import placing
+from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.planning import plan
 from scheduler.planning.model import Plan
 
@@ -44,7 +44,7 @@ def test_only_a_tick_that_came_to_its_end_is_marked(plane, monkeypatch):
     done_at = plane.one(Lease, name="tick.done").expires_at
     assert done_at == plane.engine.now
     plane.engine.advance(timedelta(seconds=30))
-    monkeypatch.setattr("scheduler.control.tick.plan", lambda _: 1 / 0)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         plane.ticker.tick()
     assert plane.one(Lease, name="tick.done").expires_at == done_at
@@ -58,7 +58,7 @@ def test_a_gang_that_moved_since_the_plan_undoes_no_other(plane, monkeypatch):
         plane.want(jobs[1], "cancel")
         return plan(snapshot)
 
-    monkeypatch.setattr("scheduler.control.tick.plan", planned)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan", planned)
     assert plane.ticker.tick().started == 2
     assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
     assert len(plane.all(Replica)) == 4
@@ -72,7 +72,7 @@ def test_of_two_gangs_for_one_place_the_second_is_left_whole(plane, monkeypatch)
         (start,) = plan(snapshot).starts
         return Plan((start, replace(start, job_id=next(job for job in jobs if job != start.job_id))))
 
-    monkeypatch.setattr("scheduler.control.tick.plan", planned)
+    monkeypatch.setattr("scheduler.control.planning.tick.plan", planned)
     assert plane.ticker.tick().started == 1
     assert sorted(plane.state(job) for job in jobs) == ["queued", "starting"]
     assert [replica.gpus for replica in plane.all(Replica)] == [["0", "1"]]
@@ -80,8 +80,8 @@ def test_of_two_gangs_for_one_place_the_second_is_left_whole(plane, monkeypatch)
 
 def test_a_gang_that_cannot_be_written_keeps_no_other_back(plane, monkeypatch):
     jobs = [plane.submit(f"j{number}") for number in range(3)]
-    inner = place._replica
-    monkeypatch.setattr(place, "_replica", lambda job, *rest: 1 / 0 if job == jobs[1] else inner(job, *rest))
+    inner = placing._replica
+    monkeypatch.setattr(placing, "_replica", lambda job, *rest: 1 / 0 if job == jobs[1] else inner(job, *rest))
     assert plane.ticker.tick().started == 2
     assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
     assert len(plane.all(Attempt)) == 2
@@ -106,7 +106,7 @@ def test_layouts_are_read_once_and_forgotten_with_their_attempts(plane, sessions
     taken = TakenAddresses()
     with unit_of_work(sessions) as session:
         assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
-    monkeypatch.setattr("scheduler.control.addresses.Layout", None)  # nothing is left to read
+    monkeypatch.setattr("scheduler.control.attempts.launching.addresses.Layout", None)  # nothing is left to read
     with unit_of_work(sessions) as session:
         assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
     monkeypatch.undo()
@@ -223,12 +223,12 @@ def test_replicas_of_which_one_has_moved_are_not_written(plane, moved):
 
 
 def test_attempts_are_written_together_and_each_alone_where_one_has_moved(plane, monkeypatch):
-    from scheduler.control import batch
+    from scheduler.control.attempts.storage import transaction_batcher
 
     plane.engine.script("worker", Script(run_for=None))
     jobs = [plane.submit(f"j{number}") for number in range(3)]
     plane.ticker.tick()
-    sizes, real = [], batch.flush
+    sizes, real = [], transaction_batcher.flush
 
     def move_one(session, all_writes):
         sizes.append(len(all_writes))
@@ -236,7 +236,7 @@ def test_attempts_are_written_together_and_each_alone_where_one_has_moved(plane,
             session.execute(update(Attempt).where(Attempt.job_id == jobs[1]).values(generation=7))
         real(session, all_writes)
 
-    monkeypatch.setattr(batch, "flush", move_one)
+    monkeypatch.setattr(transaction_batcher, "flush", move_one)
     attempts = [AttemptId(plane.one(Attempt, job_id=job).id) for job in jobs]
     looks = plane.reconciler.reconcile_all(attempts)
     assert sizes[:4] == [3, 1, 1, 1]

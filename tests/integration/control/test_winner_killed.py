@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Job, Lease, ModelVersion, Study
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 from tests.integration.control.conftest import Plane
 from tests.integration.control.study_lab import Lab
 
@@ -24,12 +24,12 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from core.bell import TOPIC_MODELS
+from core.wakeups import TOPIC_MODELS
 from core.db.engine import make_engine, make_sessions
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.studies import round as rounds
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 
 url, folder, now, where = sys.argv[1:]
 

@@ -16,13 +16,13 @@ from core.db.tables import (
     WaitReason,
 )
 from core.domain.ids import AttemptId
-from core.domain.resources import Amounts
+from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import Script
-from scheduler.control.due import due_attempts
-from scheduler.control.glance import glance
-from scheduler.control.look import Verdict
-from scheduler.control.nodes import sync_nodes
+from scheduler.control.attempts.reconcile_result import Verdict
+from scheduler.control.upkeep.drift import glance
+from scheduler.control.upkeep.nodes import sync_nodes
+from scheduler.control.upkeep.resync import due_attempts
 
 GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(2))
 

@@ -20,7 +20,7 @@ from core.db.repositories.events import append_event, events_of_job
 from core.db.tables import Attempt, Event, Job, Node
 from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 from migrations import upgrade
-from scheduler.control.writes import lock_attempts
+from scheduler.control.attempts.storage.statement_batch import lock_attempts
 from tests.databases import empty
 from tests.integration.control.conftest import Plane
 

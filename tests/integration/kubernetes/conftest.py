@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from executors.kubernetes.client import Cluster, NotFound, path
+from executors.kubernetes.api_server.client import Cluster, NotFound, path
 
 
 @pytest.fixture(scope="session")

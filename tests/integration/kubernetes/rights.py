@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from core.domain.errors import ExecutorRefused
-from executors.kubernetes.access import Access
-from executors.kubernetes.client import AlreadyExists, Cluster, Json, NotFound, path
+from executors.kubernetes.api_server.access import Access
+from executors.kubernetes.api_server.client import AlreadyExists, Cluster, Json, NotFound, path
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "kubernetes"
 RBAC = "rbac.authorization.k8s.io/v1"

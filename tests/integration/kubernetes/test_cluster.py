@@ -13,8 +13,8 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, VolumeSource
 from executors.containers import labels
+from executors.kubernetes.api_server.client import AlreadyExists, Cluster, NotFound, Refused, path
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.client import AlreadyExists, Cluster, NotFound, Refused, path
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import NodeCache, NodeRules
 from executors.kubernetes.options import Options

@@ -33,7 +33,7 @@ def test_the_manifests_hold_what_the_driver_calls_and_nothing_else():
 def test_no_resource_is_named_in_the_driver_that_the_manifests_do_not_know():
     known = {resource for _, _, resource in CLUSTER_WIDE | IN_THE_NAMESPACE}
     named = set()
-    for file in Path(executors.kubernetes.__file__).parent.glob("*.py"):
+    for file in Path(executors.kubernetes.__file__).parent.rglob("*.py"):
         named |= set(re.findall(r'\bpath\(\s*"([a-z]+)"', file.read_text()))
     assert named - known == set()
     assert known - named == set()

@@ -22,13 +22,13 @@ import redis
 from sqlalchemy import select
 from trainmaster.spec import parse_spec
 
-from core.bell import TOPIC_RECONCILE, TOPIC_TICK
-from core.bell.celery import QUEUE_OF_TOPIC, CeleryBell
 from core.db.bootstrap import prepare_home
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.tables import Attempt, Event, Job, Project, User
-from core.domain.resources import gang_of
+from core.domain.sharing.resources import gang_of
 from core.settings import Settings
+from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
+from core.wakeups.celery import QUEUE_OF_TOPIC, CeleryBell
 from migrations import upgrade
 from tests.brokers import empty_broker
 

@@ -26,7 +26,7 @@ from trainmaster.spec import parse_spec
 from core.db.bootstrap import prepare_home
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.tables import Job, Project, User
-from core.domain.resources import gang_of
+from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from migrations import upgrade
 

@@ -7,16 +7,16 @@ import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
-from core.bell import NullBell
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Attempt, Job, Replica
 from core.domain.ids import AttemptId
 from core.ids import new_id
 from core.settings import Settings
 from core.tokens import attempt_token
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 
 
 @pytest.fixture

@@ -13,18 +13,18 @@ from sqlalchemy import update
 from starlette.testclient import TestClient
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.automl.looking import look
+from api.automl.profiling import look
 from api.forecasts import placing
-from core.bell import TOPIC_STUDY
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.events import append_event
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Study, Trial
 from core.domain.automl.columns import LEAK
 from core.domain.metrics.points import Points
 from core.domain.studies.states import TrialState
 from core.storage.tree import Tree
+from core.wakeups import TOPIC_STUDY
 
 URL = "/api/v1/automl"
 ROWS = [f"{'Paris' if place % 2 else 'Rome'},{place},{'yes' if place % 2 else 'no'}" for place in range(40)]
@@ -257,7 +257,7 @@ def test_a_clone_without_families_is_no_automl_study(client: TestClient, data: P
 def test_a_quoted_cell_that_is_cut_where_the_look_ends_is_no_fault(
     client: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.automl.looking._READ_BYTES", 1000)
+    monkeypatch.setattr("api.automl.profiling._READ_BYTES", 1000)
     text = "\n".join(["city,age,bought", *ROWS]) + "\n"
     cut = text + '"' + "a\n" * 1000 + '",1,no\n'
     (data / "buyers.csv").write_text(cut)
@@ -276,8 +276,8 @@ def test_a_damaged_packed_table_is_refused(client: TestClient, data: Path) -> No
 
 
 def test_images_are_counted_no_further_than_is_needed(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.automl.looking.FILES_COUNTED", 5)
-    monkeypatch.setattr("api.automl.looking._ENTRIES_LOOKED_AT", 8)
+    monkeypatch.setattr("api.automl.profiling.FILES_COUNTED", 5)
+    monkeypatch.setattr("api.automl.profiling._ENTRIES_LOOKED_AT", 8)
     (data / "pets" / "mixed").mkdir()
     for place in range(30):
         (data / "pets" / "mixed" / f"{place}.txt").touch()

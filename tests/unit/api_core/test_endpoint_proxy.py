@@ -16,8 +16,8 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from api.connections import Connection
 from api.endpoints.admission import Admission
+from api.http.connections import Connection
 from core.db.engine import SessionFactory
 from core.domain.errors import Unavailable
 from tests.unit.api_core.test_endpoints_api import URL, endpoint, run_replica  # noqa: F401 (a fixture)

@@ -16,10 +16,10 @@ from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
 from api.endpoints.images import own_image
-from core.bell import TOPIC_ENDPOINT
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, ServingReplica
 from core.settings import Settings
+from core.wakeups import TOPIC_ENDPOINT
 
 URL = "/api/v1/projects/default/endpoints"
 DEPLOYED = f"{URL}/sums/deployments"

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Replica
-from core.domain.studies.roads import KEY
+from core.domain.studies.metric_sources import KEY
 
 AT = "2026-11-21T07:00:00Z"
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 20).decode()

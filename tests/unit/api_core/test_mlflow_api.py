@@ -346,7 +346,7 @@ def test_old_runs_are_found_by_what_the_database_can_choose_by(
     jobs[0].post("runs/log-parameter", run_id=trial, key="kind", value="trial")
     experiment = jobs[0].run()["info"]["experiment_id"]
     started = [job.run()["info"]["start_time"] for job in jobs]
-    monkeypatch.setattr("api.mlflow.search.SCANNED", 1)
+    monkeypatch.setattr("api.protocols.mlflow.search.SCANNED", 1)
 
     def search(text: str) -> list[str]:
         answer = client.post(f"{API}/runs/search", json={"experiment_ids": [experiment], "filter": text})

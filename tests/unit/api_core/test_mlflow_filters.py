@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.mlflow.filters import in_order, parse_filter, parse_order
+from api.protocols.mlflow.filters import in_order, parse_filter, parse_order
 from core.domain.errors import InvalidRequest
 
 KEYS = {"run_id", "run_name", "status", "start_time"}

@@ -16,15 +16,15 @@ import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
-from core.bell import TOPIC_MODELS, NullBell
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import models
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Checkpoint, Deployment, Event, Job, ModelVersion, Project
 from core.domain.errors import Conflict, NotFound
 from core.domain.metrics.points import Points
 from core.registry import versions
 from core.settings import Settings
+from core.wakeups import TOPIC_MODELS, NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.models.registrar import Registrar

@@ -12,13 +12,13 @@ from fastapi import FastAPI
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
-from api.main import create_app
-from core.bell.celery import CeleryBell
+from api.app.factory import create_app
 from core.db.bootstrap import add_login_code
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
 from core.db.tables import Lease, LoginCode, Node, Stranger, User
 from core.settings import Settings
+from core.wakeups.celery import CeleryBell
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from starlette.testclient import TestClient
 from trainmaster.wire.base import Problem
 
-from api.main import create_app
+from api.app.factory import create_app
 from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 

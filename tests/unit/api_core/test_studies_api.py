@@ -12,14 +12,14 @@ from starlette.testclient import TestClient
 from trainmaster.wire.jobs import WaitReasonView
 
 from api.forecasts import placing
-from core.bell import TOPIC_STUDY
 from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Event, Study, Trial
 from core.domain.studies.budget import FORGIVEN, PAUSED_AT, outlook
+from core.wakeups import TOPIC_STUDY
 from scheduler.control.studies.facts import load_study
 from scheduler.control.studies.history import History
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 
 SPEC: dict[str, Any] = {
     "name": "search",

@@ -9,17 +9,17 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 from trainmaster.studies import Algorithm
 
+from api.app.unit_of_work import Work
 from api.auth import Caller, Scope
 from api.studies.access import StudyAccess
-from api.studies.asking import Answer, Ask, Given, take
-from api.work import Work
-from core.bell import NullBell
+from api.studies.ask_tell import Answer, Ask, Given, take
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Study, Trial
 from core.domain.errors import IdempotencyMismatch
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 from scheduler.tuning import Proposal, Question, propose
 from scheduler.tuning.proposers import Proposers
 from tests.unit.api_core.test_studies_api import OWN, SPEC, URL, create

@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import insert, select, update
 from starlette.testclient import TestClient
 
+from api.app.unit_of_work import Platform
 from api.auth import Caller
 from api.studies import insight as asking
-from api.work import Platform
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.questions import Kind
 from core.db.tables import Event, Study, Trial
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.forecasts import Forecaster
+from scheduler.control.questions.forecasts import Forecaster
 
 SPEC: dict[str, Any] = {
     "name": "search",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from api.together import Together
+from api.app.coalescing import Together
 from core.domain.errors import Unavailable
 
 

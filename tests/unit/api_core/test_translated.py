@@ -10,10 +10,10 @@ import structlog
 from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 
-from api.gcs.route import StorageRoute
-from api.mlflow.answers import MlflowRoute
-from api.translated import TranslatedRoute
-from api.vertex.route import VertexRoute
+from api.http.protocol_errors import TranslatedRoute
+from api.protocols.gcs.route import StorageRoute
+from api.protocols.mlflow.answers import MlflowRoute
+from api.protocols.vertex.vertex_route import VertexRoute
 from core.db.json import Unkeepable, dump_json
 from core.domain.errors import NotFound, StaleWrite, Unavailable
 

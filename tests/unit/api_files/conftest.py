@@ -17,14 +17,14 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 from trainmaster.spec import parse_spec
 
-from api.main import create_app
-from core.bell import NullBell
+from api.app.factory import create_app
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.tables import Attempt, Base, Job, Membership, Node, Project, Replica, Token, User, Volume
 from core.domain.ids import AttemptId
-from core.domain.resources import gang_of
+from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from core.tokens import attempt_token, platform_key, token_digest
+from core.wakeups import NullBell
 
 START = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from api.checkpoints.service import _Launch, _view_of
-from core.inspection.landing import Landed
+from core.inspection.discovery import Landed
 
 BEGAN = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

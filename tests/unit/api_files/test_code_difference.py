@@ -15,7 +15,7 @@ import pytest
 from api.archives.service import store_of
 from core.db.engine import unit_of_work
 from core.db.tables import Job
-from core.storage import code_files
+from core.storage import code_listing
 
 
 def tar_of(files: Mapping[str, bytes], *, links: Mapping[str, str] = {}) -> bytes:
@@ -84,7 +84,7 @@ def test_the_code_of_a_job_that_one_may_not_see_is_not_compared(house: Any) -> N
 
 
 def test_a_large_text_is_named_and_not_sent(house: Any) -> None:
-    answer = difference(house, tar_of({"a.txt": b"x"}), tar_of({"a.txt": b"y" * (code_files.TEXT_LIMIT + 1)})).json()
+    answer = difference(house, tar_of({"a.txt": b"x"}), tar_of({"a.txt": b"y" * (code_listing.TEXT_LIMIT + 1)})).json()
     assert answer["items"][0]["text_before"] is None
     assert "larger than" in answer["items"][0]["note"]
 
@@ -121,10 +121,10 @@ def test_hostile_archives_get_a_sentence(house: Any, kind: str) -> None:
 
 
 def test_a_bomb_ends_at_the_limit_and_so_do_many_files(house: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code_files, "UNPACKED_LIMIT", 2**20)
+    monkeypatch.setattr(code_listing, "UNPACKED_LIMIT", 2**20)
     answer = difference(house, tar_of({}), tar_of({"zeros": bytes(2**21)}))
     assert (answer.status_code, "too large" in answer.json()["detail"]) == (422, True)
-    monkeypatch.setattr(code_files, "FILE_LIMIT", 3)
+    monkeypatch.setattr(code_listing, "FILE_LIMIT", 3)
     answer = difference(house, tar_of({}), tar_of({str(n): b"" for n in range(4)}))
     assert (answer.status_code, "more than 3 files" in answer.json()["detail"]) == (422, True)
 

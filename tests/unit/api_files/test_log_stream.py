@@ -11,14 +11,14 @@ import anyio
 import pytest
 from anyio import CapacityLimiter
 
-from api.closing import Closing
+from api.app.graceful_shutdown import Closing
 from api.logs import stream as module
 from api.logs.service import JobLook
 from api.logs.stream import LogStream
 from core.domain.errors import NotFound, Unavailable
-from core.domain.states import JobState
-from core.storage.logmerge import LogMerge, Place, Selection
-from core.storage.logs import JobLogs
+from core.domain.jobs.states import JobState
+from core.storage.logs.files import JobLogs
+from core.storage.logs.merge import LogMerge, Place, Selection
 from core.storage.tree import Tree
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
+from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
 from core.db.tables import Checkpoint, Node, Secret, Token
 
 FILLED = {

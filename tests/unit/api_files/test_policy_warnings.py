@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.policy.service import warnings_of
-from core.domain.policy import Policy, QueueOrder
+from core.domain.sharing.policy import Policy, QueueOrder
 
 
 def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be() -> None:

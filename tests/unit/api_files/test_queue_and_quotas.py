@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from core.db.engine import unit_of_work
 from core.db.tables import Event, Job, Node, Outlook, PolicyRow, Project, Usage
-from scheduler.control.accounts import load_rules
+from scheduler.control.planning.planner_inputs import load_rules
 
 
 @pytest.fixture

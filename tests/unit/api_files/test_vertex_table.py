@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.main import create_app
-from core.bell import NullBell
+from api.app.factory import create_app
 from core.db.engine import unit_of_work
-from core.db.repositories.vertex_table import read_vertex_table, write_vertex_table
+from core.db.repositories.vertex.table import read_vertex_table, write_vertex_table
 from core.db.tables import Event, VertexTableRow
 from core.domain.errors import StaleWrite
+from core.wakeups import NullBell
 
 CUSTOM_JOBS = "/v1/projects/vision/locations/us-central1/customJobs"
 TABLE: dict[str, Any] = {

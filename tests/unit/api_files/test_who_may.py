@@ -16,13 +16,12 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from api import routers
-from api.main import create_app
+from api.app import routers
+from api.app.factory import create_app
 from api.pages.routes import PLACES
-from core.bell import TOPIC_FORECAST, NullBell
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
-from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
+from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
 from core.db.repositories.questions import Kind
 from core.db.tables import (
     Base,
@@ -33,6 +32,7 @@ from core.db.tables import (
     VertexResource,
 )
 from core.settings import Settings
+from core.wakeups import TOPIC_FORECAST, NullBell
 from tests.unit.api_files.rights import (
     ANY_READER,
     ANY_WRITER,

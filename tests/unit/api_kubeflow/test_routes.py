@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.main import create_app
+from api.app.factory import create_app
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job
 from core.settings import Settings

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
-from api.vertex.serving import predicting
-from core.bell import NullBell
+from api.protocols.vertex.serving import predicting
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.settings import Settings
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.models.registrar import Registrar

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.main import create_app
-from core.domain.states import JobState
+from api.app.factory import create_app
+from core.domain.jobs.states import JobState
 from core.settings import Settings
 
 PARENT = "/v1/projects/default/locations/us-central1"

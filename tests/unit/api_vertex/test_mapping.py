@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from api.vertex.answers import NotServed
-from api.vertex.entries import read_entries
-from api.vertex.filters import parse_filter, words_of_jobs
-from api.vertex.mapping import slug
-from api.vertex.proto import Message, camel, snake
-from api.vertex.specs import read_spec
-from api.vertex.table import Table, environment_entries, table_with
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.filters import parse_filter, words_of_jobs
+from api.protocols.vertex.proto import Message, camel, snake
+from api.protocols.vertex.table import Table, environment_entries, table_with
+from api.protocols.vertex.table_entries import read_entries
+from api.protocols.vertex.training.mapping import slug
+from api.protocols.vertex.training.specs import read_spec
 from core.domain.errors import InvalidRequest
 from core.settings import BadSettings, Settings
 

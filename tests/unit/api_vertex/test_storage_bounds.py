@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.gcs import bounds
-from api.gcs.bounds import Limit, Meter
-from api.gcs.buckets import Bucket
+from api.protocols.gcs import upload_limits
+from api.protocols.gcs.buckets import Bucket
+from api.protocols.gcs.upload_limits import Limit, Meter
 from core.domain.errors import InsufficientStorage, PayloadTooLarge
 from core.settings import Settings
-from core.storage import room
+from core.storage import free_space
 from core.storage.tree import Tree
 from tests.unit.api_vertex.one_database import database_url  # noqa: F401 (a fixture)
 from tests.unit.api_vertex.test_storage import UPLOAD, begin, error_of, multipart
@@ -49,7 +49,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     found = Disk()
-    monkeypatch.setattr(room, "os", SimpleNamespace(fstatvfs=found))
+    monkeypatch.setattr(free_space, "os", SimpleNamespace(fstatvfs=found))
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_session_keeps_to_the_length_that_began_it(client: TestClient, data: P
 def test_a_full_volume_says_so_before_it_is_written_to(client: TestClient, data: Path, disk: Disk) -> None:
     place = begin(client, "x")
     assert client.put(place, content=b"01234", headers={"content-range": "bytes 0-4/10"}).status_code == 308
-    disk.free = room.RESERVE_BYTES + 5
+    disk.free = free_space.RESERVE_BYTES + 5
     for answer in (
         client.post(f"{UPLOAD}/data/o?uploadType=media&name=x", content=b"x" * 10),
         client.post(
@@ -145,7 +145,7 @@ def test_a_full_volume_says_so_before_it_is_written_to(client: TestClient, data:
 
 
 def test_room_is_looked_for_again_while_much_comes(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "STEP_BYTES", 100)
+    monkeypatch.setattr(upload_limits, "STEP_BYTES", 100)
     bucket = Bucket("data", "data", "", Tree(tmp_path), is_read_only=False)
     meter = Meter(bucket, Limit(1000, "too large"))
     meter.announce(None)
@@ -168,14 +168,14 @@ def test_a_disk_that_is_full_all_the_same_leaves_nothing(
     client: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is free may be gone when it is written to; then the file system says so."""
-    from api.gcs import uploads
+    from api.protocols.gcs.uploads import sessions
 
     def full(fd: int, view: bytes) -> None:
         os.write(fd, view[:1])
         raise OSError(28, "No space left on device")
 
     place = begin(client, "y")
-    monkeypatch.setattr(uploads, "_write", full)
+    monkeypatch.setattr(sessions, "_write", full)
     assert "is full" in error_of(multipart(client, "x", b"0123456789"), 507)
     assert "is full" in error_of(client.put(place, content=b"0123456789"), 507)
     assert files(data) == []

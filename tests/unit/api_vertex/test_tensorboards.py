@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from api.vertex.records import service
-from api.vertex.tensorboards import boards
+from api.protocols.vertex.records import service
+from api.protocols.vertex.tensorboards import boards
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import MetricStream, VertexRecord
 from tests.unit.api_vertex.test_jobs import PARENT, error_of

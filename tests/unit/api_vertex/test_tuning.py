@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
-from core.bell import NullBell
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job, Study, Trial
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.study_loop import StudyKeeper
 from tests.unit.api_vertex.test_jobs import PARENT, POOL, error_of, refused, sent
 
 KIND = "hyperparameterTuningJobs"

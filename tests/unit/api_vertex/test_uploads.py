@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from core.bell import NullBell
 from core.db.engine import SessionFactory
 from core.settings import Settings
+from core.wakeups import NullBell
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.models.registrar import Registrar

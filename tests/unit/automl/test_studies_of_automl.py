@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from trainmaster.studies import Space, parse_study
 from trainmaster_automl import families, folders, reading, scoring
 
-from api.automl import looking
+from api.automl import profiling
 from core.domain.automl.space import IMAGES, METRICS, TABULAR, families_of, space_of
 from core.domain.automl.study import Order, options_of, study_of
 from core.domain.automl.task import MISSING, is_written_number, left_of, look_at
@@ -72,9 +72,9 @@ def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
     assert tuple(METRICS["regression"]) == scoring.REGRESSION
     assert reading.MISSING == MISSING
     assert (reading.CSV_ENDS, reading.PARQUET_ENDS, folders.ENDS) == (
-        looking.CSV_ENDS,
-        looking.PARQUET_ENDS,
-        looking.IMAGE_ENDS,
+        profiling.CSV_ENDS,
+        profiling.PARQUET_ENDS,
+        profiling.IMAGE_ENDS,
     )
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import socket
 import time
 
-from core.bell import BellSocket, NullBell, SocketBell, TellsProblem, bell_path, make_bell
 from core.settings import Settings
+from core.wakeups import BellSocket, NullBell, SocketBell, TellsProblem, bell_path, make_bell
 
 
 def test_a_ring_arrives_with_its_topic_and_key(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
-from core.domain.layout import Ports
-from core.domain.resources import Request
+from core.domain.jobs.layout import Ports
+from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, places
 from executors.containers.order import command_of_image, render_order, render_world

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import Gpu
-from executors.parts import with_memory_limit
+from executors.gpu_sharing import with_memory_limit
 from tests.orders import bare_order
 
 GPUS = (Gpu("GPU-a", "a100", 40 * 2**30), Gpu("GPU-b", "a100", 80 * 2**30))

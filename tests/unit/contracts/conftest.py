@@ -11,7 +11,7 @@ from trainmaster.spec import JobSpec, parse_spec
 
 from core.domain.contracts import AttemptContext, RenderedReplica, render
 from core.domain.ids import AttemptId, JobId
-from core.domain.layout import PS_PORT, Layout, Ports, ReplicaAddress
+from core.domain.jobs.layout import PS_PORT, Layout, Ports, ReplicaAddress
 
 _HERE = Path(__file__).parent
 

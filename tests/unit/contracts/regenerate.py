@@ -17,7 +17,7 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "sdk")]
 from trainmaster.spec import parse_spec  # noqa: E402
 
 from core.domain.contracts import AttemptContext, TrialContext, render  # noqa: E402 - after the path is set
-from core.domain.layout import Layout  # noqa: E402
+from core.domain.jobs.layout import Layout  # noqa: E402
 
 
 def render_case(case: dict[str, Any]) -> dict[str, Any]:

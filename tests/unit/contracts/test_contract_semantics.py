@@ -7,7 +7,7 @@ import json
 import pytest
 
 from core.domain.contracts import AttemptContext, Paths, TrialContext, render
-from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 
 
 def tf_config(env):

@@ -9,12 +9,12 @@ from math import inf, nan
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.control.aside import Aside, Planned
-from scheduler.control.estimates import Estimates, sound
-from scheduler.control.running import limit_in_sight
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from scheduler.control.planning.estimates import Estimates, sound
+from scheduler.control.planning.poison_jobs import Aside, Planned
+from scheduler.control.planning.running import limit_in_sight
 from scheduler.planning import plan
-from scheduler.planning.durations import Traits
+from scheduler.planning.forecast.durations import Traits
 from scheduler.planning.model import Estimate, NodeView, Plan, QueuedGang, ReasonCode, Snapshot
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)

@@ -7,14 +7,14 @@ import pytest
 from trainmaster.spec import parse_spec
 
 from core.domain.errors import StaleWrite
-from core.domain.exits import ExitCause, ExitKind
 from core.domain.ids import AttemptId, JobId
-from core.domain.lifecycle import JobEvent, ReplicaEvent
-from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.exits import ExitCause, ExitKind
+from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent
+from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
 from executors.base import Observation, Phase, ReplicaExit, ReplicaKey
-from scheduler.control.decide import START_PATIENCE, decide
-from scheduler.control.decision import Decision
-from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Sight, StopCause
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member, PastEnd, Sight, StopCause
+from scheduler.control.attempts.decide import START_PATIENCE, decide
+from scheduler.control.attempts.decision import Decision
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 LATER = timedelta(seconds=10)
@@ -89,7 +89,7 @@ STOPPED = (143, ExitCause.STOPPED)
 
 def follow(before: Sight, decision: Decision) -> Sight:
     """What the next look sees when ``decision`` was recorded."""
-    from core.domain.lifecycle import advance
+    from core.domain.jobs.lifecycle import advance
 
     members = {m.id: m for m in before.members}
     for move in decision.moves:

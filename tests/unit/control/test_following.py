@@ -10,8 +10,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from trainmaster.studies import Goal
 
-from core.db.repositories.metric_reads import Series, StreamMark, marks_of, read_points
-from core.db.repositories.metrics import StreamKey, add_metrics, compact
+from core.db.repositories.metrics.reads import Series, StreamMark, marks_of, read_points
+from core.db.repositories.metrics.writes import StreamKey, add_metrics, compact
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
 from core.domain.studies.traces import Trace

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from scheduler.control.in_hand import InHand
+from scheduler.control.attempts.inflight import InFlight
 
 
 def test_one_at_a_time_and_who_came_meanwhile_is_not_forgotten() -> None:
-    held: InHand[str] = InHand()
+    held: InFlight[str] = InFlight()
     assert held.enter("study-1")
     assert held.enter("study-2")
     assert not held.enter("study-1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from core.domain.ids import JobId
-from core.domain.resources import Gang, GangRole, Request
-from scheduler.control.reasons import news_of
-from scheduler.control.snapshot import Loaded
+from core.domain.sharing.resources import Gang, GangRole, Request
+from scheduler.control.planning.snapshot import Loaded
+from scheduler.control.planning.wait_reasons import news_of
 from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId
-from core.domain.resources import Gang, GangRole, Request
-from scheduler.control.snapshot import next_turn
+from core.domain.sharing.resources import Gang, GangRole, Request
+from scheduler.control.planning.snapshot import next_turn
 from scheduler.planning import Policy, QueuedGang, RunningGang, Snapshot
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

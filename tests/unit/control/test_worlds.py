@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from core.domain.layout import Layout, Ports, ReplicaAddress
-from core.domain.lifecycle import JobEvent, ReplicaEvent
-from core.domain.states import AttemptState, ReplicaState
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
+from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent
+from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
-from scheduler.control.decide import decide
-from scheduler.control.facts import Member, Sight, StopCause
-from scheduler.control.worlds import CREATE_PATIENCE, JOIN_PATIENCE, LATEST
+from scheduler.control.attempts.attempt_snapshot import Member, Sight, StopCause
+from scheduler.control.attempts.decide import decide
+from scheduler.control.attempts.worlds import CREATE_PATIENCE, JOIN_PATIENCE, LATEST
 from tests.unit.control.test_decide import DONE, KILLED, STOPPED, follow, moved, show, sight
 
 ELASTIC = {"worker": {"replicas": {"min": 2, "max": 4}}}

@@ -4,8 +4,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from core.db.tables import Replica
-from scheduler.control.write import _PLACE_BEHIND
-from scheduler.control.writes import Writes, flush
+from scheduler.control.attempts.storage.attempt_writer import _PLACE_BEHIND
+from scheduler.control.attempts.storage.statement_batch import Writes, flush
 
 
 def test_the_worlds_of_two_gangs_are_written_in_one_transaction():

@@ -6,8 +6,8 @@ import time
 import psycopg
 import pytest
 
-from core.db import pulse as module
-from core.db.pulse import Pulse
+from core.db import liveness as module
+from core.db.liveness import Pulse
 
 
 class Server:

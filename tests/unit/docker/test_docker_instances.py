@@ -10,7 +10,7 @@ import pytest
 
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import Gpu, ReplicaKey, ReplicaOrder
 from executors.docker import DockerExecutor
 from executors.docker.engine import Engine

@@ -9,7 +9,7 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.docker.render import Rules, check, render_container, render_network
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
+from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.docker.engine import EngineSaysNo, Missing
 from executors.docker.files import Owner, owner_of

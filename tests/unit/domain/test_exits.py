@@ -5,7 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify, is_worth_a_restart, root_cause, told_of_server
+from core.domain.jobs.exits import (
+    ExitCause,
+    ExitFacts,
+    ExitKind,
+    classify,
+    is_worth_a_restart,
+    root_cause,
+    told_of_server,
+)
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 

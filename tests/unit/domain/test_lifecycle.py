@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.domain.errors import IllegalTransition
-from core.domain.lifecycle import (
+from core.domain.jobs.lifecycle import (
     ATTEMPT_MOVES,
     JOB_MOVES,
     REPLICA_MOVES,
@@ -14,7 +14,7 @@ from core.domain.lifecycle import (
     advance,
     can_advance,
 )
-from core.domain.states import AttemptState, JobState, ReplicaState
+from core.domain.jobs.states import AttemptState, JobState, ReplicaState
 
 
 def test_a_job_that_goes_well_moves_from_queued_to_succeeded():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.domain.parts import WHOLE, after_part, device_for, in_order, room_for_parts
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.gpu_sharing import WHOLE, after_part, device_for, in_order, room_for_parts
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 
 SHARES = st.lists(st.integers(0, 999), max_size=5).map(lambda left: tuple(sorted(left)))
 

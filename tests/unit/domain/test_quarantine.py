@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain import faults
-from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify
-from core.domain.policy import Policy
-from core.domain.quarantine import Failure, Suspect, judge, told
+from core.domain.jobs import machine_faults
+from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
+from core.domain.sharing.policy import Policy
+from core.domain.sharing.quarantine import Failure, Suspect, judge, told
 
 NOW = datetime(2026, 11, 22, 14, 0, tzinfo=UTC)
 FOUR = tuple(Suspect(f"n{number}") for number in range(4))
@@ -66,7 +66,7 @@ def test_a_job_that_fails_on_two_nodes_counts_for_none() -> None:
 def test_only_the_same_certain_fault_elsewhere_takes_back_a_certain_one() -> None:
     ecc = failed("n0", "a", 5, certain=True)
     xid = replace(failed("n1", "a", certain=True), error="Xid 79, the GPU has fallen off the bus")
-    refusal = replace(failed("n1", "a"), error=faults.REFUSED.error)
+    refusal = replace(failed("n1", "a"), error=machine_faults.REFUSED.error)
     nodes = (Suspect("n0", is_quarantined=True, causes=(ecc,), until=NOW + timedelta(hours=1)), *FOUR[1:])
     for other in (failed("n1", "a"), failed("n1", "a", loss=True), refusal, xid):
         assert set(decide([ecc, other]).quarantines) == {"n0"}
@@ -76,7 +76,7 @@ def test_only_the_same_certain_fault_elsewhere_takes_back_a_certain_one() -> Non
 def test_a_loss_or_a_refusal_elsewhere_takes_back_only_its_like() -> None:
     words = [failed("n0", job, 5) for job in "abc"]
     losses = [failed("n0", job, ago, loss=True) for job, ago in zip("abc", (50, 30, 10), strict=True)]
-    refusals = [replace(one, error=faults.REFUSED.error) for one in words]
+    refusals = [replace(one, error=machine_faults.REFUSED.error) for one in words]
     for kind in (words, losses, refusals):
         for like in (words, losses, refusals):
             other = replace(like[0], node="n1")
@@ -194,9 +194,9 @@ def test_switched_off_nothing_new_is_quarantined_and_what_is_ends_in_time() -> N
     ],
 )
 def test_words_that_blame_the_machine(line: str, error: str, is_certain: bool) -> None:
-    assert faults.fault_in(line) == faults.Fault(error, is_certain)
+    assert machine_faults.fault_in(line) == machine_faults.Fault(error, is_certain)
     verdict = classify(ExitFacts("worker-0", "worker", ExitCause.EXITED, 1, NOW, "", line))
-    assert (verdict.kind, verdict.fault) == (ExitKind.HARDWARE, faults.Fault(error, is_certain))
+    assert (verdict.kind, verdict.fault) == (ExitKind.HARDWARE, machine_faults.Fault(error, is_certain))
 
 
 @pytest.mark.parametrize(
@@ -235,17 +235,17 @@ def test_what_a_program_prints_before_it_fails_in_its_own_words_is_no_certain_fa
 def test_an_xid_in_a_programs_own_exception_is_no_certain_fault() -> None:
     line = "RuntimeError: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
     fault = classify(ExitFacts("worker-0", "worker", ExitCause.EXITED, 1, NOW, "", line)).fault
-    assert fault == faults.Fault("Xid 79, the GPU has fallen off the bus", is_certain=False)
+    assert fault == machine_faults.Fault("Xid 79, the GPU has fallen off the bus", is_certain=False)
 
 
 def test_an_engine_and_a_lost_node_blame_the_machine_and_the_control_loop_does_not() -> None:
     lost = ExitFacts("worker-0", "worker", ExitCause.NODE_LOST, None, NOW)
-    assert classify(lost).fault == faults.NODE_LOST
+    assert classify(lost).fault == machine_faults.NODE_LOST
     refused = replace(lost, cause=ExitCause.ENGINE_REFUSED)
-    assert classify(refused).fault == faults.REFUSED
+    assert classify(refused).fault == machine_faults.REFUSED
     assert classify(replace(refused, blames_node=False)).fault is None
     start = replace(lost, cause=ExitCause.START_FAILED, sentence="nvidia-container-cli: initialization error: x")
     assert (classify(start).kind, classify(start).fault) == (
         ExitKind.HARDWARE,
-        faults.Fault("error of the GPUs' driver"),
+        machine_faults.Fault("error of the GPUs' driver"),
     )

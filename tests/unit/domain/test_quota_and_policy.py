@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.domain.errors import InvalidRequest
-from core.domain.policy import Defragment, Policy, QueueOrder, parse_policy
-from core.domain.quota import parse_quota
+from core.domain.sharing.policy import Defragment, Policy, QueueOrder, parse_policy
+from core.domain.sharing.quota import parse_quota
 
 
 def test_a_quota_is_counted_in_the_planners_units() -> None:

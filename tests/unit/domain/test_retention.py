@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.retention import Candidate, Rule, doomed
+from core.domain.jobs.retention import Candidate, Rule, doomed
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.usage import Held
+from core.domain.sharing.usage import Held
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 DAY_S = 86_400.0

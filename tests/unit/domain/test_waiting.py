@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.domain.waiting import kept_for, said_to, starts_first
+from core.domain.sharing.wait_phrases import kept_for, said_to, starts_first
 
 
 def test_a_job_is_not_told_of_itself_as_of_another() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from core.inspection.formats.detection import open_checkpoint
 from core.inspection.model import Inside, Tensor
-from core.inspection.opening import open_checkpoint
 from core.inspection.statistics import statistics
 from core.inspection.values import blocks
 from core.storage.tree import Tree

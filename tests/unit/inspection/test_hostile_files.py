@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from core.domain.errors import CheckpointUnreadable, TrainmasterError, Unavailable
+from core.inspection.formats.pickles import read_pickle
 from core.inspection.model import Unreadable
-from core.inspection.pickles import read_pickle
 from core.inspection.pool import Inspectors, Place
 from core.storage.tree import Tree
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from executors.kubernetes.client import Cluster
+from executors.kubernetes.api_server.client import Cluster
 
 Json = dict[str, Any]
 
@@ -132,7 +132,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def access(server: Server, tmp_path: Any) -> Any:
     """A kubeconfig for it, with a token that may be changed."""
-    from executors.kubernetes.access import Access
+    from executors.kubernetes.api_server.access import Access
 
     file = tmp_path / "kubeconfig"
     document = {

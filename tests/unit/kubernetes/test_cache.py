@@ -11,11 +11,11 @@ import pytest
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.containers import labels
+from executors.kubernetes.api_server.client import path
+from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.client import path
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.options import Options
-from executors.kubernetes.reflect import Reflector
 from executors.kubernetes.use import Use
 from tests.unit.kubernetes.conftest import Answer
 

@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
-from executors.kubernetes.access import Access, ClusterUnknown
-from executors.kubernetes.answers import QuotaFull
-from executors.kubernetes.client import AlreadyExists, Closed, Cluster, Conflict, Gone, NotFound, Refused, path
-from executors.kubernetes.pace import Pace
+from executors.kubernetes.api_server.access import Access, ClusterUnknown
+from executors.kubernetes.api_server.client import (
+    AlreadyExists,
+    Closed,
+    Cluster,
+    Conflict,
+    Gone,
+    NotFound,
+    Refused,
+    path,
+)
+from executors.kubernetes.api_server.errors import QuotaFull
+from executors.kubernetes.api_server.rate_limiter import Pace
 from tests.unit.kubernetes.conftest import Answer
 
 POD = {"metadata": {"name": "a"}}

@@ -9,12 +9,11 @@ import pytest
 
 from core.domain.ids import AttemptId
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.ending import Ending
 from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.pods.delete import Ending
 from tests.unit.kubernetes.conftest import Answer
-
-from .test_observe import NOW, pod
-from .test_render import OPTIONS
+from tests.unit.kubernetes.test_observe import NOW, pod
+from tests.unit.kubernetes.test_render import OPTIONS
 
 
 @pytest.mark.parametrize("ready", ["True", "False"])

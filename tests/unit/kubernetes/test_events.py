@@ -6,8 +6,7 @@ import pytest
 
 from executors.kubernetes.events import Warnings
 from tests.unit.kubernetes.conftest import Answer
-
-from .test_observe import NOW, at, pod
+from tests.unit.kubernetes.test_observe import NOW, at, pod
 
 MOUNT = "MountVolume.SetUp failed for volume data: no such file"
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.exits import ExitCause
+from core.domain.jobs.exits import ExitCause
 from executors.base import Phase
-from executors.kubernetes.observe import Patience, has_begun, is_beginning, read_pod, runs_nothing, waits_since
+from executors.kubernetes.pods.observe import Patience, has_begun, is_beginning, read_pod, runs_nothing, waits_since
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 LABELS = {

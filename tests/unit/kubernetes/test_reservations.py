@@ -11,8 +11,7 @@ from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.reservations import Reservations
 from tests.unit.kubernetes.conftest import Answer
-
-from .test_render import OPTIONS
+from tests.unit.kubernetes.test_render import OPTIONS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINE, THEIRS = "held.trainmaster/att-1", "held.trainmaster/att-2"

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from core.domain.errors import ExecutorRefused
-from executors.kubernetes.render import render_pod
-from executors.kubernetes.secret import SECRET_LIMIT_BYTES, bundle, own, render_secret
-
-from .test_render import LABELS, OPTIONS, ORDER
+from executors.kubernetes.pods.render import render_pod
+from executors.kubernetes.pods.secret import SECRET_LIMIT_BYTES, bundle, own, render_secret
+from tests.unit.kubernetes.test_render import LABELS, OPTIONS, ORDER
 
 
 def orders(count: int, **fields: object) -> list:

@@ -10,11 +10,10 @@ import pytest
 
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.pods.create import Starting
 from executors.kubernetes.reservations import Reservations
-from executors.kubernetes.starting import Starting
 from tests.unit.kubernetes.conftest import Answer
-
-from .test_render import OF_REPLICA, OPTIONS, ORDER
+from tests.unit.kubernetes.test_render import OF_REPLICA, OPTIONS, ORDER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOT_FOUND = Answer(404, {"kind": "Status", "reason": "NotFound"})

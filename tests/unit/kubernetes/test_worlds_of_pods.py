@@ -12,15 +12,14 @@ import pytest
 from core.domain.errors import ExecutorRefused
 from executors.base import Phase
 from executors.kubernetes.cache import PodCache, lean_pod
-from executors.kubernetes.ending import Ending
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.render import check, render_pod
-from executors.kubernetes.telling import Telling, encode
+from executors.kubernetes.pods.delete import Ending
+from executors.kubernetes.pods.render import check, render_pod
+from executors.kubernetes.pods.world_updates import Telling, encode
 from tests.orders import bare_order
 from tests.unit.kubernetes.conftest import Answer
-
-from .test_observe import NOW, pod, seen_of
-from .test_render import OPTIONS, ORDER
+from tests.unit.kubernetes.test_observe import NOW, pod, seen_of
+from tests.unit.kubernetes.test_render import OPTIONS, ORDER
 
 RUNNING = {"running": {"startedAt": "2026-01-02T11:59:00Z"}}
 TOLD = bare_order(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.domain.pace import KEY, told_progress, with_sample
+from core.domain.jobs.progress_rate import KEY, told_progress, with_sample
 
 
 def go(stations: list[tuple[float, float]], **more: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from trainmaster_runtime.metrics.collector import Collector, Columns
 from trainmaster_runtime.metrics.eventfiles import EventFiles
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.metrics.roads import Roads
 from trainmaster_runtime.metrics.sampler import Sampler
+from trainmaster_runtime.metrics.source_counts import Roads
 from trainmaster_runtime.metrics.tfevents import Decoder
 from trainmaster_runtime.metrics.tfrecord import Broken, masked_crc, read_records
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from sqlalchemy import event
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.repositories.metric_steps import values_at
-from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.repositories.metrics.steps import values_at
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.metrics.points import Points
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.repositories.metric_reads import (
+from core.db.repositories.metrics.reads import (
     Chart,
     Filter,
     Series,
@@ -23,7 +23,7 @@ from core.db.repositories.metric_reads import (
     read_points,
     values_since,
 )
-from core.db.repositories.metrics import Added, NewObject, StreamKey, add_metrics, forget_metrics
+from core.db.repositories.metrics.writes import Added, NewObject, StreamKey, add_metrics, forget_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound
 from core.domain.metrics import limits
@@ -217,7 +217,7 @@ def test_a_window_holds_what_is_in_it_and_nothing_else(
 def test_too_many_series_and_bad_names_are_told_and_the_rest_is_taken(
     sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.db.repositories.metrics.SERIES_OF_REPLICA", 3)
+    monkeypatch.setattr("core.db.repositories.metrics.writes.SERIES_OF_REPLICA", 3)
     added = add({f"m{number}": points(0, 1) for number in range(5)} | {"bad\nname": points(0, 1)})
     assert added.points == 3
     assert len(added.faults) == 2
@@ -230,8 +230,8 @@ def test_too_many_series_and_bad_names_are_told_and_the_rest_is_taken(
 def test_a_job_that_has_told_too_much_is_told_so(
     sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.db.repositories.metrics._COUNTED_FROM", 5)
-    monkeypatch.setattr("core.db.repositories.metrics.POINTS_OF_JOB", 10)
+    monkeypatch.setattr("core.db.repositories.metrics.writes._COUNTED_FROM", 5)
+    monkeypatch.setattr("core.db.repositories.metrics.writes.POINTS_OF_JOB", 10)
     assert add({"loss": points(0, 11)}).faults == []
     refused = add({"loss": points(11, 1)})
     assert refused.points == 0
@@ -241,7 +241,7 @@ def test_a_job_that_has_told_too_much_is_told_so(
 def test_objects_are_thinned_and_the_first_and_newest_stay(
     sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.db.repositories.metrics.OBJECTS_OF_SERIES", 8)
+    monkeypatch.setattr("core.db.repositories.metrics.writes.OBJECTS_OF_SERIES", 8)
     for step in range(40):
         add({}, NewObject("weights", "histogram", step, step, "application/json", b"{}"))
     (series,) = find(sessions)
@@ -257,7 +257,7 @@ def test_objects_are_thinned_and_the_first_and_newest_stay(
 def test_objects_beyond_the_jobs_room_are_dropped_with_a_sentence(
     add: Add, sessions: SessionFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.db.repositories.metrics.OBJECT_BYTES_OF_JOB", 10)
+    monkeypatch.setattr("core.db.repositories.metrics.writes.OBJECT_BYTES_OF_JOB", 10)
     assert add({}, NewObject("a", "text", 1, 1, "text/plain", b"123456")).faults == []
     added = add({}, NewObject("a", "text", 2, 1, "text/plain", b"123456"))
     assert added.objects == 0

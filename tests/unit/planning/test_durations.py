@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.domain.pace import KEY, told_progress
-from scheduler.planning.durations import Durations, Past, Traits, capped, of_progress, pattern_of
+from core.domain.jobs.progress_rate import KEY, told_progress
+from scheduler.planning.forecast.durations import Durations, Past, Traits, capped, of_progress, pattern_of
 from scheduler.planning.model import Estimate
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

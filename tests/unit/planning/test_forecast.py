@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Gang, Request
+from core.domain.sharing.resources import Gang, Request
 from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
-from scheduler.planning.forecast import Forecast, Option, OptionCode, another_cluster, forecast
-from scheduler.planning.outlook import StartCode, outlook
+from scheduler.planning.forecast.start_times import StartCode, outlook
+from scheduler.planning.forecast.what_if import Forecast, Option, OptionCode, another_cluster, forecast
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
 

@@ -8,16 +8,16 @@ from random import Random
 
 import pytest
 
-from core.domain.parts import WHOLE
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView
-from scheduler.planning.capacity import Capacity
-from scheduler.planning.cluster import Cluster
-from scheduler.planning.demand import demand_of
-from scheduler.planning.fragments import Typical
-from scheduler.planning.gang import place
-from scheduler.planning.ledger import NEVER, Ledger
-from scheduler.planning.search import Budget
+from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.demand import demand_of
+from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.ledger import NEVER, Ledger
+from scheduler.planning.placement.search import Budget
 
 GIB = 2**30
 # Weight, GPUs in thousandths, CPUs, GiB of memory.

@@ -10,8 +10,8 @@ import pytest
 
 from core.domain.errors import InvalidRequest
 from core.domain.ids import JobId, NodeId
-from core.domain.policy import parse_policy
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.policy import parse_policy
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     Booking,
@@ -26,11 +26,11 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.forecast import forecast
-from scheduler.planning.fragments import Typical
-from scheduler.planning.keeping import per_gpu
-from scheduler.planning.options import OptionCode
-from scheduler.planning.shares import GPUS, JOBS, of_model
+from scheduler.planning.explain.options import OptionCode
+from scheduler.planning.forecast.what_if import forecast
+from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.gpu_headroom import per_gpu
+from scheduler.planning.queue.shares import GPUS, JOBS, of_model
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30

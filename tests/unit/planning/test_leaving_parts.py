@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import Account, NodeView, Policy, QueuedGang, Quota, RunningGang, Snapshot, plan
-from scheduler.planning.shares import Shares
+from scheduler.planning.queue.shares import Shares
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 MODEL = "h100-80gb-hbm3"

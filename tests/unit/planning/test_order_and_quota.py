@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     Booking,
@@ -24,8 +24,8 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.order import turn_of
-from scheduler.planning.shares import Shares
+from scheduler.planning.queue.ordering import turn_of
+from scheduler.planning.queue.shares import Shares
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 QUIET = Policy(preempts_priority=False, reclaims=False, usage_weight=0.0)

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, RunningGang, Snapshot, plan
-from scheduler.planning.course import given_back, taken
-from scheduler.planning.outlook import Expected, Outlook, StartCode, outlook
+from scheduler.planning.forecast.projection import given_back, taken
+from scheduler.planning.forecast.start_times import Expected, Outlook, StartCode, outlook
 from tests.properties.planner_worlds import any_snapshots
 from tests.unit.planning.test_reasons import NOW, gang, job, node, quarantined, runs
 

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, Placement, QueuedGang, Snapshot, plan
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

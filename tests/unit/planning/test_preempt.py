@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     Booking,
@@ -25,9 +25,9 @@ from scheduler.planning import (
     RunningGang,
     Snapshot,
     plan,
-    preempt,
 )
-from scheduler.planning.settle import after
+from scheduler.planning.fixpoint import after
+from scheduler.planning.preemption import preemption
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 WHOLE = Amounts(64_000, 64 << 30, {"h100": 8})
@@ -91,9 +91,9 @@ def test_the_one_that_loses_the_least_is_stopped_and_both_are_told() -> None:
         [runs("dear", gang(8), "n0", lost_gpu_s=9000.0), runs("cheap", gang(8), "n1")],
         [waits("urgent", gang(4), 90)],
     )
-    (preempt,) = made.preempts
-    assert (preempt.job_id, preempt.for_job, preempt.code) == ("cheap", "urgent", PreemptCode.PRIORITY)
-    assert preempt.sentence == (
+    (preemption,) = made.preempts
+    assert (preemption.job_id, preemption.for_job, preemption.code) == ("cheap", "urgent", PreemptCode.PRIORITY)
+    assert preemption.sentence == (
         "stopped for job urgent of larger priority (90 against 50); when there is room it goes on from its last complete "
         "checkpoint, or begins anew if it has none"
     )
@@ -108,7 +108,7 @@ def test_several_small_ones_go_only_if_that_is_cheaper_than_one_large_one() -> N
     large = runs("large", gang(8), "n1", lost_gpu_s=1000.0)
     made = planned(2, [*small, large], [waits("urgent", gang(4), 90)])
     assert len(made.preempts) == 2
-    assert {preempt.job_id for preempt in made.preempts} < {"s0", "s1", "s2", "s3"}
+    assert {preemption.job_id for preemption in made.preempts} < {"s0", "s1", "s2", "s3"}
 
 
 def test_nobody_is_stopped_before_its_guaranteed_time_nor_for_an_equal_nor_in_vain() -> None:
@@ -122,7 +122,7 @@ def test_nobody_is_stopped_before_its_guaranteed_time_nor_for_an_equal_nor_in_va
 def test_a_gang_of_several_nodes_clears_the_cheapest_nodes() -> None:
     running = [runs(f"r{n}", gang(8), f"n{n}", lost_gpu_s=1000.0 * (n % 3)) for n in range(6)]
     made = planned(6, running, [waits("urgent", gang(8, 2), 90)])
-    assert {preempt.job_id for preempt in made.preempts} == {"r0", "r3"}
+    assert {preemption.job_id for preemption in made.preempts} == {"r0", "r3"}
 
 
 def test_room_that_is_being_made_for_one_is_nobody_elses_until_it_starts() -> None:
@@ -245,7 +245,7 @@ def test_turns_are_taken_by_levels() -> None:
     policy = Policy(time_slice_s=600.0, levels_gpu_s=(3600.0,))
     old = replace(runs("old", gang(8), "n0"), attained_gpu_s=8 * 3600.0)
     made = planned(1, [old], [waits("new", gang(8))], policy=policy)
-    assert [preempt.code for preempt in made.preempts] == [PreemptCode.TIME_SLICE]
+    assert [preemption.code for preemption in made.preempts] == [PreemptCode.TIME_SLICE]
     young = replace(runs("young", gang(8), "n0", ran_s=400.0), attained_gpu_s=3200.0)
     assert planned(1, [young], [waits("new", gang(8))], policy=policy).preempts == ()
 
@@ -255,7 +255,7 @@ def test_by_age_an_older_job_that_waits_takes_the_place_of_a_younger_one_and_nev
     for waited_h, expected in ((5, [PreemptCode.TIME_SLICE]), (1, [])):
         runs_on = replace(runs("on", gang(8), "n0", ran_s=7200.0), queued_at=NOW - timedelta(hours=2))
         job = replace(waits("q", gang(8)), queued_at=NOW - timedelta(hours=waited_h))
-        assert [preempt.code for preempt in planned(1, [runs_on], [job], policy=policy).preempts] == expected
+        assert [preemption.code for preemption in planned(1, [runs_on], [job], policy=policy).preempts] == expected
 
 
 ROTATES = Policy(order=QueueOrder.FIFO, rotation_s=1800.0)
@@ -264,8 +264,8 @@ ROTATES = Policy(order=QueueOrder.FIFO, rotation_s=1800.0)
 def turn(its: QueuedGang, v: RunningGang, policy: Policy = ROTATES) -> list[str]:
     """What ``v`` is told for whom it is stopped for ``its``; empty: it stays."""
     made = planned(1, [v], [its], policy=policy)
-    assert all(preempt.code is PreemptCode.TIME_SLICE for preempt in made.preempts)
-    return [preempt.sentence for preempt in made.preempts]
+    assert all(preemption.code is PreemptCode.TIME_SLICE for preemption in made.preempts)
+    return [preemption.sentence for preemption in made.preempts]
 
 
 @pytest.mark.parametrize("policy", [ROTATES, *(replace(ROTATES, order=order) for order in QueueOrder)])
@@ -314,15 +314,15 @@ def test_turns_make_no_share_less_even_and_take_nothing_that_is_guaranteed() -> 
         made = planned(2, [v, other], [q], policy=ROTATES, accounts=accounts)
         assert made.preempts == ()
     made = planned(2, [v, other], [q], policy=replace(ROTATES, is_fair=False))
-    assert [preempt.job_id for preempt in made.preempts] == ["v"]
+    assert [preemption.job_id for preemption in made.preempts] == ["v"]
 
 
 def test_whoever_is_on_a_reserved_node_goes_when_that_begins_unless_it_is_not_preemptible() -> None:
     booking = Booking("b", "demo", "owner", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=1))
     made = planned(2, [runs("guest", gang(8), "n0", ran_s=5.0), runs("far", gang(8), "n1")], [], bookings=(booking,))
-    (preempt,) = made.preempts
-    assert (preempt.job_id, preempt.for_job, preempt.code) == ("guest", None, PreemptCode.BOOKING)
-    assert "n0 is reserved for project owner until about 15:00 UTC (demo)" in preempt.sentence
+    (preemption,) = made.preempts
+    assert (preemption.job_id, preemption.for_job, preemption.code) == ("guest", None, PreemptCode.BOOKING)
+    assert "n0 is reserved for project owner until about 15:00 UTC (demo)" in preemption.sentence
     stays = replace(runs("guest", gang(8), "n0", ran_s=5.0), is_preemptible=False)
     assert planned(1, [stays], [], bookings=(booking,)).preempts == ()
 
@@ -335,9 +335,9 @@ def test_whoever_is_on_a_drained_node_goes_on_elsewhere() -> None:
         for node in seen.nodes
     )
     made = plan(replace(seen, nodes=nodes))
-    (preempt,) = made.preempts
-    assert (preempt.job_id, preempt.for_job, preempt.code) == ("guest", None, PreemptCode.DRAIN)
-    assert "n0 is being drained" in preempt.sentence
+    (preemption,) = made.preempts
+    assert (preemption.job_id, preemption.for_job, preemption.code) == ("guest", None, PreemptCode.DRAIN)
+    assert "n0 is being drained" in preemption.sentence
     after = plan(replace(seen, nodes=nodes, running=(stays,), queued=(waits("guest", gang(4)),)))
     assert [(start.job_id, [place.node for place in start.placements]) for start in after.starts] == [("guest", ["n1"])]
     assert after.preempts == ()
@@ -393,11 +393,11 @@ def test_rank_0_stays_while_another_replica_will_do() -> None:
 
 
 def test_a_plan_has_others_stopped_for_so_many_jobs_and_the_next_one_for_the_rest() -> None:
-    number = preempt.MAX_CHOICES + 4
+    number = preemption.MAX_CHOICES + 4
     running = [runs(f"r{n:02}", gang(8), f"n{n}") for n in range(number)]
     given = snapshot(number, running, [waits(f"u{n:02}", gang(8), 90) for n in range(number)])
     made = plan(given)
-    assert [p.for_job for p in made.preempts] == [f"u{n:02}" for n in range(preempt.MAX_CHOICES)]
+    assert [p.for_job for p in made.preempts] == [f"u{n:02}" for n in range(preemption.MAX_CHOICES)]
     rest = plan(after(given, made))
     assert len({p.job_id for p in (*made.preempts, *rest.preempts)}) == number
     assert plan(after(after(given, made), rest)).preempts == ()
@@ -421,17 +421,17 @@ def kinds_in_vain(number: int) -> tuple[list[NodeView], list[RunningGang], list[
 def test_kinds_that_nothing_helps_do_not_bar_those_behind_them() -> None:
     nodes, running, queued = kinds_in_vain(200)
     made = plan(Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running)))
-    assert [(preempt.job_id, preempt.for_job) for preempt in made.preempts] == [("goes", "z")]
+    assert [(preemption.job_id, preemption.for_job) for preemption in made.preempts] == [("goes", "z")]
 
 
 def test_who_is_behind_more_kinds_than_a_plan_looks_at_has_its_turn_in_a_later_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preempt, "MAX_SPENT", 8)
+    monkeypatch.setattr(preemption, "MAX_SPENT", 8)
     nodes, running, queued = kinds_in_vain(30)
     given = Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running))
     plans = [plan(replace(given, now=NOW + timedelta(seconds=10 * n))) for n in range(40)]
-    assert {preempt.for_job for made in plans for preempt in made.preempts} == {"z"}
+    assert {preemption.for_job for made in plans for preemption in made.preempts} == {"z"}
     assert any(not made.preempts for made in plans)
 
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import Account, Estimate, NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
-from scheduler.planning.standing import standing
+from scheduler.planning.explain.queue_position import standing
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from trainmaster_runtime import exits
+from trainmaster_runtime.process import exits
 
 from executors.base import ExitCause
 

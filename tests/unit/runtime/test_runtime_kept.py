@@ -9,11 +9,12 @@ import threading
 import time
 
 import pytest
-from trainmaster_runtime import clock, report
-from trainmaster_runtime.kept import Kept
-from trainmaster_runtime.report import Reporter
+from trainmaster_runtime import clock
+from trainmaster_runtime.reports import reporter
+from trainmaster_runtime.reports.reporter import Reporter
+from trainmaster_runtime.reports.spool import Kept
 
-from core.storage.kept_reports import Start, find_kept, place_of, read_kept
+from core.storage.spooled_reports import Start, find_kept, place_of, read_kept
 from core.storage.tree import Tree
 
 START = Start("worker", 0, 1)
@@ -76,8 +77,8 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "FLUSH_S", 0.3)
-    monkeypatch.setattr(report, "_FIRST_S", 0.0)
+    monkeypatch.setattr(reporter, "FLUSH_S", 0.3)
+    monkeypatch.setattr(reporter, "_FIRST_S", 0.0)
     (tmp_path / "output").mkdir()
     made = Lab(tmp_path).answering()
     yield made
@@ -149,7 +150,7 @@ def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypa
         time.sleep(0.2)
         return lab.post(body)
 
-    monkeypatch.setattr(report, "_BATCH_ITEMS", 1)
+    monkeypatch.setattr(reporter, "_BATCH_ITEMS", 1)
     lab.status = 200
     lab.reporter._post = slow
     lab.reporter.start()
@@ -167,7 +168,7 @@ def test_an_api_that_takes_one_after_the_other_is_given_all(lab, monkeypatch):
         time.sleep(0.1)
         return lab.post(body)
 
-    monkeypatch.setattr(report, "_BATCH_ITEMS", 1)
+    monkeypatch.setattr(reporter, "_BATCH_ITEMS", 1)
     lab.status = 200
     lab.reporter._post = slow
     lab.reporter.start()

@@ -4,10 +4,11 @@ import json
 
 import pytest
 from trainmaster.wire.runtime import Report
-from trainmaster_runtime import clock, report
+from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.report import Reporter, Spool
+from trainmaster_runtime.reports import reporter as report
+from trainmaster_runtime.reports.reporter import Reporter, Spool
 
 
 class Api:

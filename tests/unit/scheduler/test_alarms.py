@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.alarms import Alarms
+from scheduler.messaging.timers import Alarms
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

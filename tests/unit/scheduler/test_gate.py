@@ -6,10 +6,10 @@ import time
 import pytest
 
 from core.settings import BadSettings, Settings
-from scheduler.bells import AppBell
-from scheduler.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
 from scheduler.executor_factory import make_executor
-from scheduler.gate import Crowd, Gate, Solo
+from scheduler.messaging.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
+from scheduler.messaging.coalescing import Crowd, Gate, Solo
+from scheduler.messaging.wakeups import AppBell
 
 
 def test_an_equal_message_that_waits_is_not_sent_again():

@@ -11,9 +11,9 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduler import hands as module
-from scheduler.beat import Beat
-from scheduler.hands import Hands, OwnClock
+from scheduler.messaging import fallback as module
+from scheduler.messaging.beat import Beat
+from scheduler.messaging.fallback import Hands, OwnClock
 from scheduler.probe import Probe, serve_probe
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from core.bell import TOPIC_TICK
-from scheduler.control.tick import TickReport
-from scheduler.pace import Pace
-from scheduler.service import Service
+from core.wakeups import TOPIC_TICK
+from scheduler.control.planning.tick import TickReport
+from scheduler.messaging.duty_cycle import Pace
+from scheduler.process import Service
 
 
 class Clock:
@@ -97,7 +97,7 @@ def test_what_finds_no_thread_to_ring_in_keeps_no_later_one_away(monkeypatch):
                 raise RuntimeError("can't start new thread")
             self.started.append(self.left_s)
 
-    monkeypatch.setattr("scheduler.service.threading.Timer", Timer)
+    monkeypatch.setattr("scheduler.process.threading.Timer", Timer)
     service = Service.__new__(Service)
     service._timer_lock, service._is_resting, service._timers = threading.Lock(), False, set()
     at = datetime(2026, 1, 1, tzinfo=UTC)

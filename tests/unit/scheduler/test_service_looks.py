@@ -6,11 +6,11 @@ import pytest
 import structlog
 
 from core.domain.errors import IllegalTransition, Unavailable
-from scheduler.celery_app import RECONCILE
-from scheduler.control.look import Look, Verdict
-from scheduler.metrics import Meter
-from scheduler.service import Logged, Service
-from scheduler.tasks import Tasks
+from scheduler.control.attempts.reconcile_result import Look, Verdict
+from scheduler.messaging.celery_app import RECONCILE
+from scheduler.messaging.tasks import Tasks
+from scheduler.process import Logged, Service
+from scheduler.process_metrics import Meter
 
 
 class Looked:

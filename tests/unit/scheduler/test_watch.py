@@ -10,8 +10,8 @@ import pytest
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
 from executors.base import Observation, Phase, ReplicaKey
-from scheduler.control.look import Look, Verdict, fingerprint
-from scheduler.watch import Watch
+from scheduler.attempt_watch import Watch
+from scheduler.control.attempts.reconcile_result import Look, Verdict, fingerprint
 
 ATTEMPT = AttemptId("att-1")
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -55,7 +55,7 @@ def test_a_change_rings(watched):
 
 def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypatch):
     seen, rung, watch = watched
-    monkeypatch.setattr("scheduler.watch._WORDS_APART_S", 3600)
+    monkeypatch.setattr("scheduler.attempt_watch._WORDS_APART_S", 3600)
     watch.note(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
     assert not rung.acquire(timeout=0.1)
@@ -65,7 +65,7 @@ def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypat
 
 def test_new_words_ring_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
     seen, rung, watch = watched
-    monkeypatch.setattr("scheduler.watch._WORDS_APART_S", 0)
+    monkeypatch.setattr("scheduler.attempt_watch._WORDS_APART_S", 0)
     watch.note(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
     assert rung.acquire(timeout=30)

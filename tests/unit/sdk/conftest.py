@@ -14,8 +14,8 @@ import httpx
 import pytest
 import typer.main
 from trainmaster import Client
-from trainmaster.cli import session
 from trainmaster.cli.main import app
+from trainmaster.cli.terminal import session
 from trainmaster.client import RetryPolicy
 from typer.testing import CliRunner, Result
 

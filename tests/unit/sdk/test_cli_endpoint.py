@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 import typer.main
-from trainmaster.cli import output
 from trainmaster.cli.main import app
+from trainmaster.cli.terminal import output
 from trainmaster.wire.serving import BatchPredictRequest, DeployRequest
 
 AT = "/projects/default/endpoints/sums"

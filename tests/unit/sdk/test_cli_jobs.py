@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from trainmaster.cli import output
-from trainmaster.cli.completion import complete_contract, complete_state
+from trainmaster.cli.terminal import output
+from trainmaster.cli.terminal.completion import complete_contract, complete_state
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -207,7 +207,7 @@ def test_show_spec_is_yaml_to_submit_again(cli: Invoke, server: Any, job_json: A
 def test_job_names_complete_and_a_dead_server_completes_nothing(
     cli: Invoke, server: Any, page: Any, job_json: Any
 ) -> None:
-    from trainmaster.cli.completion import complete_job
+    from trainmaster.cli.terminal.completion import complete_job
 
     server.on("GET", "/jobs", page(job_json(), job_json(name="mnist-2"), job_json(name="other"), job_json()))
     assert complete_job("mn") == ["mnist", "mnist-2"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from trainmaster.cli.escapes import only_colours, without_escapes
+from trainmaster.cli.terminal.escapes import only_colours, without_escapes
 from typer.testing import Result
 
 Invoke = Callable[..., Result]

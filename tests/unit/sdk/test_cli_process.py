@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster.cli import updown
+from trainmaster.cli.platform import updown
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -105,7 +105,7 @@ def test_a_second_up_tells_where_the_first_one_is_with_a_fresh_link(
         json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid(), "login_url": "old"})
     )
     refusal = [sys.executable, "-c", "import sys; sys.exit(6)"]
-    monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: refusal)
+    monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: refusal)
     server.on("GET", "/health", {"status": "ok", "version": "1"})
     server.on("POST", "/login/codes", {"user": "admin", "code": "new", "expires_at": "2026-11-21T08:00:00Z"})
     done = cli("up")
@@ -135,7 +135,7 @@ def test_of_an_up_that_fails_the_last_sentence_is_told_and_not_how_far_it_was(
     cli: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = [sys.executable, "-c", "import sys; sys.exit('Starting: preparing\\nThe port 1 is taken.')"]
-    monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: fails)
+    monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: fails)
     done = cli("up", "--detach")
     assert (done.exit_code, done.stderr) == (1, "Error: The port 1 is taken.\n")
 
@@ -144,7 +144,7 @@ def test_of_an_up_that_is_killed_it_is_told_how_far_it_was(cli: Invoke, monkeypa
     script = (
         "import os, sys; print('Starting: waiting for the API', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     )
-    monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: [sys.executable, "-c", script])
+    monkeypatch.setattr("trainmaster.cli.platform.updown._embedded", lambda _arguments: [sys.executable, "-c", script])
     done = cli("up", "--detach")
     told = "The platform ended while it was waiting for the API and said nothing of why; look into the logs"
     assert done.exit_code == 1

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from trainmaster.cli.queue import bar, start_text
+from trainmaster.cli.planner.queue import bar, start_text
 from trainmaster.wire.forecasts import ExpectedStartView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -84,7 +84,7 @@ def test_run_and_wait_end_with_the_jobs_code(
 def test_run_tells_why_it_waits(
     cli: Invoke, server: Any, sse: Any, line_json: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainmaster.cli import follow
+    from trainmaster.cli.jobs import follow
 
     has_looked = threading.Event()
 
@@ -120,7 +120,7 @@ def test_run_detached_prints_the_id_alone(cli: Invoke, server: Any, takes_jobs: 
 def test_ctrl_c_without_a_terminal_detaches_and_says_how_to_cancel(
     cli: Invoke, server: Any, sse: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainmaster.cli import follow
+    from trainmaster.cli.jobs import follow
 
     class Interrupted(follow.queue.Queue[Any]):
         def get(self, *_: Any) -> Any:
@@ -139,7 +139,8 @@ def test_ctrl_c_without_a_terminal_detaches_and_says_how_to_cancel(
 def test_ctrl_c_and_c_cancels_and_stays_to_the_end(
     cli: Invoke, server: Any, sse: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainmaster.cli import follow, output
+    from trainmaster.cli.jobs import follow
+    from trainmaster.cli.terminal import output
 
     interrupts = [KeyboardInterrupt()]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from trainmaster.cli import output
+from trainmaster.cli.terminal import output
 from typer.testing import Result
 
 Invoke = Callable[..., Result]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from trainmaster.cli.values import moment
+from trainmaster.cli.terminal.values import moment
 from typer.testing import Result
 
 from tests.unit.sdk.conftest import NOW, make_problem
@@ -209,7 +209,9 @@ def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke,
         raise KeyboardInterrupt
 
     # Of that module alone: threads of others sleep, too.
-    monkeypatch.setattr("trainmaster.cli.whatif.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+    monkeypatch.setattr(
+        "trainmaster.cli.planner.whatif.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic)
+    )
     left = cli("simulate", "--id", "q1")
     assert (left.exit_code, len(server.bodies("POST", "/simulations"))) == (130, 1)
     assert "Traceback" not in left.stderr

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from trainmaster.spec import SpecError, parse_spec, parse_spec_text, spec_json_schema
 from trainmaster.spec.reference import with_tables
 
-from core.domain.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES
+from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES
 
 _PUBLISHED = Path(__file__).parents[3] / "sdk" / "trainmaster" / "spec" / "job-spec.schema.json"
 _REFERENCE = Path(__file__).parents[3] / "docs" / "job-spec.md"

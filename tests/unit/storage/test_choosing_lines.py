@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from core.storage.loglevels import RANKS, level_after, level_of
-from core.storage.logmerge import LogMerge, Selection, place_of_newest
-from core.storage.logs import JobLogs, parse_line, stamp_at, time_offset
-from core.storage.logsearch import LineSearch
+from core.storage.logs.files import JobLogs, parse_line, stamp_at, time_offset
+from core.storage.logs.levels import RANKS, level_after, level_of
+from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+from core.storage.logs.search import LineSearch
 from core.storage.tree import Tree
 
 START = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

@@ -7,10 +7,10 @@ import os
 import tracemalloc
 
 import pytest
-from trainmaster_runtime.kept import Kept
+from trainmaster_runtime.reports.spool import Kept
 
-from core.storage import kept_reports
-from core.storage.kept_reports import Start, drop_kept, find_kept, place_of, read_kept
+from core.storage import spooled_reports
+from core.storage.spooled_reports import Start, drop_kept, find_kept, place_of, read_kept
 from core.storage.tree import Tree
 
 START = Start("worker", 0, 1)
@@ -43,7 +43,7 @@ def items(output):
 
 @pytest.mark.parametrize("line", [b"\n", b"ab\n", b"{}\n", b'{"data": {}}\n', b"x"])
 def test_an_endless_file_takes_little_memory(output, line, monkeypatch):
-    monkeypatch.setattr(kept_reports, "LINES", 20_000)  # of objects, which are read, for the test's time
+    monkeypatch.setattr(spooled_reports, "LINES", 20_000)  # of objects, which are read, for the test's time
     keep(output, line * (4 * 2**20 // len(line)))
     tracemalloc.start()
     try:
@@ -64,14 +64,14 @@ def test_reading_ends_at_the_first_line_that_no_runtime_writes(output, line):
 
 
 def test_lines_are_read_up_to_a_bound(output, monkeypatch):
-    monkeypatch.setattr(kept_reports, "LINES", 1_200)
+    monkeypatch.setattr(spooled_reports, "LINES", 1_200)
     keep(output, b"{}\n" * 5_000)
     assert [(lines.first_seq, len(lines.lines)) for lines in read(output)] == [(1, 500), (501, 500), (1001, 200)]
 
 
 def test_long_lines_come_alone_and_a_longer_one_is_left_out_with_its_number(output, monkeypatch):
-    monkeypatch.setattr(kept_reports, "LINE_BYTES", 200_000)
-    monkeypatch.setattr(kept_reports, "_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(spooled_reports, "LINE_BYTES", 200_000)
+    monkeypatch.setattr(spooled_reports, "_BATCH_BYTES", 100_000)
     long = json.dumps({"at": "2026-01-01T00:00:00Z", "kind": "event", "data": {"reason": "x" * 190_000}}).encode()
     keep(output, ITEM % 1, long + b"\n", b"{" + b"x" * 400_000 + b"}\n", ITEM % 4, ITEM % 5)
     assert [len(lines.lines) for lines in read(output)] == [2, 3]
@@ -86,9 +86,9 @@ def test_a_file_of_any_length_comes_whole(output):
 
 def test_a_file_over_the_limit_is_not_read(output, monkeypatch):
     path = keep(output, ITEM % 1)
-    monkeypatch.setattr(kept_reports, "FILE_BYTES", path.stat().st_size)
+    monkeypatch.setattr(spooled_reports, "FILE_BYTES", path.stat().st_size)
     assert items(output) == [(1, 1)]
-    monkeypatch.setattr(kept_reports, "FILE_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr(spooled_reports, "FILE_BYTES", path.stat().st_size - 1)
     assert items(output) == []
 
 
@@ -113,7 +113,7 @@ def test_a_backslash_before_zeros_is_text_and_a_nul_is_none(output):
 
 
 def test_many_names_of_others_hide_nothing(output, monkeypatch):
-    monkeypatch.setattr(kept_reports, "_STRANGERS", 10)
+    monkeypatch.setattr(spooled_reports, "_STRANGERS", 10)
     other = Start("worker", 1, 3)
     for number in range(100):
         path = output / FOLDER / f"stranger-{number}"
@@ -143,7 +143,7 @@ def test_nothing_is_dropped_behind_a_link(output, folder):
     (output / folder).rename(output / "elsewhere")
     (output / folder).symlink_to(os.path.relpath(output / "elsewhere", (output / folder).parent))
     assert path.exists()
-    with pytest.raises(kept_reports.NotFound):
+    with pytest.raises(spooled_reports.NotFound):
         _drop(output)
     assert path.exists()
 

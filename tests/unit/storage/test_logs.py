@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.domain.errors import InvalidRequest, NotFound
-from core.storage.logmerge import LINE_LIMIT, LogMerge, MergedLine, Place, Selection, place_of_newest
-from core.storage.logs import JobLogs, line_starts_backwards, parse_line, tail_offset
-from core.storage.logsearch import LineSearch, without_anchors
+from core.storage.logs.files import JobLogs, line_starts_backwards, parse_line, tail_offset
+from core.storage.logs.merge import LINE_LIMIT, LogMerge, MergedLine, Place, Selection, place_of_newest
+from core.storage.logs.search import LineSearch, without_anchors
 from core.storage.tree import Tree
 
 
@@ -268,7 +268,7 @@ def test_anchors_are_taken_out_of_an_expression(pattern: str, loose: str | None)
 def test_a_search_without_a_find_stops_now_and_then_and_moves_on(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.storage.logmerge._STEP_BYTES", 10_000)
+    monkeypatch.setattr("core.storage.logs.merge._STEP_BYTES", 10_000)
     for name in ("worker-0", "worker-1"):
         output.write(1, name, *(stamped(second % 60, "nothing here") for second in range(20_000)))
     output.write(1, "worker-1", stamped(59, "needle"))

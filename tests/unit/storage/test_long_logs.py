@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from trainmaster_runtime import syscalls
-from trainmaster_runtime.joblog import JobLog
+from trainmaster_runtime.logs.log_writer import JobLog
+from trainmaster_runtime.process import syscalls
 
-from core.storage.logmerge import LogMerge, Place, Selection, place_of_newest
-from core.storage.logs import JobLogs, line_starts_backwards, parse_line, tail_offset
+from core.storage.logs.files import JobLogs, line_starts_backwards, parse_line, tail_offset
+from core.storage.logs.merge import LogMerge, Place, Selection, place_of_newest
 from core.storage.tree import Tree
 
 LIMIT = 256 * 2**10

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.domain.errors import InvalidRequest
-from core.storage.resuming import Resumable, Told
+from core.storage.resume_sources import Resumable, Told
 from core.storage.tree import Tree
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

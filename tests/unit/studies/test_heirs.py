@@ -9,7 +9,7 @@ import pytest
 from trainmaster.spec import SpecError
 from trainmaster.studies import Fidelity, Goal, Population, Space, parse_study
 
-from core.domain.studies.heirs import RungResult, exploits, promotions
+from core.domain.studies.promotion import RungResult, exploits, promotions
 from core.domain.studies.traces import Trace
 from scheduler.tuning.perturb import perturbed
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
-from trainmaster_runtime.metrics.roads import Roads as Counted
-from trainmaster_runtime.report import Reporter
+from trainmaster_runtime.metrics.source_counts import Roads as Counted
+from trainmaster_runtime.reports.reporter import Reporter
 
-from core.domain.studies.roads import KEY, Roads, kept
+from core.domain.studies.metric_sources import KEY, Roads, kept
 
 
 def reporter(tmp_path: Path, report: str = "") -> Reporter:

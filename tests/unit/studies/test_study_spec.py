@@ -8,7 +8,7 @@ import pytest
 from trainmaster.client.flows.studying import read_study
 from trainmaster.errors import InvalidSpec
 from trainmaster.spec import SpecError
-from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.errors import FieldError
 from trainmaster.studies import Scale, StoppingRule, parse_study, parse_study_text
 from trainmaster.studies.constraints import Constraint, parse_constraint
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster_train.distributed.signs import Board, Sign, read_sign
+from trainmaster_train.distributed.heartbeats import Board, Sign, read_sign
 
 
 def board(size: int = 3) -> Board:

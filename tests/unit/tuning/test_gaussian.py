@@ -13,9 +13,9 @@ from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
 from scheduler.tuning import Observed, Question
-from scheduler.tuning.gaussian import Process, _unlikely, apart, evened, fitted
-from scheduler.tuning.improvement import _log_expected, _told, improving
-from scheduler.tuning.places import Places
+from scheduler.tuning.encoding import Places
+from scheduler.tuning.expected_improvement import _log_expected, _told, improving
+from scheduler.tuning.gaussian_process import Process, _unlikely, apart, evened, fitted
 from scheduler.tuning.propose import key_of
 
 MIN = (Goal.MINIMIZE,)

@@ -17,7 +17,7 @@ from trainmaster.studies import Algorithm, Goal, Parameter, Space
 from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
-from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm, propose, turns
+from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm, interleaved, propose
 from scheduler.tuning.propose import gp_is_there, key_of, startup_trials
 from scheduler.tuning.proposers import Proposers
 from scheduler.tuning.shuffle import shuffled
@@ -176,11 +176,11 @@ def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monke
 
         return points
 
-    monkeypatch.setattr(turns, "sampled", source("tpe"))
-    monkeypatch.setattr(turns, "improving", source("process"))
+    monkeypatch.setattr(interleaved, "sampled", source("tpe"))
+    monkeypatch.setattr(interleaved, "improving", source("process"))
 
     def names(index: int, length: int) -> list[str]:
-        found = turns.in_turns(Question(PLAIN, Algorithm.AUTO, MIN, 7, index))
+        found = interleaved.in_turns(Question(PLAIN, Algorithm.AUTO, MIN, 7, index))
         return [one.parameters["who"] for one in islice(found, length)]
 
     whole = names(0, 400)

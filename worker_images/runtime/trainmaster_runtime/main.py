@@ -6,8 +6,9 @@ import fcntl
 import os
 import signal
 
-from trainmaster_runtime import cgroups, procfs, syscalls
+from trainmaster_runtime.limits import cgroups
 from trainmaster_runtime.order import load
+from trainmaster_runtime.process import procfs, syscalls
 from trainmaster_runtime.record import StateFolder
 
 # Exit codes of the launcher, for the executor.

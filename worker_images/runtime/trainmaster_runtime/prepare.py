@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from trainmaster_runtime import clock, spawn
-from trainmaster_runtime.cgroups import Groups, make_groups, name_of
-from trainmaster_runtime.exits import Ending
+from trainmaster_runtime import clock
+from trainmaster_runtime.limits.cgroups import Groups, make_groups, name_of
 from trainmaster_runtime.paths import PathMap
-from trainmaster_runtime.procfs import MARK_VARIABLE
+from trainmaster_runtime.process import spawn
+from trainmaster_runtime.process.exits import Ending
+from trainmaster_runtime.process.procfs import MARK_VARIABLE
 from trainmaster_runtime.view import WORK, Builder, View, ViewFailed, ViewRefused
 
 INPUT = WORK + "/data"
@@ -20,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster_runtime.joblog import JobLog
+    from trainmaster_runtime.logs.log_writer import JobLog
     from trainmaster_runtime.order import Order
     from trainmaster_runtime.record import StateFolder
 
@@ -236,7 +237,7 @@ def _unpack(
     path = order.code_path
     if path is None and order.code_digest is None:
         return
-    from trainmaster_runtime.archive import ArchiveRefused, unpack
+    from trainmaster_runtime.code_archive.archive import ArchiveRefused, unpack
 
     reserved = tuple(m.target[len(WORK) + 1 :] for m in order.mounts if m.target.startswith(WORK + "/"))
     try:
@@ -252,7 +253,7 @@ def _unpack(
 
 def _fetch(order: Order, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]) -> str:
     """The code archive from the API, in the state folder; returns its path."""
-    from trainmaster_runtime.fetch import CodeAway, fetch
+    from trainmaster_runtime.code_archive.fetch import CodeAway, fetch
 
     state.tell(phase="pending", detail="Fetching the code.")
     path = state.file("code.tar.gz")

@@ -6,16 +6,17 @@ import errno
 import os
 import signal
 
-from trainmaster_runtime import beside, clock, exits, hanging, procfs, spawn, tree
-from trainmaster_runtime.exits import Ending
-from trainmaster_runtime.hanging import Process
-from trainmaster_runtime.joblog import JobLog
-from trainmaster_runtime.limits import Limits
-from trainmaster_runtime.notes import ExitNotes
-from trainmaster_runtime.outputs import Outputs
+from trainmaster_runtime import clock, hang_watchdog, sidecars
+from trainmaster_runtime.hang_watchdog import Process
+from trainmaster_runtime.limits.limits import Limits
+from trainmaster_runtime.logs.log_writer import JobLog
+from trainmaster_runtime.logs.outputs import Outputs
 from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare, write_files
+from trainmaster_runtime.process import exits, procfs, spawn, tree
+from trainmaster_runtime.process.exit_notes import ExitNotes
+from trainmaster_runtime.process.exits import Ending
+from trainmaster_runtime.process.stop_request import StopWish, read_text
 from trainmaster_runtime.record import write_copy
-from trainmaster_runtime.stopping import StopWish, read_text
 from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, Worlds, hold_s
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from trainmaster_runtime.order import Order
     from trainmaster_runtime.record import StateFolder
-    from trainmaster_runtime.report import Reporter
+    from trainmaster_runtime.reports.reporter import Reporter
     from trainmaster_runtime.warm.child import Fork
 
 
@@ -160,10 +161,10 @@ class Replica:
             self._ask_to_end(self._kill_at - clock.monotonic())
         self._start_watches(limits, ground.isolation)
         self._tell_running()
-        self._reporter = beside.start_reporter(order, ground, self._state, self._token, self._log, self._output)
+        self._reporter = sidecars.start_reporter(order, ground, self._state, self._token, self._log, self._output)
         if self._reporter is not None:
             self._outputs.note = self._reporter.note
-        beside.serve_rendezvous(programs[0].env, self._log)
+        sidecars.serve_rendezvous(programs[0].env, self._log)
         self._loop()
         return self._finish()
 
@@ -268,7 +269,7 @@ class Replica:
                 return
             if worlds.keeps_processes() and not self._has_ended():
                 self._tell_running()
-                beside.serve_rendezvous({**self._order.env, **self._order.process_env[0]}, self._log)
+                sidecars.serve_rendezvous({**self._order.env, **self._order.process_env[0]}, self._log)
             elif worlds.move_by is None and not (self._has_ended() and self._first_failure is None):
                 self._log.say("world %d: the command is started again in place" % worlds.number)
                 worlds.move_by = now + MOVE_GRACE_S
@@ -305,7 +306,7 @@ class Replica:
                 tree.ask_to_end(process.pid)
         self._facts.update(pid=self._processes[0].pid, pids=[process.pid for process in self._processes])
         self._tell_running()
-        beside.serve_rendezvous(programs[0].env, self._log)
+        sidecars.serve_rendezvous(programs[0].env, self._log)
 
     def _waits_for_world(self) -> bool:
         """Whether a failure is another replica's, as far as the log tells: then the gang may go on without that one."""
@@ -369,7 +370,7 @@ class Replica:
             self._hang_look_at = now + _HANG_LOOK_S
             self._notes.look(now)
             if not self._notes.is_empty:
-                hanging.end_hanging(self._processes, self._notes, self._order.exit_grace_s, now, self._log)
+                hang_watchdog.end_hanging(self._processes, self._notes, self._order.exit_grace_s, now, self._log)
         if self._deadline is not None and now >= self._deadline and self._wanted is None:
             self._end(
                 Ending(
@@ -452,14 +453,14 @@ class Replica:
         code = worst.code or 0 if worst is not None else 0
         wanted = self._wanted
         if wanted is not None:
-            if wanted.code is None and code != hanging.UNKNOWN:
+            if wanted.code is None and code != hang_watchdog.UNKNOWN:
                 wanted.code = code
             if wanted.cause in ("stopped", "deadline", "node_lost") and self._was_killed:
                 wanted.sentence += " It did not end within its grace after SIGTERM and was killed."
             return wanted
         deciding = self._processes if worst is None else [worst]
         if any(process.ended_hanging for process in deciding):
-            return hanging.hung_ending(code, self._order.exit_grace_s)
+            return hang_watchdog.hung_ending(code, self._order.exit_grace_s)
         return exits.of_command(
             code,
             was_signalled=worst is not None and worst.was_signalled,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from trainmaster_runtime import syscalls
-from trainmaster_runtime.syscalls import CLONE_NEWNS, CLONE_NEWUSER, MS_BIND, MS_NODEV, MS_NOSUID, MS_REC
+from trainmaster_runtime.process import syscalls
+from trainmaster_runtime.process.syscalls import CLONE_NEWNS, CLONE_NEWUSER, MS_BIND, MS_NODEV, MS_NOSUID, MS_REC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

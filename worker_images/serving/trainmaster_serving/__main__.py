@@ -22,7 +22,7 @@ def main() -> int:
     try:
         return run_batch(options) if options.batch else serve(options)
     except ModelProblem as problem:
-        # The control loop knows these words (core.domain.exits): the next attempt would end the same way.
+        # The control loop knows these words (core.domain.jobs.exits): the next attempt would end the same way.
         print("batch prediction: %s" % problem if options.batch else str(problem), file=sys.stderr, flush=True)
         return 2
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from trainmaster_train.horovod.coordinator import Coordinator
-from trainmaster_train.horovod.messages import ALLGATHER, ALLREDUCE, BROADCAST, JOIN, Request
-from trainmaster_train.horovod.place import place_of, world
+from trainmaster_train.horovod.controller.coordinator import Coordinator
+from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, BROADCAST, JOIN, Request
+from trainmaster_train.horovod.ranks import place_of, world
 from trainmaster_train.horovod.settings import read_settings
 
 

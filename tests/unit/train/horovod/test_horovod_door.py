@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from trainmaster_runtime import rendezvous
-from trainmaster_train.horovod.door import mac, own_key
+from trainmaster_train.horovod.controller.handshake import mac, own_key
+from trainmaster_train.horovod.controller.link import accept_all, connect, listen
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import meet
-from trainmaster_train.horovod.link import accept_all, connect, listen
 from trainmaster_train.horovod.settings import Settings
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -146,7 +146,7 @@ def test_a_key_made_by_rank_0_does_not_replace_the_attempts(monkeypatch):
 SCRIPT = """
 import numpy as np
 from trainmaster_train.horovod.arrays import join_gang
-from trainmaster_train.horovod.messages import ALLREDUCE, Request
+from trainmaster_train.horovod.controller.messages import ALLREDUCE, Request
 from trainmaster_train.horovod.arrays import ArrayJob
 from trainmaster_train.horovod.settings import read_settings
 gang = join_gang(read_settings())

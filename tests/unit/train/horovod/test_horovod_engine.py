@@ -4,10 +4,10 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from trainmaster_train.horovod.engine import Engine
+from trainmaster_train.horovod.controller.engine import Engine
+from trainmaster_train.horovod.controller.link import Link
+from trainmaster_train.horovod.controller.messages import BARRIER, Request
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.link import Link
-from trainmaster_train.horovod.messages import BARRIER, Request
 from trainmaster_train.horovod.settings import Settings
 
 

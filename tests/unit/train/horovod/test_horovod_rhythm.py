@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from trainmaster_train.horovod.coordinator import Coordinator
-from trainmaster_train.horovod.messages import ALLREDUCE, BROADCAST, JOIN, LANE, Request
-from trainmaster_train.horovod.rhythm import Learner, Notice
+from trainmaster_train.horovod.controller.coordinator import Coordinator
+from trainmaster_train.horovod.controller.messages import ALLREDUCE, BROADCAST, JOIN, LANE, Request
+from trainmaster_train.horovod.controller.response_cache import Learner, Notice
 
 
 def reduction(name, count=10, **more):

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from trainmaster_train.context import Context
 from trainmaster_train.ps import Options, Servers
-from trainmaster_train.ps.keeping import restore_shard
+from trainmaster_train.ps.checkpoint.shard_checkpoint import restore_shard
 from trainmaster_train.ps.layout import layout_of
-from trainmaster_train.ps.server import Server
-from trainmaster_train.ps.shard import Shard
+from trainmaster_train.ps.server.server import Server
+from trainmaster_train.ps.server.shard import Shard
 
 KEY = b"the key of the tests"
 # For what must happen, however busy the machine is.

@@ -12,17 +12,10 @@ import trainmaster_train as tm
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import (  # noqa: E402
-    NonFiniteGradientError,
-    Options,
-    ParameterServerError,
-    RefusedError,
-    keeping,
-    load_model,
-    run,
-    shard,
-)
+from trainmaster_train.ps import NonFiniteGradientError, Options, ParameterServerError, RefusedError, load_model, run  # noqa: E402
+from trainmaster_train.ps.checkpoint import shard_checkpoint  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.server import shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402
 
@@ -108,7 +101,7 @@ def test_a_checkpoint_of_another_model_is_named(cluster: Callable[..., Cluster])
     other = wider()
 
     with pytest.raises(tm.CheckpointError, match=r"another model: `0.weight` is 60×8 here and 50×8 there"):
-        keeping.restore_shard(shard.Shard(layout_of(other, sgd(other)), sgd(other), 0, 1), path)
+        shard_checkpoint.restore_shard(shard.Shard(layout_of(other, sgd(other)), sgd(other), 0, 1), path)
     with pytest.raises(tm.CheckpointError, match=r"its `0.weight` is \[50, 8\], this one's \[60, 8\]"):
         load_model(wider(), path)
     (path / "shard-00000-of-00001.pt").rename(path / "shard-00000-of-00002.pt")

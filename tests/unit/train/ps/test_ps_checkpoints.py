@@ -12,11 +12,12 @@ import trainmaster_train as tm
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import Options, chief, load_model  # noqa: E402
-from trainmaster_train.ps.chief import Checkpoints  # noqa: E402
-from trainmaster_train.ps.keeping import DamagedError, restore_shard  # noqa: E402
+from trainmaster_train.ps import Options, load_model  # noqa: E402
+from trainmaster_train.ps.checkpoint import chief  # noqa: E402
+from trainmaster_train.ps.checkpoint.chief import Checkpoints  # noqa: E402
+from trainmaster_train.ps.checkpoint.shard_checkpoint import DamagedError, restore_shard  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
-from trainmaster_train.ps.shard import Shard  # noqa: E402
+from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, flip_a_bit, make_model, sgd, step, together, values_of  # noqa: E402
 
@@ -220,7 +221,7 @@ def test_a_folder_that_is_not_shared_is_named(
 ) -> None:
     model, servers = cluster(1).join()
     step(model, servers, 1)
-    monkeypatch.setattr("trainmaster_train.ps.saving.staged_path", lambda *_, **__: tmp_path / "elsewhere")
+    monkeypatch.setattr("trainmaster_train.ps.checkpoint.saving.staged_path", lambda *_, **__: tmp_path / "elsewhere")
 
     with pytest.raises(tm.CheckpointError, match="all replicas must share the output of the chief"):
         servers.checkpoint()

@@ -12,8 +12,9 @@ import trainmaster_train as tm
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import Options, ParameterServerError, shard  # noqa: E402
+from trainmaster_train.ps import Options, ParameterServerError  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.server import shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, full_disk, loss_of, make_model, sgd, step  # noqa: E402
 
@@ -98,10 +99,10 @@ def test_a_ps_without_memory_is_named_to_its_workers(
 @pytest.mark.parametrize(
     ("wire", "mode", "where", "what"),
     [
-        ("bf16", "async", "trainmaster_train.ps.answers.Shadow", "the pull of worker 0"),
-        ("full", "async", "trainmaster_train.ps.snapshots.Copy", "the pull of worker 0"),
-        ("full", "async", "trainmaster_train.ps.codec.Codec.decode", "the push of worker 0"),
-        ("full", "sync", "trainmaster_train.ps.rounds.Rounds._gather", "an update"),
+        ("bf16", "async", "trainmaster_train.ps.server.pull_responses.Shadow", "the pull of worker 0"),
+        ("full", "async", "trainmaster_train.ps.server.snapshots.Copy", "the pull of worker 0"),
+        ("full", "async", "trainmaster_train.ps.wire.codec.Codec.decode", "the push of worker 0"),
+        ("full", "sync", "trainmaster_train.ps.server.rounds.Rounds._gather", "an update"),
     ],
 )
 def test_a_ps_without_memory_for_anything_else_is_named_too(

@@ -12,11 +12,13 @@ from trainmaster_train.checkpoint import stage_checkpoint
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import Options, keeping, saving, server  # noqa: E402
+from trainmaster_train.ps import Options  # noqa: E402
+from trainmaster_train.ps.checkpoint import saving, shard_checkpoint  # noqa: E402
+from trainmaster_train.ps.checkpoint.saving import Saving  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
-from trainmaster_train.ps.saving import Saving  # noqa: E402
-from trainmaster_train.ps.sessions import Request, Session  # noqa: E402
-from trainmaster_train.ps.shard import Shard  # noqa: E402
+from trainmaster_train.ps.server import server  # noqa: E402
+from trainmaster_train.ps.server.sessions import Request, Session  # noqa: E402
+from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, make_model, sgd, step  # noqa: E402
 
@@ -93,7 +95,7 @@ def test_a_written_shard_is_answered_without_waiting_for_a_tick(
     ticks: list[int] = []
     monkeypatch.setattr(server, "TICK_S", 10 * WITHIN_S)
     monkeypatch.setattr(server.Server, "_tick", lambda _: ticks.append(1))
-    write = keeping.write_shard
+    write = shard_checkpoint.write_shard
 
     def later(*arguments: Any) -> Any:
         threading.Event().wait(0.3)  # so that the ps is back in its wait: the answer comes after the message

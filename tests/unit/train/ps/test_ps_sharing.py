@@ -10,13 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import Options, layout, sharing  # noqa: E402
-from trainmaster_train.ps.rounds import Push  # noqa: E402
+from trainmaster_train.ps import Options, layout  # noqa: E402
+from trainmaster_train.ps.server.rounds import Push  # noqa: E402
+from trainmaster_train.ps.wire import shared_memory  # noqa: E402
 
 from tests.unit.train.ps.loopback import Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402
 from tests.unit.train.ps.test_ps_training import alone  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not sharing.Hatch().name, reason="this system has no abstract sockets")
+pytestmark = pytest.mark.skipif(not shared_memory.Hatch().name, reason="this system has no abstract sockets")
 
 
 def sent_frames(job: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -122,19 +123,19 @@ def test_values_stay_right_when_a_memory_is_not_to_be_had(
 def test_a_strangers_memory_is_never_taken() -> None:
     model = make_model()
     whole = layout.layout_of(model, sgd(model))
-    hatch = sharing.Hatch()
-    mine, strange = sharing.make_memory(whole, 1), sharing.make_memory(whole, 1)
+    hatch = shared_memory.Hatch()
+    mine, strange = shared_memory.make_memory(whole, 1), shared_memory.make_memory(whole, 1)
     assert mine is not None
     assert strange is not None
     try:
         for number in range(300):
-            sharing.offer(strange, hatch.name, f"guess {number}".encode())
+            shared_memory.offer(strange, hatch.name, f"guess {number}".encode())
         assert hatch.take(b"the ticket") is None
 
-        assert sharing.offer(mine, hatch.name, b"the ticket")
+        assert shared_memory.offer(mine, hatch.name, b"the ticket")
         taken = hatch.take(b"the ticket")
         assert taken is not None
-        seen = sharing.map_memory(taken, whole, 1)
+        seen = shared_memory.map_memory(taken, whole, 1)
         assert seen is not None
         mine.gradients[0][0].fill_(7.0)
         assert bool((seen.gradients[0][0] == 7.0).all())
@@ -143,7 +144,7 @@ def test_a_strangers_memory_is_never_taken() -> None:
         hatch.close()
         mine.close()
         strange.close()
-    assert not sharing.offer(mine, hatch.name, b"nobody is there")
+    assert not shared_memory.offer(mine, hatch.name, b"nobody is there")
 
 
 @pytest.mark.parametrize("kind", ["smaller", "may shrink", "no memory"])
@@ -151,18 +152,18 @@ def test_memory_that_could_end_the_ps_is_not_mapped(kind: str) -> None:
     model = make_model()
     whole = layout.layout_of(model, sgd(model))
     if kind == "smaller":
-        memory = sharing.make_memory(whole, 1)
+        memory = shared_memory.make_memory(whole, 1)
         assert memory is not None
         descriptor = os.dup(memory.descriptor)
         memory.close()
     elif kind == "may shrink":
         descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, sharing._size(whole, 2))
+        os.ftruncate(descriptor, shared_memory._size(whole, 2))
     else:
         descriptor, write = os.pipe()
         os.close(write)
 
-    assert sharing.map_memory(descriptor, whole, 2) is None
+    assert shared_memory.map_memory(descriptor, whole, 2) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 
@@ -180,6 +181,6 @@ def test_what_a_lost_worker_sent_and_was_not_applied_is_forgotten(cluster: Calla
 
 
 def test_only_addresses_of_this_machine_are_here() -> None:
-    assert sharing.is_here("127.0.0.1:2222")
-    assert not sharing.is_here("192.0.2.1:2222")  # kept free for documents
-    assert not sharing.is_here("nonsense")
+    assert shared_memory.is_here("127.0.0.1:2222")
+    assert not shared_memory.is_here("192.0.2.1:2222")  # kept free for documents
+    assert not shared_memory.is_here("nonsense")

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import zmq  # noqa: E402
 from trainmaster_train.ps import ParameterServerError, RefusedError  # noqa: E402
 from trainmaster_train.ps.errors import LostError  # noqa: E402
-from trainmaster_train.ps.wire import PROTOCOL, Seal, WireError, gate_password, job_key, plain  # noqa: E402
+from trainmaster_train.ps.wire.messages import PROTOCOL, Seal, WireError, gate_password, job_key, plain  # noqa: E402
 
 from tests.unit.train.ps.loopback import KEY, WITHIN_S, Cluster, step  # noqa: E402
 

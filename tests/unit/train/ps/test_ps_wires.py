@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options  # noqa: E402
-from trainmaster_train.ps.codec import Codec, largest  # noqa: E402
-from trainmaster_train.ps.wire import WireError  # noqa: E402
+from trainmaster_train.ps.wire.codec import Codec, largest  # noqa: E402
+from trainmaster_train.ps.wire.messages import WireError  # noqa: E402
 
 from tests.unit.train.ps.loopback import Cluster, step, values_of  # noqa: E402
 

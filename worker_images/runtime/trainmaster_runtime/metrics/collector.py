@@ -12,8 +12,8 @@ from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.eventfiles import EventFiles
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
-from trainmaster_runtime.metrics.roads import Roads
 from trainmaster_runtime.metrics.sampler import Sampler
+from trainmaster_runtime.metrics.source_counts import Roads
 
 SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes as often
 _FIRST_SAMPLE_S = 2.5

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 
-from trainmaster_runtime import clock, procfs
+from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.tfevents import Decoder, time_of
 from trainmaster_runtime.metrics.tfrecord import Broken, read_records
+from trainmaster_runtime.process import procfs
 
 _WALK_S = 5.0  # seconds between two walks over the folders
 _ENTRIES = 20_000  # of one walk

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from trainmaster_runtime import cgroups, procfs
+from trainmaster_runtime.limits import cgroups
 from trainmaster_runtime.metrics.nvml import Gpus
+from trainmaster_runtime.process import procfs
 
 _TICK = os.sysconf("SC_CLK_TCK")
 

@@ -11,9 +11,9 @@ import signal
 import sys
 import time
 
-from trainmaster_runtime import syscalls
+from trainmaster_runtime.process import syscalls
 from trainmaster_runtime.warm import frameless
-from trainmaster_runtime.warm.leaving import leave
+from trainmaster_runtime.warm.shutdown import leave
 
 _PLAIN_TEXT = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._/:=,@%+-")
 _ALL_ARGS = ' "$@"'
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from trainmaster_runtime.spawn import Program
+    from trainmaster_runtime.process.spawn import Program
 
 
 class Parent:
@@ -214,7 +214,7 @@ def _parse(program: Program) -> Ready | None:
 
 
 def _find(name: str, env: dict[str, str]) -> str | None:
-    """The program's path, as :func:`trainmaster_runtime.spawn` would execute it."""
+    """The program's path, as :func:`trainmaster_runtime.process.spawn` would execute it."""
     if "/" in name:
         return name
     for folder in (env.get("PATH") or os.defpath).split(":"):

@@ -18,7 +18,8 @@ import struct
 import sys
 import traceback
 
-from trainmaster_runtime import clock, procfs
+from trainmaster_runtime import clock
+from trainmaster_runtime.process import procfs
 from trainmaster_runtime.warm import places
 from trainmaster_runtime.warm.child import Fork, Parent, Ready, can_look_fresh
 

@@ -21,7 +21,8 @@ import os
 import shutil
 import signal
 
-from trainmaster_runtime import clock, procfs
+from trainmaster_runtime import clock
+from trainmaster_runtime.process import procfs
 
 FRAMEWORKS = ("torch", "tensorflow")
 _UNFIT_S = 3_600.0

@@ -13,8 +13,9 @@ if not __package__:
     _folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [os.path.dirname(os.path.dirname(_folder)), *(entry for entry in sys.path if entry != _folder)]
 
-from trainmaster_runtime import clock, procfs
+from trainmaster_runtime import clock
 from trainmaster_runtime.prepare import exit_hook_env
+from trainmaster_runtime.process import procfs
 from trainmaster_runtime.warm import places
 
 _LOOK_S = 0.5

@@ -15,13 +15,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from trainmaster_train.elastic import World
-from trainmaster_train.horovod import place as places
-from trainmaster_train.horovod.door import KEY_BYTES, is_local, mac, own_key
-from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.gang import Gang, meet
-from trainmaster_train.horovod.link import listen
-from trainmaster_train.horovod.mesh import Mesh
-from trainmaster_train.horovod.messages import (
+from trainmaster_train.horovod import ranks as places
+from trainmaster_train.horovod.controller.handshake import KEY_BYTES, is_local, mac, own_key
+from trainmaster_train.horovod.controller.link import listen
+from trainmaster_train.horovod.controller.messages import (
     ADASUM,
     ALLGATHER,
     ALLREDUCE,
@@ -31,6 +28,9 @@ from trainmaster_train.horovod.messages import (
     Request,
     Response,
 )
+from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.gang import Gang, meet
+from trainmaster_train.horovod.mesh import Mesh
 from trainmaster_train.horovod.reduction import AVERAGE, adasum, shares
 from trainmaster_train.horovod.settings import Settings
 from trainmaster_train.horovod.worlds import MEET_S

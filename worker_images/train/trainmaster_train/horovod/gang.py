@@ -8,12 +8,10 @@ import secrets
 import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from trainmaster_train.horovod.door import KEY_BYTES, mac, own_key
-from trainmaster_train.horovod.engine import Engine
-from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.handles import Backend, Handle
-from trainmaster_train.horovod.link import Link, accept_all, connect, listen
-from trainmaster_train.horovod.messages import (
+from trainmaster_train.horovod.controller.engine import Engine
+from trainmaster_train.horovod.controller.handshake import KEY_BYTES, mac, own_key
+from trainmaster_train.horovod.controller.link import Link, accept_all, connect, listen
+from trainmaster_train.horovod.controller.messages import (
     ADD_SET,
     BARRIER,
     GLOBAL_SET,
@@ -22,7 +20,9 @@ from trainmaster_train.horovod.messages import (
     UNNAMED,
     Request,
 )
-from trainmaster_train.horovod.place import Place
+from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.handles import Backend, Handle
+from trainmaster_train.horovod.ranks import Place
 from trainmaster_train.horovod.settings import Settings
 
 # Rank 0 gives a text to all, and the others get it.

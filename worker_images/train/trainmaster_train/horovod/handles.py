@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Optional, Protocol, Sequence
 
-from trainmaster_train.horovod.messages import Request, Response
+from trainmaster_train.horovod.controller.messages import Request, Response
 
 
 class Running(Protocol):

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from trainmaster_train.horovod.door import Door, greet
+from trainmaster_train.horovod.controller.handshake import Door, greet
 
 _PURPOSE = b"mesh"
 _SLICE_MS = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence
 
-from trainmaster_train.horovod.messages import ADASUM
+from trainmaster_train.horovod.controller.messages import ADASUM
 
 AVERAGE = "average"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import atexit
 from typing import Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
+from trainmaster_train.horovod.controller.messages import GLOBAL_SET
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import Gang
-from trainmaster_train.horovod.messages import GLOBAL_SET
 from trainmaster_train.horovod.settings import Settings, read_settings
 from trainmaster_train.horovod.worlds import Worlds
 

@@ -15,6 +15,7 @@ The same script runs in every replica; its role says what :func:`run` does there
 
 from __future__ import annotations
 
+from trainmaster_train.ps.checkpoint.shard_checkpoint import load_model
 from trainmaster_train.ps.errors import (
     DeadlineError,
     LostError,
@@ -22,10 +23,9 @@ from trainmaster_train.ps.errors import (
     ParameterServerError,
     RefusedError,
 )
-from trainmaster_train.ps.keeping import load_model
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.roles import run
-from trainmaster_train.ps.worker import Servers
+from trainmaster_train.ps.worker.servers import Servers
 
 __all__ = [
     "DeadlineError",

@@ -13,16 +13,16 @@ import torch
 from trainmaster_train import report
 from trainmaster_train.checkpoint import CheckpointError, latest
 from trainmaster_train.context import Context, ContextError, current
-from trainmaster_train.ps import stopping
+from trainmaster_train.ps.checkpoint.shard_checkpoint import newest_whole, restore_shard
 from trainmaster_train.ps.errors import ParameterServerError
-from trainmaster_train.ps.evaluator import evaluate_checkpoints
-from trainmaster_train.ps.keeping import newest_whole, restore_shard
 from trainmaster_train.ps.layout import layout_of
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server import Server
-from trainmaster_train.ps.shard import Shard, check_optimizer
-from trainmaster_train.ps.wire import job_key
-from trainmaster_train.ps.worker import Servers
+from trainmaster_train.ps.server import shutdown
+from trainmaster_train.ps.server.server import Server
+from trainmaster_train.ps.server.shard import Shard, check_optimizer
+from trainmaster_train.ps.wire.messages import job_key
+from trainmaster_train.ps.worker.evaluator import evaluate_checkpoints
+from trainmaster_train.ps.worker.servers import Servers
 
 Evaluate = Callable[[], Mapping[str, Any]]
 
@@ -118,7 +118,7 @@ def serve(
         server.serve()
         print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
         if server.is_done:
-            stopping.clear(shard, context)
+            shutdown.clear(shard, context)
         elif server.is_filled and server.version:  # nothing was trained at 0
             _leave(shard, context)
 
@@ -142,7 +142,7 @@ def _fill(shard: Shard, context: Context, options: Options) -> bool:
                 raise
             # It made room for a newer one just now.
             wanted = latest()
-    if stopping.take_up(shard, context, mode=options.mode, start=wanted):
+    if shutdown.take_up(shard, context, mode=options.mode, start=wanted):
         print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
         return True
     if start is not None:
@@ -153,7 +153,7 @@ def _fill(shard: Shard, context: Context, options: Options) -> bool:
 def _leave(shard: Shard, context: Context) -> None:
     """Keep the shard for a successor. The platform waits for it as long as its grace."""
     try:
-        path = stopping.leave(shard, context)
+        path = shutdown.leave(shard, context)
     except (MemoryError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         print(

@@ -14,7 +14,7 @@ from scenarios.trying import refused
 
 def messages():
     """A list of the messages that ask other ranks for something or answer them."""
-    from trainmaster_train.horovod.link import Link
+    from trainmaster_train.horovod.controller.link import Link
 
     sent, send = [], Link.send
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
 from trainmaster_train.horovod.arrays import ArrayJob
-from trainmaster_train.horovod.messages import Request
+from trainmaster_train.horovod.controller.messages import Request
 from trainmaster_train.horovod.tensorflow.session import gang
 
 Function = Callable[..., Sequence[Any]]

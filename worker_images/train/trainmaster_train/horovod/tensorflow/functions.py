@@ -8,7 +8,7 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.messages import ALLGATHER, BROADCAST
+from trainmaster_train.horovod.controller.messages import ALLGATHER, BROADCAST
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.tensorflow.bridge import run, through_numpy
 from trainmaster_train.horovod.tensorflow.ops import check_root

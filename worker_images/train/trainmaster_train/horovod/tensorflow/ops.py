@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
+from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER
 from trainmaster_train.horovod.reduction import (
     Adasum,
     Average,

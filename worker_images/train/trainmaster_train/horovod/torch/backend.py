@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from trainmaster_train.horovod.messages import (
+from trainmaster_train.horovod.controller.messages import (
     ADASUM,
     ADD_SET,
     ALLGATHER,

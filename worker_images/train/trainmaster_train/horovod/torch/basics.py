@@ -12,7 +12,7 @@ from typing import Any, Dict
 import torch
 import torch.distributed as dist
 
-from trainmaster_train.horovod import place as places
+from trainmaster_train.horovod import ranks as places
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.gang import Gang, meet
 from trainmaster_train.horovod.session import Session

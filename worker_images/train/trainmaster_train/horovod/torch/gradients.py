@@ -6,7 +6,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 
-from trainmaster_train.horovod.messages import ALLTOALL
+from trainmaster_train.horovod.controller.messages import ALLTOALL
 from trainmaster_train.horovod.reduction import Average, Reduction
 from trainmaster_train.horovod.torch.basics import gang
 from trainmaster_train.horovod.torch.submit import (

@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Sequence, Union
 
 import torch
 
-from trainmaster_train.horovod.messages import ALLGATHER, ALLTOALL
+from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLTOALL
 from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, scatterable
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.torch import gradients

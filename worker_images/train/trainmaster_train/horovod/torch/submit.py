@@ -6,8 +6,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 import torch
 
-from trainmaster_train.horovod.handles import Handle
-from trainmaster_train.horovod.messages import (
+from trainmaster_train.horovod.controller.messages import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -15,10 +14,11 @@ from trainmaster_train.horovod.messages import (
     REDUCESCATTER,
     Request,
 )
+from trainmaster_train.horovod.handles import Handle
 from trainmaster_train.horovod.reduction import Adasum, ReduceOp, Reduction, check_adasum, reduction
-from trainmaster_train.horovod.torch.again import reduce_again
 from trainmaster_train.horovod.torch.backend import Job
 from trainmaster_train.horovod.torch.basics import gang
+from trainmaster_train.horovod.torch.cached_allreduce import reduce_again
 
 Tensor = torch.Tensor
 

@@ -1,0 +1,73 @@
+"""Lists in pages: what every list takes in its query, and how the lists that are in order of a name are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from api.http.cursors import bad_cursor, make_cursor, read_cursor
+from core.db.rows import AnyRow, AnySelect
+
+T = TypeVar("T")
+
+PAGE_LIMIT: Final = 200
+
+
+class PageQuery(BaseModel):
+    """The query of a list. A parameter that it does not know is refused, so that a misspelt filter does not go unseen."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
+    cursor: Annotated[str | None, Field(max_length=500, description="`next_cursor` of the page before.")] = None
+
+
+PageParams = Annotated[PageQuery, Query()]
+
+
+def rows_by_name(
+    session: Session, query: AnySelect, name: InstrumentedAttribute[str], page: PageQuery
+) -> tuple[Sequence[AnyRow], str | None]:
+    """The page's rows in order of ``name``, of which each row has another one, and the cursor of the next page.
+
+    The rows hold the name once more, as their last column.
+    """
+    if page.cursor is not None:
+        (last,) = read_cursor(page.cursor, (str,))
+        query = query.where(name > plain(last))
+    rows = session.execute(query.add_columns(name).order_by(name).limit(page.limit + 1)).all()
+    if len(rows) <= page.limit:
+        return rows, None
+    return rows[: page.limit], make_cursor(rows[page.limit - 1][-1])
+
+
+def cut(items: Iterable[T], limit: int) -> tuple[list[T], bool]:
+    """At most ``limit`` of the items, and whether there are more."""
+    found = list(islice(items, limit + 1))
+    return found[:limit], len(found) > limit
+
+
+def read_position(cursor: str) -> tuple[datetime, str]:
+    """A time and an id: where a page of a list ended that is in order of both."""
+    made_at, thing_id = read_cursor(cursor, (str, str))
+    try:
+        at = datetime.fromisoformat(made_at)
+    except ValueError as error:
+        raise bad_cursor() from error
+    if at.tzinfo is None:
+        raise bad_cursor()
+    return at, plain(thing_id)
+
+
+def plain(part: Any) -> str:
+    """A cursor's text; PostgreSQL cannot compare with NUL."""
+    text = str(part)
+    if "\0" in text:
+        raise bad_cursor()
+    return text

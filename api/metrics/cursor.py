@@ -1,0 +1,40 @@
+"""How far a client has followed some series, as text, good as an SSE id: ``1a:3k,1b:3k``, series and points in base 36."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from core.db.repositories.metrics.reads import Series
+from core.domain.errors import InvalidRequest
+
+_CURSOR: Final = re.compile(r"^$|^[0-9a-z]{1,12}:[0-9a-z]{1,12}(,[0-9a-z]{1,12}:[0-9a-z]{1,12}){0,399}$")
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def write_cursor(series: Iterable[Series]) -> str:
+    return of_counts({one.id: one.count for one in series})
+
+
+def of_counts(counts: Mapping[int, int]) -> str:
+    return ",".join(f"{_short(number)}:{_short(count)}" for number, count in sorted(counts.items()))
+
+
+def read_cursor(text: str) -> dict[int, int]:
+    """Points that the client has, by series. Raises ``InvalidRequest``: not one of ours."""
+    if not _CURSOR.match(text):
+        raise InvalidRequest(
+            "Last-Event-ID is not an id of this stream; leave it out to begin anew.", field="last-event-id"
+        )
+    pairs = [part.split(":") for part in text.split(",") if part]
+    return {int(number, 36): int(count, 36) for number, count in pairs}
+
+
+def _short(number: int) -> str:
+    digits = ""
+    while True:
+        number, rest = divmod(number, 36)
+        digits = _DIGITS[rest] + digits
+        if not number:
+            return digits

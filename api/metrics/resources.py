@@ -1,0 +1,166 @@
+"""What replicas use, from the samples of their runtimes, and what stands out: GPUs that idle, ranks far from the others."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from trainmaster.wire.metrics import GpuUse, ReplicaUse, ResourceSummary
+
+from api.app.unit_of_work import Platform
+from api.auth import JobAccess
+from core.db.repositories.metrics.reads import Filter, Series, find_series, values_since
+from core.db.tables import MetricStream
+from core.domain.metrics.limits import SERIES_OF_JOB, SYSTEM
+
+# A GPU below this did not compute: a training that waits for its data all the time still shows more.
+IDLE_PERCENT: Final = 5.0
+# A replica so many percent of a GPU (or of its peers' CPU use) away from the median of its role holds it up, or idles.
+FAR_PERCENT: Final = 30.0
+_GPU: Final = re.compile(
+    r"^system/gpu\.([0-9]{1,3})/(utilisation_percent|memory_bytes|power_w|temperature_c|ecc_uncorrected|xid)$"
+)
+# Counts and codes: their newest value says what a mean does not.
+_NEWEST: Final = frozenset({"ecc_uncorrected", "xid"})
+_OWN: Final = frozenset(
+    {
+        "cpu_percent",
+        "memory_bytes",
+        "disk_read_bytes_s",
+        "disk_written_bytes_s",
+        "network_received_bytes_s",
+        "network_sent_bytes_s",
+    }
+)
+# Fewer samples than this tell of a moment only: no GPU is called idle for it.
+_SAMPLES: Final = 6
+
+
+def summarise(platform: Platform, access: JobAccess, *, attempt: int | None, window_s: float) -> ResourceSummary:
+    """Means over the last ``window_s`` seconds before each replica's newest sample."""
+    with platform.read() as work:
+        job = access.load(work.session)
+        number = attempt or _newest_attempt(work.session, job.id)
+        only = Filter(attempt=number, kind="scalar", prefix=SYSTEM)
+        found = find_series(work.session, [job.id], only, limit=SERIES_OF_JOB)
+        by_replica: defaultdict[tuple[str, int], list[Series]] = defaultdict(list)
+        for series in found:
+            by_replica[series.role, series.index].append(series)
+        since = {one.id: begin for own in by_replica.values() for begin in [_begin(own, window_s)] for one in own}
+        values = values_since(work.session, [one for one in found if _is_shown(one.name)], since)
+        replicas = [_use(series, values) for series in by_replica.values()]
+    return ResourceSummary(window_s=window_s, replicas=replicas, notes=notes_of(replicas))
+
+
+def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
+    """Sentences about what a person should look at; none when all is as it should be."""
+    notes = []
+    for replica in replicas:
+        idle = [gpu.index for gpu in replica.gpus if gpu.is_idle]
+        if idle:
+            which = (
+                "its GPU idles"
+                if len(replica.gpus) == 1
+                else f"GPU {', '.join(map(str, idle))} of {len(replica.gpus)} idles"
+            )
+            notes.append(
+                f"{replica.role}-{replica.index}: {which} (below {IDLE_PERCENT:g} %); "
+                "ask for fewer GPUs, or look whether the data comes too slowly."
+            )
+        notes += [f"{replica.role}-{replica.index}: {fault}" for gpu in replica.gpus for fault in _faults(gpu)]
+    by_role: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for replica in replicas:
+        load = _load(replica)
+        if load is not None:
+            by_role[replica.role][replica.index] = load
+    for role, loads in by_role.items():
+        notes += _far(role, loads)
+    return notes
+
+
+def _faults(gpu: GpuUse) -> list[str]:
+    found = []
+    if gpu.xid:
+        found.append(
+            f"GPU {gpu.index} reported Xid {gpu.xid:.0f}, an error of its driver or hardware; an admin should look."
+        )
+    if gpu.ecc_uncorrected:
+        found.append(
+            f"GPU {gpu.index} has {gpu.ecc_uncorrected:.0f} memory errors that could not be corrected; "
+            "results may be wrong: an admin should look at the node."
+        )
+    return found
+
+
+def _far(role: str, loads: Mapping[int, float]) -> list[str]:
+    if len(loads) < 2:
+        return []
+    middle = median(loads.values())
+    return [
+        f"{role}-{index} works at {load:.0f} % where the median of its role is {middle:.0f} %: "
+        f"{'it waits for the others, or has less to do' if load < middle else 'the others wait for it'}."
+        for index, load in sorted(loads.items())
+        if abs(load - middle) > FAR_PERCENT
+    ]
+
+
+def _load(replica: ReplicaUse) -> float | None:
+    """How busy it is: its GPUs' mean utilisation, or its CPU use where it has none."""
+    known = [gpu.utilisation_percent for gpu in replica.gpus if gpu.utilisation_percent is not None]
+    return sum(known) / len(known) if known else replica.cpu_percent
+
+
+def _newest_attempt(session: Session, job_id: str) -> int:
+    query = select(func.max(MetricStream.attempt)).where(MetricStream.owner_id == job_id)
+    return session.execute(query).scalar_one() or 0
+
+
+def _begin(series: Sequence[Series], window_s: float) -> int:
+    """When the window before a replica's newest sample begins, in milliseconds since 1970."""
+    return _newest(series) - int(window_s * 1000)
+
+
+def _newest(series: Sequence[Series]) -> int:
+    return max((one.last_time or 0) for one in series)
+
+
+def _is_shown(name: str) -> bool:
+    return name.removeprefix(SYSTEM) in _OWN or _GPU.match(name) is not None
+
+
+def _use(series: Sequence[Series], values: Mapping[int, Sequence[float]]) -> ReplicaUse:
+    first = series[0]
+    own: dict[str, float | None] = {}
+    gpus: defaultdict[int, dict[str, float | None]] = defaultdict(dict)
+    idle: set[int] = set()
+    peak = None
+    for one in series:
+        name = one.name.removeprefix(SYSTEM)
+        match = _GPU.match(one.name)
+        if not _is_shown(one.name):
+            continue
+        known = values[one.id]
+        mean, count = (sum(known) / len(known) if known else None), len(known)
+        if match is None:
+            own[name] = mean
+            if name == "memory_bytes":
+                peak = one.high
+            continue
+        number = int(match[1])
+        gpus[number][match[2]] = one.last_value if match[2] in _NEWEST else mean
+        if match[2] == "utilisation_percent" and mean is not None and mean < IDLE_PERCENT and count >= _SAMPLES:
+            idle.add(number)
+    return ReplicaUse(
+        attempt=first.attempt,
+        role=first.role,
+        index=first.index,
+        at_s=_newest(series) / 1000,
+        memory_peak_bytes=peak,
+        gpus=[GpuUse(index=number, is_idle=number in idle, **told) for number, told in sorted(gpus.items())],
+        **own,
+    )

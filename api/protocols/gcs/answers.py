@@ -1,0 +1,59 @@
+"""Errors in Cloud Storage's own shape: its clients read ``error.message``, and what to do next from the status.
+
+https://cloud.google.com/storage/docs/json_api/v1/status-codes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from api.http.protocol_errors import Codes
+from core.domain.errors import (
+    Conflict,
+    Forbidden,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    RangeNotSatisfiable,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class ConditionNotMet(Conflict):
+    """``ifGenerationMatch`` and its kind: the object is not as the client knew it."""
+
+
+class NotChanged(ConditionNotMet):
+    """Who reads has it already."""
+
+
+class NotServed(InvalidRequest):
+    """A part of Cloud Storage that volumes do not have."""
+
+
+# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
+# missing refresh fields instead of what is wrong.
+REASONS: Final[Codes] = (
+    (NotChanged, 304, "notModified"),
+    (ConditionNotMet, 412, "conditionNotMet"),
+    (NotServed, 501, "notImplemented"),
+    (Unauthenticated, 403, "forbidden"),
+    (Forbidden, 403, "forbidden"),
+    (NotFound, 404, "notFound"),
+    (InvalidRequest, 400, "invalid"),
+    (PayloadTooLarge, 413, "uploadTooLarge"),
+    (RangeNotSatisfiable, 416, "requestedRangeNotSatisfiable"),
+    (Conflict, 409, "conflict"),
+    (Unavailable, 503, "backendError"),
+    (InsufficientStorage, 507, "quotaExceeded"),
+)
+
+
+def answer(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(body), 200, dict(headers or {}), media_type="application/json")

@@ -1,0 +1,106 @@
+"""Batches: many small requests in one, by which Google's clients delete many objects at once.
+
+https://cloud.google.com/storage/docs/batch
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from email.message import Message
+from email.parser import BytesParser, Parser
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.app.unit_of_work import Platform, PlatformDep
+from api.protocols.gcs.answers import NotServed
+from api.protocols.gcs.callers import Asker, StorageWriter, find_bucket
+from api.protocols.gcs.objects import Condition, delete_object
+from api.protocols.gcs.parameters import demand_known
+from api.protocols.gcs.route import StorageRoute
+from core.domain.errors import InvalidRequest, TrainmasterError
+
+router = APIRouter(route_class=StorageRoute, include_in_schema=False)
+
+LIMIT: Final = 1_000  # requests, as many as google-cloud-storage puts into one
+_OBJECT: Final = re.compile(r"/storage/v1/b/([^/]+)/o/(.+)")
+_NUMBERS: Final = (
+    "ifGenerationMatch",
+    "ifGenerationNotMatch",
+    "ifMetagenerationMatch",
+    "ifMetagenerationNotMatch",
+    "generation",
+)
+
+
+@router.post("/batch/storage/v1")
+async def batch(request: Request, caller: StorageWriter, platform: PlatformDep) -> Response:
+    """Each part is answered by itself. Deletions are served; uploads and downloads are not there either."""
+    parts = _parts(request.headers.get("content-type", ""), await request.body())
+    answers = await run_in_threadpool(lambda: [_answered(platform, caller, part) for part in parts])
+    mark = f"batch_{secrets.token_hex(16)}"
+    body = b"".join(f"--{mark}\r\n".encode() + one + b"\r\n" for one in answers) + f"--{mark}--\r\n".encode()
+    # gcsfs takes the mark as it stands here: no quotes.
+    return Response(body, media_type=f"multipart/mixed; boundary={mark}")
+
+
+def _parts(content_type: str, body: bytes) -> list[Message]:
+    """Raises ``InvalidRequest``: the body is no batch."""
+    head = f"Content-Type: {content_type}\r\nMIME-Version: 1.0\r\n\r\n".encode()
+    found = BytesParser().parsebytes(head + body)
+    if found.get_content_type() != "multipart/mixed" or not found.get_boundary() or not found.is_multipart():
+        raise InvalidRequest("A batch is multipart/mixed, with a boundary, of parts application/http.", field="body")
+    parts = [part for part in found.get_payload() if isinstance(part, Message)]
+    if len(parts) > LIMIT:
+        raise InvalidRequest(f"A batch has at most {LIMIT:,} requests; send several.", field="body")
+    return parts
+
+
+def _answered(platform: Platform, caller: Asker, part: Message) -> bytes:
+    """What a part is told: a whole response, as a part of the answer."""
+    try:
+        _obey(platform, caller, part)
+        status, body = 204, b""
+    except TrainmasterError as error:
+        refused = StorageRoute.refused(error)
+        status, body = refused.status_code, bytes(refused.body)
+    name = str(part.get("Content-ID", "")).strip().strip("<>")
+    shown = f"Content-ID: <response-{name}>\r\n" if re.fullmatch(r"[!-~ ]{1,200}", name) else ""
+    kind = "Content-Type: application/json; charset=UTF-8\r\n" if body else ""
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
+    return f"Content-Type: application/http\r\n{shown}\r\n{head}".encode() + body
+
+
+def _obey(platform: Platform, caller: Asker, part: Message) -> None:
+    payload = part.get_payload(decode=True)
+    text = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
+    line, _, rest = text.lstrip("\r\n").partition("\n")
+    method, _, target = line.strip().partition(" ")
+    address = urlsplit(target.rpartition(" ")[0] if " HTTP/" in target else target)
+    found = _OBJECT.fullmatch(address.path)
+    if method != "DELETE" or found is None:
+        raise NotServed(
+            f"{method[:10]} {address.path[:200]} in a batch is not served by this platform; deleting objects is."
+        )
+    headers = Parser().parsestr(rest.lstrip("\r\n"), headersonly=True)
+    if "authorization" in headers:
+        raise NotServed(
+            "Authorization in a part of a batch is not served; the token of the batch counts for all of it."
+        )
+    told = dict(parse_qsl(address.query, keep_blank_values=True))
+    demand_known(told, dict(headers.items()), _NUMBERS)
+    bucket = find_bucket(platform, caller, unquote(found[1]), writes=True)
+    delete_object(bucket, unquote(found[2]), Condition(*_numbers(told)))
+
+
+def _numbers(told: Mapping[str, str]) -> Iterator[int | None]:
+    for name in _NUMBERS:
+        text = told.get(name)
+        if text is not None and not re.fullmatch(r"[0-9]{1,18}", text):
+            raise InvalidRequest(f"Invalid argument: {name} is a number.", field=name)
+        yield None if text is None else int(text)

@@ -1,0 +1,191 @@
+"""Which bucket is which folder: a bucket is a volume, or a project's own folder on the volume of the jobs' outputs.
+
+Who may use what in it is as for jobs: a member of any project the volumes that an administrator registered, and on the
+volume of outputs, where the first folder is a project's name, those of the caller's projects alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.app.unit_of_work import Platform
+from api.app.volume_cache import VolumeFacts
+from api.auth import Caller, Role, has_role
+from api.protocols.vertex.table import Table, table_of
+from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.storage.registry import FOLDER as MODELS
+from core.storage.tree import LeavesVolume, Tree, split_path
+from core.storage.volumes import tree_of
+
+# https://cloud.google.com/storage/docs/buckets#naming; names of volumes are stricter.
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,220}[a-z0-9]|[a-z0-9]")
+# Uploads that are not whole yet, at a bucket's top.
+UPLOADS: Final = ".uploads"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """``volume`` and ``base``: which folder it is, as jobs mount it. ``owners``: on the volume that projects share, the
+    names of those whose folders the caller may use; ``None``: all of it. ``within``: what a job's script may use of it,
+    folders or files; ``None``: all.
+    """
+
+    name: str
+    volume: str
+    base: str
+    top: Tree  # of the volume
+    is_read_only: bool
+    is_shared: bool = False  # the volume of all projects' own folders
+    owners: frozenset[str] | None = None
+    within: frozenset[str] | None = None
+
+    def tree(self) -> Tree:
+        """The bucket's own folder, which may not have been made. Raises ``LeavesVolume``."""
+        if self.base and self.top.is_link(self.base):
+            raise LeavesVolume(f"Bucket {self.name} is a link, and is not followed.")
+        return self.top.below(self.base)
+
+    def place(self, path: str, *, makes: bool = False) -> tuple[Tree, str]:
+        """The tree that no link of ``path`` may leave, and ``path`` in it. ``makes``: its top is made where it is not there.
+
+        Raises:
+            Forbidden, NotFound: it lies in the folder of a project that is none of the caller's; or it would change a
+                registered model, which nobody may.
+        """
+        if self.within is not None:
+            return self._place_within(path, self.within, makes=makes)
+        owner, _, rest = path.partition("/")
+        if makes and self.is_shared and owner == MODELS:
+            raise Forbidden(f"{self.name}/{MODELS} holds registered models, which never change; write elsewhere.")
+        # Of the volume that projects share, an administrator may write to all other folders; no link of theirs leads back.
+        if self.owners is None and not (makes and self.is_shared and rest):
+            if makes and self.base:
+                self.tree()
+                self.top.make_folder(self.base)
+            return self.tree(), path
+        if self.owners is not None and (owner not in self.owners or not rest):
+            own = ", ".join(f"gs://{self.name}/{name}/" for name in sorted(self.owners)[:3])
+            hint = f" Yours are below {own}." if own else ""
+            if makes:
+                raise Forbidden(f"The first folder of bucket {self.name} is a project of yours.{hint}")
+            raise NotFound(f"No such object: {self.name}/{path}")
+        if self.top.is_link(owner):
+            raise LeavesVolume(f"No such object: {self.name}/{path}")
+        if makes:
+            self.top.make_folder(owner)
+        return self.top.below(owner), rest
+
+    def _place_within(self, path: str, folders: frozenset[str], *, makes: bool) -> tuple[Tree, str]:
+        own = next((one for one in folders if path == one or path.startswith(f"{one}/")), None)
+        if own is None:
+            if not makes:
+                raise NotFound(f"No such object: {self.name}/{path}")
+            hint = ", ".join(f"gs://{self.name}/{one}/" for one in sorted(folders)[:3])
+            raise Forbidden(f"This job may not write to gs://{self.name}/{path}; in this bucket it has {hint}.")
+        if path == own:  # a file
+            return self.tree(), path
+        if makes:
+            if self.base:
+                self.top.make_folder(self.base)
+            self.tree().make_folder(own)
+        return self.tree().below(own), path.removeprefix(f"{own}/")
+
+
+def volume_of(platform: Platform, meant: str, projects: frozenset[str]) -> tuple[VolumeFacts | None, str]:
+    """The volume that is meant, and the bucket's folder in it: a project's own one, or empty. ``projects``: the caller's."""
+    volume = platform.volumes.find(meant, platform.clock())
+    if volume is None and meant in projects:
+        return platform.volumes.find(platform.settings.default_volume, platform.clock()), meant
+    return volume, ""
+
+
+def find_bucket(
+    platform: Platform, caller: Caller, name: str, *, writes: bool = False, table: Table | None = None
+) -> Bucket:
+    """The bucket of this name, which the caller may read or, with ``writes``, write. ``table``: where it has been read.
+
+    Raises:
+        NotFound: there is none that the caller may know of.
+        Forbidden: it is read-only, or the caller a member of no project.
+        Conflict: the control plane does not see its volume.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(f"Invalid bucket name: '{name[:100]}'", field="bucket")
+    role: Role = "member" if writes else "viewer"
+    own = frozenset(each.project for each in caller.projects.values() if has_role(each.role, role))
+    shared = platform.settings.default_volume
+    meant = (table_of(platform) if table is None else table).bucket(name)
+    volume, base = volume_of(platform, meant, own)
+    if volume is None:
+        if any(each.project == meant for each in caller.projects.values()):
+            raise Forbidden(f"Bucket {name} is your project's own folder; to write needs the role member there.")
+        raise NotFound("The specified bucket does not exist.")
+    if volume.root is None:
+        raise Conflict(
+            f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so its files "
+            "are reached from jobs only."
+        )
+    if not base and meant != shared and not _may_use_volumes(caller):
+        raise Forbidden(f"Bucket {name} is for members of projects; ask an admin of a project to take you in.")
+    if writes and volume.is_read_only:
+        raise Forbidden(f"Bucket {name} is a read-only volume; choose another one to write to.")
+    owners = own if meant == shared and not caller.is_admin else None
+    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, meant == shared, owners)
+
+
+def open_bucket(platform: Platform, name: str) -> Bucket:
+    """The bucket for who comes without a token: never a project's own folder, nor the volume that projects share."""
+    meant = table_of(platform).bucket(name)
+    volume = platform.volumes.find(meant, platform.clock()) if _NAME.fullmatch(name) else None
+    if volume is None or volume.root is None or volume.is_read_only or meant == platform.settings.default_volume:
+        raise Forbidden(
+            f"Bucket {name[:100]} takes nothing without a token; `trainmaster vertex-env` tells how to send one."
+        )
+    return Bucket(name, volume.name, "", tree_of(volume), is_read_only=False)
+
+
+def bucket_names(platform: Platform, caller: Caller) -> list[str]:
+    """Of all buckets that the caller may read: volumes, then the projects' own."""
+    platform.volumes.find(platform.settings.default_volume, platform.clock())
+    volumes = platform.volumes.names() if _may_use_volumes(caller) else [platform.settings.default_volume]
+    projects = {each.project for each in caller.projects.values()}
+    return [*volumes, *sorted(projects - set(volumes))]
+
+
+def bucket_view(name: str) -> dict[str, Any]:
+    return {
+        "kind": "storage#bucket",
+        "id": name,
+        "name": name,
+        "location": "LOCAL",
+        "locationType": "region",
+        "storageClass": "STANDARD",
+        "metageneration": "1",
+        "projectNumber": "0",
+        "versioning": {"enabled": False},
+        "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},  # no access lists
+        "etag": "CAE=",
+    }
+
+
+def object_path(name: str) -> str:
+    """The path of an object of this name below its bucket; one that ends in a slash is a folder.
+
+    Raises:
+        InvalidRequest: no file can have this name.
+    """
+    names = split_path(name.removesuffix("/"), field="name")
+    path = "/".join(names)
+    if not path or path != name.removesuffix("/") or names[0] == UPLOADS:
+        raise InvalidRequest(
+            f"Invalid object name: '{name[:100]}'; here objects are files of a volume, so no part of the name may be empty or a dot.",
+            field="name",
+        )
+    return path
+
+
+def _may_use_volumes(caller: Caller) -> bool:
+    """Any job may read any volume that an administrator registered, so who may run jobs may read it here."""
+    return caller.is_admin or any(has_role(each.role, "member") for each in caller.projects.values())

@@ -1,0 +1,76 @@
+"""Who speaks Cloud Storage: users by their tokens, jobs' scripts by their attempts', and Vertex AI's SDK without one, where it cannot send it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+from api.app.unit_of_work import Platform, PlatformDep
+from api.auth import Caller, Scope, attempt_or_caller
+from api.protocols.gcs import buckets
+from api.protocols.gcs.job_buckets import script_bucket, script_buckets
+from core.domain.errors import Forbidden, Unauthenticated
+from core.domain.ids import AttemptId
+
+# As `aiplatform.utils` names what it stages: aiplatform-<time>-<package>.tar.gz.
+PACKAGE: Final = re.compile(
+    r"(?:[^/]+/){0,20}aiplatform-[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9:.]{8,20}-[\w.+-]{1,150}\.(?:tar\.gz|whl)"
+)
+PACKAGE_LIMIT_BYTES: Final = 64 * 2**20
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
+# Whoever asks through a proxy on this machine comes from somewhere else.
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+# A page of somebody else's, in a browser on this machine, is not who sits at it.
+_OF_PAGES: Final = ("origin", "sec-fetch-site")
+
+
+# An attempt's id: its script, which may use what its job has mounted.
+Asker = Caller | AttemptId
+
+
+def find_bucket(platform: Platform, who: Asker, name: str, *, writes: bool = False) -> buckets.Bucket:
+    """The bucket of this name, if ``who`` may read or, with ``writes``, write there. Raises ``NotFound``, ``Forbidden``."""
+    if isinstance(who, Caller):
+        return buckets.find_bucket(platform, who, name, writes=writes)
+    return script_bucket(platform, who, name, writes=writes)
+
+
+def bucket_names(platform: Platform, who: Asker) -> list[str]:
+    return buckets.bucket_names(platform, who) if isinstance(who, Caller) else script_buckets(platform, who)
+
+
+def _asker(scope: Scope) -> Callable[..., Awaitable[Asker]]:
+    async def asker(request: Request, platform: PlatformDep) -> Asker:
+        return await _demanded(request, platform, scope)
+
+    return asker
+
+
+async def _demanded(request: Request, platform: Platform, scope: Scope) -> Asker:
+    found = await attempt_or_caller(request, platform)
+    if isinstance(found, Caller) and not found.may(scope):
+        raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
+    return found
+
+
+async def _uploader(request: Request, platform: PlatformDep) -> Asker | None:
+    """``None``: who may stage a new package without a token.
+
+    ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was given.
+    """
+    if "authorization" in request.headers or "cookie" in request.headers:
+        return await _demanded(request, platform, Scope.WRITE)
+    setting = platform.settings.vertex_open_staging
+    is_here = request.client is not None and request.client.host in _LOOPBACK
+    is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))
+    if setting == "anywhere" or (setting == "loopback" and is_here and is_direct):
+        return None
+    raise Unauthenticated("This needs a token; `trainmaster vertex-env` tells how Google's client sends one.")
+
+
+StorageReader = Annotated[Asker, Depends(_asker(Scope.READ))]
+StorageWriter = Annotated[Asker, Depends(_asker(Scope.WRITE))]
+Uploader = Annotated[Asker | None, Depends(_uploader)]

@@ -1,0 +1,175 @@
+"""Lists of objects, in the order of their names."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from api.protocols.gcs.buckets import UPLOADS, Bucket
+from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
+from core.storage.tree import DEPTH_LIMIT, Entry, Tree
+
+PAGE_LIMIT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """``after``: names up to and including this one are left out. ``first`` and ``end`` (not included) bound them."""
+
+    prefix: str = ""
+    delimiter: str = ""
+    first: str = ""
+    end: str = ""
+    after: str = ""
+    limit: int = PAGE_LIMIT
+
+
+@dataclass(slots=True)
+class Listed:
+    """``token``: of the next page, empty on the last one."""
+
+    items: list[tuple[str, Entry]] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
+    token: str = ""
+
+
+def list_objects(bucket: Bucket, query: Query) -> Listed:
+    """A page of a bucket. Only folders in which the page lies are looked into.
+
+    A prefix that stands for many names (``delimiter``) counts as one of the page.
+    """
+    if query.delimiter not in ("", "/"):
+        raise InvalidRequest("delimiter: only / is served; objects are files in folders here.", field="delimiter")
+    page, last = Listed(), ""
+    for name, entry in _walk(bucket, query):
+        if not name.startswith(query.prefix) or name < query.first:
+            continue
+        if query.end and name >= query.end:
+            break
+        if name <= query.after:
+            continue
+        if len(page.items) + len(page.prefixes) >= query.limit:
+            page.token = page_token(last)
+            break
+        if entry is None:
+            page.prefixes.append(name)
+        else:
+            page.items.append((name, entry))
+        last = name
+    return page
+
+
+def page_token(last: str) -> str:
+    """Of what comes behind this name."""
+    return base64.urlsafe_b64encode(last.encode()).decode()
+
+
+def read_token(token: str) -> str:
+    try:
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("Invalid argument: pageToken is none of this list.", field="pageToken") from None
+
+
+def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, Entry | None]]:
+    """Names in order with their entries; ``None`` for what the delimiter makes one of all below it."""
+    if bucket.within is not None:
+        yield from _of_folders(bucket, bucket.within, query)
+        return
+    if bucket.owners is None:
+        yield from _below(bucket.tree(), "", "", query, 0)
+        return
+    for owner in sorted(bucket.owners, key=lambda name: f"{name}/"):
+        head = f"{owner}/"
+        if not _may_hold(head, query) or bucket.top.is_link(owner):
+            continue
+        if query.delimiter and len(head) > len(query.prefix):
+            if bucket.top.exists(owner):
+                yield head, None
+            continue
+        yield from _below(bucket.top.below(owner), "", head, query, 1)
+
+
+def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterator[tuple[str, Entry | None]]:
+    """As ``_walk``, of a bucket in which only ``folders`` are to be seen, none of which lies in another."""
+    last = ""
+    for head in sorted(f"{folder}/" for folder in folders):
+        if not _may_hold(head, query):
+            continue
+        if query.delimiter and len(head) > len(query.prefix):
+            name = head[: head.index("/", len(query.prefix)) + 1]
+            if name != last and bucket.tree().exists(head.rstrip("/")):
+                last = name
+                yield name, None
+            continue
+        yield from _below(bucket.tree().below(head.rstrip("/")), "", head, query, 1)
+
+
+def _below(tree: Tree, folder: str, head: str, query: Query, depth: int) -> Iterator[tuple[str, Entry | None]]:
+    """``head``: the name of ``folder`` as an object's, empty or ending in a slash."""
+    if depth > DEPTH_LIMIT:
+        return
+    for key, is_dir in _sorted_names(tree, folder, hides=not head):
+        name = head + key
+        path = f"{folder}/{key}" if folder else key
+        if not is_dir:
+            if name.startswith(query.prefix) and name > query.after:
+                entry = _stat(tree, path)
+                if entry is not None and not entry.is_dir:
+                    yield name, entry
+            continue
+        if not _may_hold(name, query):
+            continue
+        if query.delimiter and len(name) > len(query.prefix):
+            # A folder without any file in it is nothing to Cloud Storage.
+            if next(_below(tree, path.rstrip("/"), name, Query(prefix=name), depth + 1), None) is not None:
+                yield name, None
+            continue
+        yield from _below(tree, path.rstrip("/"), name, query, depth + 1)
+
+
+def _may_hold(folder: str, query: Query) -> bool:
+    """Whether names below ``folder`` (with its slash) can be on the page."""
+    if not (folder.startswith(query.prefix) or query.prefix.startswith(folder)):
+        return False
+    # All names below it begin with it: those are all before what begins with something larger.
+    return folder >= query.after[: len(folder)] and (not query.end or folder < query.end)
+
+
+def _sorted_names(tree: Tree, folder: str, *, hides: bool) -> list[tuple[str, bool]]:
+    """Of a folder, in the order in which names of objects stand: a folder's has its slash. Links to folders are left out:
+    they could lead in circles.
+    """
+    try:
+        with tree.open_folder(folder) as fd, os.scandir(fd) as entries:
+            found = []
+            for entry in entries:
+                is_draft = entry.name.startswith(".") and entry.name.endswith(".part")
+                is_ours = hides and entry.name == UPLOADS
+                if is_draft or is_ours or entry.name.encode("utf-8", "ignore") != os.fsencode(entry.name):
+                    continue
+                is_dir = entry.is_dir(follow_symlinks=False)
+                if is_dir or entry.is_symlink() or stat.S_ISREG(_mode(entry)):
+                    found.append((entry.name + ("/" if is_dir else ""), is_dir))
+    except NotFound:
+        return []
+    return sorted(found)
+
+
+def _mode(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return 0
+
+
+def _stat(tree: Tree, path: str) -> Entry | None:
+    try:
+        return tree.stat(path)
+    except TrainmasterError:
+        return None  # a link that leads out, or gone since

@@ -1,0 +1,164 @@
+"""Objects: files of a bucket, one by one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from api.files.service import media_type_of
+from api.protocols.gcs.answers import ConditionNotMet, NotChanged
+from api.protocols.gcs.buckets import Bucket, object_path
+from api.protocols.gcs.checksums import Checksums, checksums_of
+from core.domain.errors import NotFound
+from core.storage.tree import Entry, LeavesVolume
+
+# A checksum is of all bytes: those of a larger file are told only when it was just written.
+CHECKED_BYTES: Final = 64 * 2**20
+METAGENERATION: Final = 1  # what is said of an object never changes without it
+_NOT_HELD: Final = "At least one of the pre-conditions you specified did not hold."
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``ifGenerationMatch`` and its kind; generation 0 is an object that is not there. ``generation``: which one is meant."""
+
+    match: int | None = None
+    not_match: int | None = None
+    meta_match: int | None = None
+    meta_not_match: int | None = None
+    generation: int | None = None
+
+    @property
+    def is_new_alone(self) -> bool:
+        return self.match == 0
+
+    def demand(self, entry: Entry | None) -> None:
+        """Raises ``ConditionNotMet``."""
+        self._demand_match(entry)
+        own = 0 if entry is None else generation_of(entry)
+        if self.not_match == own or (self.meta_not_match is not None and entry is None) or self._is_known_by_meta:
+            raise ConditionNotMet(_NOT_HELD)
+
+    def demand_bucket(self) -> None:
+        """As ``demand_read``, of a bucket, which has no generations."""
+        if self.meta_match not in (None, METAGENERATION):
+            raise ConditionNotMet(_NOT_HELD)
+        if self._is_known_by_meta:
+            raise NotChanged("Not modified.")
+
+    def demand_read(self, entry: Entry) -> None:
+        """The same for who reads. Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already."""
+        self._demand_match(entry)
+        if self.not_match == generation_of(entry) or self._is_known_by_meta:
+            raise NotChanged("Not modified.")
+
+    @property
+    def _is_known_by_meta(self) -> bool:
+        return self.meta_not_match == METAGENERATION
+
+    def _demand_match(self, entry: Entry | None) -> None:
+        own = 0 if entry is None else generation_of(entry)
+        if self.match is not None and self.match != own:
+            raise ConditionNotMet(_NOT_HELD)
+        if self.meta_match is not None and (entry is None or self.meta_match != METAGENERATION):
+            raise ConditionNotMet(_NOT_HELD)
+
+
+def generation_of(entry: Entry) -> int:
+    """Microseconds of its last change, as Cloud Storage's are."""
+    return entry.mtime_ns // 1_000
+
+
+def find_object(bucket: Bucket, name: str) -> Entry:
+    """Raises ``NotFound``, also for a folder and for a link that leads out."""
+    try:
+        tree, path = bucket.place(object_path(name))
+        entry = tree.stat(path)
+    except LeavesVolume:
+        raise missing(bucket, name) from None
+    except NotFound:
+        raise missing(bucket, name) from None
+    if entry.is_dir != name.endswith("/"):
+        raise missing(bucket, name)
+    return entry
+
+
+def find_generation(bucket: Bucket, name: str, generation: int | None) -> Entry:
+    """The same, of this generation where one is told: nothing is kept of earlier ones."""
+    entry = find_object(bucket, name)
+    if generation is not None and generation != generation_of(entry):
+        raise NotFound(f"No such object: {bucket.name}/{name}#{generation}")
+    return entry
+
+
+def etag_of(entry: Entry) -> str:
+    return f"{entry.inode:x}-{entry.size_bytes:x}-{entry.mtime_ns:x}"
+
+
+def find_or_none(bucket: Bucket, name: str) -> Entry | None:
+    try:
+        return find_object(bucket, name)
+    except NotFound:
+        return None
+
+
+def missing(bucket: Bucket, name: str) -> NotFound:
+    return NotFound(f"No such object: {bucket.name}/{name}")
+
+
+def open_object(bucket: Bucket, name: str) -> int:
+    """A descriptor for reading; the caller closes it."""
+    find_object(bucket, name)
+    tree, path = bucket.place(object_path(name))
+    return tree.open_file(path)
+
+
+def sums_of_open(fd: int) -> Checksums | None:
+    """``None``: it is too large to be read for that."""
+    return checksums_of(fd) if os.fstat(fd).st_size <= CHECKED_BYTES else None
+
+
+def sums_of(bucket: Bucket, name: str) -> Checksums | None:
+    fd = open_object(bucket, name)
+    try:
+        return sums_of_open(fd)
+    finally:
+        os.close(fd)
+
+
+def delete_object(bucket: Bucket, name: str, condition: Condition) -> None:
+    condition.demand(find_generation(bucket, name, condition.generation))
+    tree, path = bucket.place(object_path(name), makes=True)
+    if name.endswith("/"):
+        return  # folders are made and go with what is in them
+    tree.delete(path)
+
+
+def object_view(bucket: Bucket, name: str, entry: Entry, sums: Checksums | None, *, url: str) -> dict[str, Any]:
+    """``url``: where the client reaches us. ``sums`` are left out where nobody knows them."""
+    changed = (
+        datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+    generation = str(generation_of(entry))
+    place = f"{bucket.name}/o/{quote(name, safe='')}"
+    told = {} if sums is None else {"crc32c": sums.crc32c, "md5Hash": sums.md5}
+    return {
+        "kind": "storage#object",
+        "id": f"{bucket.name}/{name}/{generation}",
+        "name": name,
+        "bucket": bucket.name,
+        "generation": generation,
+        "metageneration": str(METAGENERATION),
+        "contentType": media_type_of(name),
+        "storageClass": "STANDARD",
+        "size": str(entry.size_bytes),
+        "etag": etag_of(entry),
+        "timeCreated": changed,
+        "updated": changed,
+        "selfLink": f"{url}/storage/v1/b/{place}",
+        "mediaLink": f"{url}/download/storage/v1/b/{place}?generation={generation}&alt=media",
+        **told,
+    }

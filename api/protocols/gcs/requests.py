@@ -1,0 +1,90 @@
+"""What routes read of a request: conditions, lengths, and where the client reached us."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+
+from api.http.content_length import content_length
+from api.protocols.gcs.answers import ConditionNotMet, NotChanged
+from api.protocols.gcs.objects import Condition, etag_of
+from api.protocols.gcs.parameters import not_served
+from core.domain.errors import InvalidRequest
+from core.storage.tree import Entry
+
+_Number = Annotated[int | None, Query(ge=0, lt=10**18)]
+
+
+def _condition(
+    ifGenerationMatch: _Number = None,  # noqa: N803 (as Google names it)
+    ifGenerationNotMatch: _Number = None,  # noqa: N803
+    ifMetagenerationMatch: _Number = None,  # noqa: N803
+    ifMetagenerationNotMatch: _Number = None,  # noqa: N803
+) -> Condition:
+    return Condition(ifGenerationMatch, ifGenerationNotMatch, ifMetagenerationMatch, ifMetagenerationNotMatch)
+
+
+def _one(condition: UploadCondition, generation: _Number = None) -> Condition:
+    return Condition(
+        condition.match, condition.not_match, condition.meta_match, condition.meta_not_match, generation=generation
+    )
+
+
+def _of_bucket(
+    ifMetagenerationMatch: _Number = None,  # noqa: N803
+    ifMetagenerationNotMatch: _Number = None,  # noqa: N803
+) -> Condition:
+    return Condition(meta_match=ifMetagenerationMatch, meta_not_match=ifMetagenerationNotMatch)
+
+
+BucketCondition = Annotated[Condition, Depends(_of_bucket)]
+# Of an upload, and of an object that is there.
+UploadCondition = Annotated[Condition, Depends(_condition)]
+ObjectCondition = Annotated[Condition, Depends(_one)]
+
+
+def demand_etag(headers: Mapping[str, str], entry: Entry) -> None:
+    """``If-Match`` and ``If-None-Match`` of who reads, with the object's own etag, in quotes or without.
+
+    Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already.
+    """
+    if "if-match" in headers and not _names(headers["if-match"], entry):
+        raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.")
+    if "if-none-match" in headers and _names(headers["if-none-match"], entry):
+        raise NotChanged("Not modified.")
+
+
+def _names(header: str, entry: Entry) -> bool:
+    tags = {item.strip().removeprefix("W/").strip('"') for item in header.split(",")}
+    return bool(tags & {"*", etag_of(entry)})
+
+
+def body_bytes(request: Request) -> int | None:
+    """As the client announces it; ``None``: it does not."""
+    return content_length(request.headers.get("content-length", ""))
+
+
+def total_bytes(request: Request) -> int | None:
+    """Of the whole object, as a session's beginning may tell it. Raises ``InvalidRequest``."""
+    text = request.headers.get("x-upload-content-length")
+    if text is None:
+        return None
+    total = content_length(text.strip())
+    if total is None:
+        raise InvalidRequest(
+            f"Invalid X-Upload-Content-Length: {text[:50]!r} is no number of bytes.", field="x-upload-content-length"
+        )
+    return total
+
+
+def demand_plain(request: Request) -> None:
+    """Raises ``NotServed``: the upload's body is encoded, and would be kept so without anybody knowing."""
+    if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+        raise not_served("Content-Encoding", "an upload that is compressed is")
+
+
+def url_of(request: Request) -> str:
+    """Where the client reached us: sessions go on there."""
+    return str(request.base_url).rstrip("/")

@@ -1,0 +1,190 @@
+"""Cloud Storage's JSON API over the volumes, as far as Google's clients use it for staging and results.
+
+https://cloud.google.com/storage/docs/json_api/v1. Not in our own description: it is Google's, and versioned by it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from api.app.unit_of_work import PlatformDep
+from api.http.ranges import OpenFileResponse, parse_range
+from api.protocols.gcs import batch, refusals
+from api.protocols.gcs.answers import answer
+from api.protocols.gcs.buckets import Bucket, bucket_view
+from api.protocols.gcs.callers import StorageReader, StorageWriter, bucket_names, find_bucket
+from api.protocols.gcs.listing import PAGE_LIMIT, list_objects, page_token, read_token
+from api.protocols.gcs.listing import Query as ListQuery
+from api.protocols.gcs.objects import (
+    METAGENERATION,
+    delete_object,
+    find_generation,
+    generation_of,
+    object_view,
+    open_object,
+    sums_of,
+    sums_of_open,
+)
+from api.protocols.gcs.requests import BucketCondition, ObjectCondition, demand_etag, url_of
+from api.protocols.gcs.route import RefusingRoute, StorageRoute
+from api.protocols.gcs.uploads import routes
+from core.domain.errors import Forbidden, RangeNotSatisfiable
+from core.storage.tree import Entry
+
+router = APIRouter(route_class=StorageRoute, include_in_schema=False)
+_refusing = APIRouter(route_class=RefusingRoute, include_in_schema=False)
+
+BUCKETS: Final = "/storage/v1/b"
+_Bucket = Annotated[str, Path(max_length=222)]
+_Object = Annotated[str, Path(max_length=4096)]
+_Limit = Annotated[int, Query(ge=1)]
+
+
+# --- buckets ---------------------------------------------------------------------------------------------------------
+
+
+@router.get(BUCKETS)
+def list_buckets(
+    caller: StorageReader,
+    platform: PlatformDep,
+    prefix: str = "",
+    pageToken: str = "",  # noqa: N803 (as Google names it)
+    maxResults: _Limit = PAGE_LIMIT,  # noqa: N803
+) -> Response:
+    after = read_token(pageToken)
+    names = sorted(name for name in bucket_names(platform, caller) if name.startswith(prefix) and name > after)
+    page = names[: min(maxResults, PAGE_LIMIT)]
+    more = {"nextPageToken": page_token(page[-1])} if len(page) < len(names) else {}
+    return answer({"kind": "storage#buckets", "items": [bucket_view(name) for name in page], **more})
+
+
+@_refusing.post(BUCKETS)
+def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may ask)
+    raise Forbidden(
+        "Buckets are volumes here, which an administrator registers (`trainmaster volumes add`), and the projects' own folders; "
+        "name one of them, as in staging_bucket='gs://data'. `trainmaster volumes` lists them."
+    )
+
+
+@router.get(f"{BUCKETS}/{{bucket}}")
+def get_bucket(bucket: _Bucket, caller: StorageReader, platform: PlatformDep, condition: BucketCondition) -> Response:
+    found = find_bucket(platform, caller, bucket)
+    condition.demand_bucket()
+    return answer(bucket_view(found.name))
+
+
+# --- objects ---------------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{BUCKETS}/{{bucket}}/o")
+def list_of_bucket(
+    request: Request,
+    bucket: _Bucket,
+    caller: StorageReader,
+    platform: PlatformDep,
+    *,
+    prefix: str = "",
+    delimiter: str = "",
+    startOffset: str = "",  # noqa: N803
+    endOffset: str = "",  # noqa: N803
+    pageToken: str = "",  # noqa: N803
+    maxResults: _Limit = PAGE_LIMIT,  # noqa: N803
+    versions: bool = False,
+) -> Response:
+    del versions  # nothing is kept of earlier ones: of a bucket without versioning both lists are the same
+    found = find_bucket(platform, caller, bucket)
+    query = ListQuery(prefix, delimiter, startOffset, endOffset, read_token(pageToken), min(maxResults, PAGE_LIMIT))
+    page = list_objects(found, query)
+    items = [object_view(found, name, entry, None, url=url_of(request)) for name, entry in page.items]
+    return answer(
+        {
+            "kind": "storage#objects",
+            **({"items": items} if items else {}),
+            **({"prefixes": page.prefixes} if page.prefixes else {}),
+            **({"nextPageToken": page.token} if page.token else {}),
+        }
+    )
+
+
+@router.get(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
+@router.head(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
+def get_object(
+    request: Request,
+    bucket: _Bucket,
+    name: _Object,
+    caller: StorageReader,
+    platform: PlatformDep,
+    condition: ObjectCondition,
+    alt: str = "json",
+) -> Response:
+    found = find_bucket(platform, caller, bucket)
+    entry = find_generation(found, name, condition.generation)
+    condition.demand_read(entry)
+    demand_etag(request.headers, entry)
+    if alt == "media":
+        return _media(request, found, name)
+    sums = None if entry.is_dir else sums_of(found, name)
+    return answer(object_view(found, name, entry, sums, url=url_of(request)))
+
+
+@router.get("/download/storage/v1/b/{bucket}/o/{name:path}")
+@router.head("/download/storage/v1/b/{bucket}/o/{name:path}")
+def download(
+    request: Request,
+    bucket: _Bucket,
+    name: _Object,
+    caller: StorageReader,
+    platform: PlatformDep,
+    condition: ObjectCondition,
+) -> Response:
+    """The bytes. `Range` is honoured."""
+    found = find_bucket(platform, caller, bucket)
+    entry = find_generation(found, name, condition.generation)
+    condition.demand_read(entry)
+    demand_etag(request.headers, entry)
+    return _media(request, found, name)
+
+
+@router.delete(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
+def delete(
+    bucket: _Bucket, name: _Object, caller: StorageWriter, platform: PlatformDep, condition: ObjectCondition
+) -> Response:
+    delete_object(find_bucket(platform, caller, bucket, writes=True), name, condition)
+    return Response(status_code=204)
+
+
+def _media(request: Request, bucket: Bucket, name: str) -> Response:
+    fd = open_object(bucket, name)
+    try:
+        sums, status = sums_of_open(fd), os.fstat(fd)
+        _demand_range(request, status.st_size)
+    except BaseException:
+        os.close(fd)
+        raise
+    entry = Entry(name, is_dir=False, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    told = {
+        "x-goog-generation": str(generation_of(entry)),
+        "x-goog-metageneration": str(METAGENERATION),
+        "x-goog-stored-content-length": str(status.st_size),
+        "x-goog-stored-content-encoding": "identity",
+        "x-goog-storage-class": "STANDARD",
+        **({} if sums is None else {"x-goog-hash": f"crc32c={sums.crc32c},md5={sums.md5}"}),
+    }
+    return OpenFileResponse(fd, media_type="application/octet-stream", headers=told)
+
+
+def _demand_range(request: Request, size: int) -> None:
+    """Raises ``RangeNotSatisfiable`` in Cloud Storage's own words, by which its clients know the end."""
+    try:
+        parse_range(request.headers.get("range", ""), size)
+    except RangeNotSatisfiable:
+        raise RangeNotSatisfiable(f"Requested range not satisfiable: the object has {size:,} bytes.") from None
+
+
+router.include_router(_refusing)
+router.include_router(routes.router)
+router.include_router(batch.router)
+router.include_router(refusals.router)  # last: whatever is left

@@ -1,0 +1,67 @@
+"""How much one upload may bring: the most that an object may have, and the room that the bucket's volume has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from api.protocols.gcs.buckets import Bucket
+from core.domain.errors import PayloadTooLarge
+from core.storage.free_space import demand_room
+
+# So often room is looked for while an upload comes: nobody may have told its length, and others write meanwhile.
+STEP_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """``sentence``: what who goes beyond it is told."""
+
+    size_bytes: int
+    sentence: str
+
+    def demand(self, size_bytes: int) -> None:
+        """Raises ``PayloadTooLarge``."""
+        if size_bytes > self.size_bytes:
+            raise PayloadTooLarge(self.sentence)
+
+
+def limit_of_objects(size_bytes: int) -> Limit:
+    """``size_bytes``: the setting."""
+    return Limit(
+        size_bytes,
+        f"The object is larger than {size_bytes:,} bytes, the most that may be uploaded here; upload it as several objects, or ask an admin "
+        "for more (TRAINMASTER_OBJECT_LIMIT_BYTES).",
+    )
+
+
+class Meter:
+    """Of one upload. Methods block on the file system."""
+
+    def __init__(self, bucket: Bucket, limit: Limit) -> None:
+        self._bucket = bucket
+        self._limit = limit
+        self._size_bytes = 0
+        self._looks_at = STEP_BYTES
+
+    def announce(self, size_bytes: int | None, *, there_bytes: int = 0) -> None:
+        """Before anything is written: ``size_bytes``, of the whole object, where that is known; ``there_bytes`` of it came before.
+
+        Raises:
+            PayloadTooLarge, InsufficientStorage: it cannot be taken.
+        """
+        self._limit.demand(there_bytes if size_bytes is None else size_bytes)
+        self._size_bytes, self._looks_at = there_bytes, there_bytes + STEP_BYTES
+        self._demand_room(0 if size_bytes is None else max(0, size_bytes - there_bytes))
+
+    def count(self, length: int) -> None:
+        """``length`` more bytes are about to be written. Raises as ``announce``."""
+        self._size_bytes += length
+        self._limit.demand(self._size_bytes)
+        if self._size_bytes >= self._looks_at:
+            self._looks_at = self._size_bytes + STEP_BYTES
+            self._demand_room(0)
+
+    def _demand_room(self, size_bytes: int) -> None:
+        bucket = self._bucket
+        demand_room(bucket.top, size_bytes, f"Bucket {bucket.name}", "delete objects, or ask an admin for room.")

@@ -1,0 +1,228 @@
+"""Uploads: in one request, or in pieces that a session holds together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import orjson
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.concurrency import contextmanager_in_threadpool
+from starlette.concurrency import run_in_threadpool
+
+from api.app.unit_of_work import Platform, PlatformDep
+from api.protocols.gcs.answers import answer
+from api.protocols.gcs.buckets import Bucket, open_bucket
+from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, Asker, Uploader, find_bucket
+from api.protocols.gcs.checksums import Checksums, told_in_headers
+from api.protocols.gcs.objects import Condition, find_or_none, object_view, sums_of
+from api.protocols.gcs.requests import UploadCondition, body_bytes, demand_plain, total_bytes, url_of
+from api.protocols.gcs.route import StorageRoute
+from api.protocols.gcs.upload_limits import Limit, Meter, limit_of_objects
+from api.protocols.gcs.uploads import sessions
+from api.protocols.gcs.uploads.multipart import Multipart
+from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
+
+router = APIRouter(route_class=StorageRoute, include_in_schema=False)
+
+_PIECE: Final = 2**20  # bytes written at once
+_HEAD_BYTES: Final = 64 * 2**10  # an object's metadata
+UPLOAD: Final = "/upload/storage/v1/b/{bucket}/o"
+_OPEN_LIMIT: Final = Limit(
+    PACKAGE_LIMIT_BYTES, f"Without a token at most {PACKAGE_LIMIT_BYTES // 2**20} MiB can be staged."
+)
+_Bucket = Annotated[str, Path(max_length=222)]
+
+
+@router.post(UPLOAD)
+async def upload(
+    request: Request,
+    bucket: _Bucket,
+    caller: Uploader,
+    platform: PlatformDep,
+    condition: UploadCondition,
+    uploadType: str = "",  # noqa: N803 (as Google names it)
+    name: str = "",
+    upload_id: str = "",
+) -> Response:
+    """In one request (`media`, `multipart`), or the beginning of a session (`resumable`)."""
+    demand_plain(request)
+    if upload_id:  # some clients send pieces so
+        return await _go_on(request, bucket, caller, platform, upload_id)
+    match uploadType:
+        case "resumable":
+            told = _json(await _small_body(request))
+            wanted = sessions.wanted_of(bucket, name, condition, told)
+            return await _begin(request, _for(caller, wanted, total_bytes(request)), caller, platform)
+        case "multipart":
+            return await _multipart(request, bucket, name, condition, caller, platform)
+        case "media":
+            wanted = sessions.wanted_of(bucket, name, condition, {})
+            found = await _open(platform, caller, wanted)
+            meter = Meter(found, _limit(platform, caller))
+            return await _insert(request, found, wanted, meter, request.stream(), body_bytes(request))
+    raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
+
+
+@router.put(UPLOAD)
+async def go_on(
+    request: Request, bucket: _Bucket, caller: Uploader, platform: PlatformDep, upload_id: str, name: str = ""
+) -> Response:
+    del name  # of the session, which knows it
+    demand_plain(request)
+    return await _go_on(request, bucket, caller, platform, upload_id)
+
+
+@router.delete(UPLOAD)
+def give_up(bucket: _Bucket, caller: Uploader, platform: PlatformDep, upload_id: str, name: str = "") -> Response:
+    del name
+    wanted = sessions.read_session(upload_id, bucket, platform.key)
+    found = _bucket_for(platform, caller, wanted)
+    piece, meter = sessions.Piece(asks_only=True), Meter(found, _limit(platform, caller))
+    with sessions.Continuation(found, wanted, piece, meter) as session:
+        session.drop()
+    return Response(status_code=499)  # as Cloud Storage answers
+
+
+def _limit(platform: Platform, caller: Asker | None) -> Limit:
+    return _OPEN_LIMIT if caller is None else limit_of_objects(platform.settings.object_limit_bytes)
+
+
+def _bucket_for(platform: Platform, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
+    if caller is not None:
+        return find_bucket(platform, caller, wanted.bucket, writes=True)
+    if not PACKAGE.fullmatch(wanted.name):
+        raise Forbidden(
+            "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` tells how "
+            "to send one."
+        )
+    return open_bucket(platform, wanted.bucket)
+
+
+async def _open(platform: Platform, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
+    return await run_in_threadpool(_bucket_for, platform, caller, wanted)
+
+
+def _for(caller: Asker | None, wanted: sessions.Wanted, total: int | None = None) -> sessions.Wanted:
+    """Who has no token replaces nothing."""
+    if caller is not None:
+        return replace(wanted, total_bytes=total)
+    return sessions.Wanted(
+        wanted.bucket, wanted.name, wanted.crc32c, wanted.md5, match=0, total_bytes=total, is_open=True
+    )
+
+
+async def _begin(request: Request, wanted: sessions.Wanted, caller: Asker | None, platform: Platform) -> Response:
+    found = await _open(platform, caller, wanted)
+    await run_in_threadpool(Meter(found, _limit(platform, caller)).announce, wanted.total_bytes)
+    upload_id = await run_in_threadpool(sessions.begin, found, wanted, platform.key, platform.clock().timestamp())
+    place = f"{url_of(request)}/upload/storage/v1/b/{wanted.bucket}/o?uploadType=resumable&upload_id={upload_id}"
+    return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
+
+
+async def _go_on(request: Request, bucket: str, caller: Asker | None, platform: Platform, upload_id: str) -> Response:
+    wanted = sessions.read_session(upload_id, bucket, platform.key)
+    if caller is None and not wanted.is_open:
+        raise Forbidden("This upload was begun with a token; send it with each piece.")
+    found = await _open(platform, caller, wanted)
+    piece = sessions.piece_of(request.headers.get("content-range"))
+    told = told_in_headers(request.headers)
+    meter = Meter(found, _limit(platform, caller))
+    try:
+        sums: Checksums | None
+        async with contextmanager_in_threadpool(sessions.Continuation(found, wanted, piece, meter)) as session:
+            await run_in_threadpool(session.announce, body_bytes(request))
+            async for data in _pieces(request.stream()):
+                await run_in_threadpool(session.write, data)
+            await run_in_threadpool(session.demand_announced)
+            if not session.is_whole():
+                size = session.size_bytes
+                return Response(None, 308, {"Range": f"bytes=0-{size - 1}"} if size else {})
+            entry, sums = await run_in_threadpool(session.finish, told)
+    except NotFound:
+        # The answer to the last piece may have been lost: the object is there then.
+        entry_now = await run_in_threadpool(find_or_none, found, wanted.name)
+        if entry_now is None or (piece.total is not None and entry_now.size_bytes != piece.total):
+            raise
+        entry, sums = entry_now, await run_in_threadpool(sums_of, found, wanted.name)
+    return answer(object_view(found, wanted.name, entry, sums, url=url_of(request)))
+
+
+async def _multipart(
+    request: Request, bucket: str, name: str, condition: Condition, caller: Asker | None, platform: Platform
+) -> Response:
+    body = Multipart(request.headers.get("content-type", ""))
+    stream = request.stream()
+    first = b""
+    async for block in stream:
+        first = body.feed(block)
+        if body.metadata is not None:
+            break
+    if body.metadata is None:
+        body.end()
+    wanted = _for(caller, sessions.wanted_of(bucket, name, condition, body.metadata))
+    found = await _open(platform, caller, wanted)
+    meter = Meter(found, _limit(platform, caller))
+
+    async def data() -> AsyncIterator[bytes]:
+        yield first
+        async for block in stream:
+            yield body.feed(block)
+        yield body.end()
+
+    return await _insert(request, found, wanted, meter, data(), body.least_bytes(body_bytes(request)))
+
+
+async def _insert(
+    request: Request,
+    bucket: Bucket,
+    wanted: sessions.Wanted,
+    meter: Meter,
+    data: AsyncIterator[bytes],
+    size_bytes: int | None,
+) -> Response:
+    """``size_bytes``: at least, as far as it is known before."""
+    await run_in_threadpool(meter.announce, size_bytes)
+    if wanted.name.endswith("/"):
+        async for block in data:
+            if block:
+                raise InvalidRequest(
+                    "name: an object whose name ends in a slash is a folder here, and holds nothing.", field="name"
+                )
+        entry = await run_in_threadpool(sessions.make_folder, bucket, wanted.name)
+        return answer(object_view(bucket, wanted.name, entry, None, url=url_of(request)))
+    told = told_in_headers(request.headers)
+    async with contextmanager_in_threadpool(upload := sessions.Insertion(bucket, wanted, told, meter)):
+        async for block in _pieces(data):
+            await run_in_threadpool(upload.write, block)
+    entry = await run_in_threadpool(upload.entry)
+    return answer(object_view(bucket, wanted.name, entry, upload.sums, url=url_of(request)))
+
+
+async def _pieces(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same in blocks that are worth a step to another thread."""
+    pending = bytearray()
+    async for block in data:
+        pending += block
+        if len(pending) >= _PIECE:
+            yield bytes(pending)
+            pending.clear()
+    if pending:
+        yield bytes(pending)
+
+
+async def _small_body(request: Request) -> bytes:
+    body = b""
+    async for block in request.stream():
+        body += block
+        if len(body) > _HEAD_BYTES:
+            raise PayloadTooLarge("The object's metadata is too large.")
+    return body
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return orjson.loads(body) if body.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest("The object's metadata is not JSON.", field="body") from error

@@ -1,0 +1,353 @@
+"""What is uploaded: in one request, or piece by piece to a session (resumable).
+
+A session is its address: what the upload is to become stands in ``upload_id``, signed by the platform, and what has come so
+far in a draft at the bucket's top. So any API process takes the next piece, and nothing is forgotten by a restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import orjson
+
+from api.protocols.gcs.answers import ConditionNotMet
+from api.protocols.gcs.buckets import UPLOADS, Bucket, object_path
+from api.protocols.gcs.checksums import Checksums, Told, checksums_of, told_in_metadata
+from api.protocols.gcs.object_metadata import demand_served
+from api.protocols.gcs.objects import Condition, find_object, find_or_none
+from api.protocols.gcs.upload_limits import Meter
+from core.domain.errors import (
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    TrainmasterError,
+    Unavailable,
+)
+from core.storage.tree import Entry
+
+# As long as Cloud Storage keeps a session: https://cloud.google.com/storage/docs/resumable-uploads#introduction
+_KEPT_S: Final = 7 * 24 * 3600
+# Beside a draft: the size of the whole, as the first piece that knew it said.
+_TOTAL: Final = ".total"
+_RANGE: Final = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an upload is to become."""
+
+    bucket: str
+    name: str
+    crc32c: str | None = None
+    md5: str | None = None
+    match: int | None = None
+    not_match: int | None = None
+    meta_match: int | None = None
+    meta_not_match: int | None = None
+    total_bytes: int | None = None  # as its beginning told
+    draft: str = ""
+    is_open: bool = False  # begun without a token
+
+    @property
+    def condition(self) -> Condition:
+        return Condition(self.match, self.not_match, self.meta_match, self.meta_not_match)
+
+    @property
+    def sums(self) -> Told:
+        return Told(self.crc32c, self.md5)
+
+
+def wanted_of(bucket: str, name_told: str, condition: Condition, told: Any) -> Wanted:
+    """From the query (``name_told``, which comes before the metadata's), and the object's metadata as JSON.
+
+    Raises ``InvalidRequest``, of which ``NotServed`` names what would be dropped.
+    """
+    if not isinstance(told, dict):
+        raise InvalidRequest("The object's metadata is no JSON object.")
+    name = name_told or told.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest("Required: the object's name.", field="name")
+    object_path(name)
+    demand_served(told, bucket)
+    sums = told_in_metadata(told)
+    meta = condition.meta_match, condition.meta_not_match
+    return Wanted(bucket, name, sums.crc32c, sums.md5, condition.match, condition.not_match, *meta)
+
+
+class Insertion:
+    """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's end.
+
+    ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
+    """
+
+    def __init__(self, bucket: Bucket, wanted: Wanted, told: Told, meter: Meter) -> None:
+        self.sums = Checksums()
+        self._told = told
+        self._meter = meter
+        self._bucket = bucket
+        self._wanted = wanted
+
+    def __enter__(self) -> Self:
+        self._wanted.condition.demand(find_or_none(self._bucket, self._wanted.name))
+        tree, path = self._bucket.place(object_path(self._wanted.name), makes=True)
+        self._file = tree.new_file(path, replaces=not self._wanted.condition.is_new_alone)
+        self._fd = self._file.__enter__()
+        return self
+
+    def write(self, data: bytes) -> None:
+        self._meter.count(len(data))
+        self.sums.update(data)
+        _write(self._fd, data)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.sums.compare(self._wanted.sums, self._told)
+        except TrainmasterError as wrong:
+            with suppress(TrainmasterError):
+                self._file.__exit__(type(wrong), wrong, wrong.__traceback__)
+            raise
+        try:
+            self._file.__exit__(kind, error, trace)
+        except FileExistsError:
+            raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
+
+    def entry(self) -> Entry:
+        return find_object(self._bucket, self._wanted.name)
+
+
+def make_folder(bucket: Bucket, name: str) -> Entry:
+    """The object ``a/b/`` without content, by which clients mark folders."""
+    tree, path = bucket.place(object_path(name), makes=True)
+    tree.make_folder(path)
+    return find_object(bucket, name)
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+def begin(bucket: Bucket, wanted: Wanted, key: bytes, now_s: float) -> str:
+    """The ``upload_id`` of a new session; drafts that nobody went on with are removed."""
+    wanted.condition.demand(find_or_none(bucket, wanted.name))
+    bucket.place(object_path(wanted.name), makes=True)
+    _sweep(bucket, now_s)
+    session = asdict(wanted) | {"draft": secrets.token_hex(16)}
+    with bucket.tree().draft(f"{UPLOADS}/{session['draft']}"):
+        pass
+    text = base64.urlsafe_b64encode(orjson.dumps(session)).rstrip(b"=").decode()
+    return f"{text}.{_mac(key, text)}"
+
+
+def read_session(upload_id: str, bucket: str, key: bytes) -> Wanted:
+    """Raises ``NotFound``: it was none of ours, or another bucket's."""
+    text, _, mac = upload_id.rpartition(".")
+    if not upload_id.isascii() or not hmac.compare_digest(mac, _mac(key, text)):
+        raise NotFound("There is no such upload; begin it again.")
+    wanted = Wanted(**orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+    if wanted.bucket != bucket:
+        raise NotFound("There is no such upload; begin it again.")
+    return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where a request's body belongs: from ``start``; ``total`` is the whole upload's size, where it is known."""
+
+    start: int = 0
+    length: int | None = None
+    total: int | None = None
+    asks_only: bool = False
+
+
+def piece_of(header: str | None) -> Piece:
+    """From ``Content-Range``; without one the body is all that is left. Raises ``InvalidRequest``."""
+    if header is None:
+        return Piece()
+    found = _RANGE.fullmatch(header.strip())
+    if found is None:
+        raise InvalidRequest(f"Failed to parse Content-Range header: {header[:100]}", field="content-range")
+    first, last, total = found.groups()
+    whole = None if total == "*" else int(total)
+    if first is None:
+        return Piece(total=whole, asks_only=True)
+    start, length = int(first), int(last) + 1 - int(first)
+    if length < 1 or (whole is not None and start + length > whole):
+        raise InvalidRequest(f"Failed to parse Content-Range header: {header[:100]}", field="content-range")
+    return Piece(start, length, whole)
+
+
+class Continuation:
+    """The draft of a session, held against others: ``with Continuation(…) as upload``.
+
+    ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone. What is too large, or finds no
+    room, is forgotten with all that has come of it.
+    """
+
+    def __init__(self, bucket: Bucket, wanted: Wanted, piece: Piece, meter: Meter) -> None:
+        self._bucket, self._wanted, self._piece, self._meter = bucket, wanted, piece, meter
+        self._total = wanted.total_bytes if piece.total is None else piece.total
+        self._path = f"{UPLOADS}/{wanted.draft}"
+        self.size_bytes = 0
+        self._skips = 0
+
+    def __enter__(self) -> Self:
+        if not self._bucket.tree().exists(self._path):
+            raise NotFound("This upload is over or was given up; begin it again.")
+        self._file = self._bucket.tree().draft(self._path)
+        self._fd = self._file.__enter__()
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.__exit__(None, None, None)
+            raise Unavailable("Another request writes to this upload; try again.", retry_after_s=1.0) from None
+        self.size_bytes = os.fstat(self._fd).st_size
+        # What came twice is not written twice; what would leave a hole is not written at all.
+        self._before = self.size_bytes
+        self._received = 0
+        self._skips = self.size_bytes - self._piece.start
+        os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            self._demand_one_total()
+        except BaseException:
+            self._file.__exit__(None, None, None)
+            raise
+        return self
+
+    def _demand_one_total(self) -> None:
+        """Raises ``InvalidRequest`` where an earlier piece, or the upload's beginning, told another size of the whole."""
+        total = self._piece.total
+        if total is None:
+            return
+        if total < self.size_bytes:
+            raise InvalidRequest(
+                f"Invalid Content-Range: {self.size_bytes} bytes have come, and the whole has {total}.",
+                field="content-range",
+            )
+        begun = total if self._wanted.total_bytes is None else self._wanted.total_bytes
+        with self._bucket.tree().draft(f"{self._path}{_TOTAL}") as fd:
+            told = os.pread(fd, 32, 0) or b"%d" % begun
+            if int(told) != total:
+                raise InvalidRequest(
+                    f"Invalid Content-Range: the whole has {total} bytes, and earlier had {int(told)}.",
+                    field="content-range",
+                )
+            os.pwrite(fd, told, 0)
+
+    def announce(self, body_bytes: int | None) -> None:
+        """Before the body is read, which has so many bytes. Raises ``PayloadTooLarge``, ``InsufficientStorage``."""
+        if self._piece.asks_only:
+            return
+        length = body_bytes if self._piece.length is None else self._piece.length
+        least = None if length is None else self._piece.start + length
+        self._meter.announce(least if self._total is None else self._total, there_bytes=self.size_bytes)
+
+    def demand_announced(self) -> None:
+        """At the body's end. Raises ``InvalidRequest`` where it is not as long as its Content-Range says, or longer than the
+        whole; nothing of it is kept.
+        """
+        if self._piece.length is not None and self._received != self._piece.length:
+            self._refuse_length()
+        if self._total is not None and self.size_bytes > self._total:
+            os.ftruncate(self._fd, self._before)
+            raise InvalidRequest(
+                f"The whole has {self._total} bytes, as X-Upload-Content-Length says, and more have come.",
+                field="x-upload-content-length",
+            )
+
+    def _refuse_length(self) -> None:
+        os.ftruncate(self._fd, self._before)
+        raise InvalidRequest(
+            f"Content-Range announces {self._piece.length} bytes, and the body has another length.",
+            field="content-range",
+        )
+
+    def write(self, data: bytes) -> None:
+        self._received += len(data)
+        announced = 0 if self._piece.asks_only else self._piece.length
+        if announced is not None and self._received > announced:
+            self._refuse_length()
+        if self._skips < 0:
+            return
+        rest, self._skips = data[self._skips :], max(0, self._skips - len(data))
+        self._meter.count(len(rest))
+        _write(self._fd, rest)
+        self.size_bytes += len(rest)
+
+    def is_whole(self) -> bool:
+        """Whether all has come: as told by the total or, where nobody told a length, by the body's own end."""
+        piece = self._piece
+        if self._total is not None:
+            return self.size_bytes >= self._total
+        return piece.length is None and not piece.asks_only
+
+    def finish(self, told: Told) -> tuple[Entry, Checksums]:
+        """Have it stand in its place. ``told``: by the headers of the last piece, of all of it.
+
+        Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then.
+        """
+        wanted = self._wanted
+        sums = checksums_of(self._fd)
+        try:
+            sums.compare(wanted.sums, told)
+        except InvalidRequest:
+            self.drop()
+            raise
+        wanted.condition.demand(find_or_none(self._bucket, wanted.name))
+        tree, path = self._bucket.place(object_path(wanted.name), makes=True)
+        try:
+            self._bucket.tree().publish(self._path, tree, path, replaces=not wanted.condition.is_new_alone)
+        except FileExistsError:
+            raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
+        self._bucket.tree().delete(f"{self._path}{_TOTAL}")
+        return find_object(self._bucket, wanted.name), sums
+
+    def drop(self) -> None:
+        self._bucket.tree().delete(self._path)
+        self._bucket.tree().delete(f"{self._path}{_TOTAL}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.__exit__(kind, error, trace)
+        except InsufficientStorage:  # what the file system itself says
+            self.drop()
+            raise
+        if isinstance(error, PayloadTooLarge | InsufficientStorage):
+            self.drop()
+
+
+def _mac(key: bytes, text: str) -> str:
+    return base64.urlsafe_b64encode(hmac.new(key, f"upload:{text}".encode(), hashlib.sha256).digest()).decode()
+
+
+def _sweep(bucket: Bucket, now_s: float) -> None:
+    try:
+        tree = bucket.tree().below(UPLOADS)
+        with tree.open_folder() as fd:
+            for name in os.listdir(fd):  # noqa: PTH208 (a descriptor, not a path)
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_mtime < now_s - _KEPT_S:
+                    os.unlink(name, dir_fd=fd)
+    except (TrainmasterError, OSError):
+        return  # nothing there yet, or somebody else sweeps
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

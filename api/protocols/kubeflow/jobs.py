@@ -1,0 +1,165 @@
+"""TrainJobs: jobs of ours that were created as such, found by their names.
+
+A row beside the job's labels says that it is one. It goes when a TrainJob is deleted before its end: then the name is free,
+while the job is cancelled and stays in the platform's own history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import delete as delete_rows
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+from trainmaster.wire.jobs import WaitReasonView
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller, Role
+from api.jobs import verbs
+from api.jobs.schemas import JUST_QUEUED, wait_reason_of
+from api.jobs.service import canonical, check_submission, submit
+from api.protocols.kubeflow.answers import AlreadyExists
+from api.protocols.kubeflow.manifests import job_spec_of, read_manifest
+from api.protocols.kubeflow.runtimes import GROUP
+from core.db.repositories.attempts import live_attempt_id
+from core.db.repositories.jobs import view_rows
+from core.db.rows import AnySelect
+from core.db.tables import Attempt, Event, Job, JobLabel, Project, Replica
+from core.domain.errors import InvalidRequest, NotFound
+from core.domain.jobs.states import JobState
+
+_MARK: Final = ".trainjob"  # no label of a user's begins with a dot
+# A list ends here, newest first: the client asks for each job's runtime and pods one by one.
+LISTED: Final = 500
+EVENTS: Final = 2_000
+_NAME_LIMIT: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A replica of a TrainJob's newest attempt."""
+
+    job: Job
+    attempt: Attempt
+    replica: Replica
+
+    @property
+    def name(self) -> str:
+        return f"{self.job.name}-node-0-{self.replica.index}-{self.attempt.number}"
+
+
+def create(platform: Platform, caller: Caller, namespace: str, body: Mapping[str, Any]) -> str:
+    """Submit the job. Gives its name.
+
+    Raises:
+        AlreadyExists: a TrainJob here is called so.
+    """
+    manifest = read_manifest(body)
+    name = manifest.metadata.name
+    if len(name) > _NAME_LIMIT:
+        raise InvalidRequest(f"metadata.name: at most {_NAME_LIMIT} characters, not {len(name)}.")
+    submission = check_submission(platform, caller, canonical(job_spec_of(manifest, namespace)))
+    project_id = submission.member.project_id
+    with platform.write() as work:
+        # Held until the end: of two at once with the same name, the second finds the first.
+        work.session.execute(update(Project).where(Project.id == project_id).values(id=Project.id))
+        if work.session.execute(_marked(project_id).where(JobLabel.value == name)).first() is not None:
+            raise AlreadyExists(f'trainjobs.{GROUP} "{name}" already exists')
+        submitted = submit(work, caller, submission, key=None, digest="")
+        work.session.flush()
+        work.session.add(JobLabel(job_id=submitted.job_id, key=_MARK, value=name))
+    return name
+
+
+def _marked(project_id: str) -> AnySelect:
+    return (
+        select(Job)
+        .join(JobLabel, JobLabel.job_id == Job.id)
+        .where(JobLabel.key == _MARK, Job.project_id == project_id, Job.deleted_at.is_(None))
+    )
+
+
+def find(session: Session, caller: Caller, namespace: str, name: str, role: Role = "viewer") -> Job:
+    """Raises ``NotFound`` or ``Forbidden``."""
+    project_id = caller.member_of(session, namespace, role).project_id
+    job = session.execute(_marked(project_id).where(JobLabel.value == name)).scalars().first()
+    if job is None:
+        raise NotFound(f'trainjobs.{GROUP} "{name[:100]}" not found')
+    found: Job = job
+    return found
+
+
+def list_all(session: Session, caller: Caller, namespace: str) -> list[Job]:
+    """Newest first, ``LISTED`` at most."""
+    project_id = caller.member_of(session, namespace).project_id
+    query = _marked(project_id).order_by(Job.created_at.desc(), Job.id.desc()).limit(LISTED)
+    return list(session.execute(query).scalars())
+
+
+def reasons_of(session: Session, found: Sequence[Job], now: datetime) -> dict[str, WaitReasonView]:
+    """By job: why it waits. One statement. Of those that were queued just now there is nothing to say yet."""
+    waiting = [job.id for job in found if job.state == JobState.QUEUED]
+    told = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
+    return {key: reason for key, reason in told.items() if reason is not None and reason != JUST_QUEUED}
+
+
+def waiting(session: Session, caller: Caller, namespace: str) -> list[Job]:
+    """Those that are queued, oldest first, ``LISTED`` at most."""
+    query = _marked(caller.member_of(session, namespace).project_id).where(Job.state == JobState.QUEUED.value)
+    return list(session.execute(query.order_by(Job.created_at, Job.id).limit(LISTED)).scalars())
+
+
+def delete(work: Work, caller: Caller, namespace: str, name: str) -> Job:
+    """Forget an ended one; another is cancelled, and is a TrainJob no more."""
+    job = find(work.session, caller, namespace, name, "member")
+    verbs.lock(work.session, job)
+    if JobState(job.state).is_terminal and live_attempt_id(work.session, job.id) is None:
+        verbs.delete(work, caller, job)
+        return job
+    if not JobState(job.state).is_terminal:
+        verbs.ask(work, caller, job, verbs.Verb.CANCEL, "Its TrainJob was deleted.")
+    work.session.execute(delete_rows(JobLabel).where(JobLabel.job_id == job.id, JobLabel.key == _MARK))
+    return job
+
+
+def pods_of(session: Session, job: Job) -> list[Pod]:
+    """By index; none before the first attempt."""
+    query = (
+        select(Attempt, Replica)
+        .join(Replica, Replica.attempt_id == Attempt.id)
+        .where(Attempt.job_id == job.id, Attempt.number == job.attempt_count)
+        .order_by(Replica.rank)
+    )
+    return [Pod(job, attempt, replica) for attempt, replica in session.execute(query)]
+
+
+def find_pod(session: Session, caller: Caller, namespace: str, name: str) -> Pod:
+    """Raises ``NotFound``, also for one of an earlier attempt."""
+    owner, _, _ = name.rpartition("-node-0-")
+    missing = NotFound(f'pods "{name[:100]}" not found; those of a TrainJob\'s newest attempt are there')
+    try:
+        job = find(session, caller, namespace, owner)
+    except NotFound as error:
+        caller.member_of(session, namespace)  # a namespace that is none is told as such
+        raise missing from error
+    pod = next((pod for pod in pods_of(session, job) if pod.name == name), None)
+    if pod is None:
+        raise missing
+    return pod
+
+
+def events(session: Session, caller: Caller, namespace: str) -> list[tuple[Event, str]]:
+    """The newest ``EVENTS`` of all TrainJobs, oldest first, each with its TrainJob's name."""
+    project_id = caller.member_of(session, namespace).project_id
+    query = (
+        select(Event, JobLabel.value)
+        .join(JobLabel, JobLabel.job_id == Event.job_id)
+        .join(Job, Job.id == Event.job_id)
+        .where(JobLabel.key == _MARK, Event.project_id == project_id, Job.deleted_at.is_(None))
+        .order_by(Event.id.desc())
+        .limit(EVENTS)
+    )
+    return [(event, name) for event, name in reversed(session.execute(query).all())]

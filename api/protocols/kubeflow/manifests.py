@@ -1,0 +1,189 @@
+"""A TrainJob as it is sent, and the job of ours that it is.
+
+https://github.com/kubeflow/trainer/blob/master/pkg/apis/trainer/v1alpha1/trainjob_types.go
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from api.protocols.kubeflow.runtimes import GROUP, KIND, Runtime, find_runtime
+from core.domain.contracts.literal import past_placeholders
+from core.domain.errors import InvalidRequest
+
+RUNTIME_LABEL: Final = f"{GROUP}/runtime"
+PROCESSES: Final = "PET_NPROC_PER_NODE"  # torchrun's, and where the client reads how many there are
+_GPU: Final = "nvidia.com/gpu"
+_MIG: Final = "nvidia.com/mig-"
+_SCRIPT: Final = "TRAINJOB_SCRIPT"
+_CPU: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m?)")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+class _Metadata(_Part):
+    name: str
+    namespace: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class _RuntimeRef(_Part):
+    name: str
+    kind: str = KIND
+    api_group: str = GROUP
+
+
+class _Variable(_Part):
+    name: str
+    value: str = ""
+
+
+class _Resources(_Part):
+    requests: dict[str, str | int | float] = Field(default_factory=dict)
+    limits: dict[str, str | int | float] = Field(default_factory=dict)
+
+
+class _Trainer(_Part):
+    image: str = ""
+    command: list[str] = Field(default_factory=list)
+    args: list[str] = Field(default_factory=list)
+    env: list[_Variable] = Field(default_factory=list)
+    num_nodes: Annotated[int, Field(ge=1, le=4096)] = 1
+    resources_per_node: _Resources = _Resources()
+    num_proc_per_node: Annotated[int, Field(ge=1, le=256)] | str = "auto"
+
+
+class _Spec(_Part):
+    runtime_ref: _RuntimeRef
+    trainer: _Trainer = _Trainer()
+    active_deadline_seconds: Annotated[int, Field(ge=1)] | None = None
+    suspend: bool = False
+
+
+class Manifest(_Part):
+    """What a client asks for."""
+
+    api_version: str = Field(pattern=rf"^{re.escape(GROUP)}/v1alpha1$")
+    kind: str = Field(pattern="^TrainJob$")
+    metadata: _Metadata
+    spec: _Spec
+
+
+def read_manifest(raw: Mapping[str, Any]) -> Manifest:
+    """Raises ``InvalidRequest``: it names each field that is wrong, or that this platform does not serve."""
+    told = {name: value for name, value in raw.items() if name != "status"}
+    try:
+        return Manifest.model_validate(_without_empty(told))
+    except ValidationError as error:
+        mistakes = [_mistake(item) for item in error.errors(include_url=False)[:5]]
+        raise InvalidRequest(f"TrainJob is invalid: {'; '.join(mistakes)}.") from error
+
+
+def _without_empty(value: Any) -> Any:
+    """Fields that say nothing are as those that are left out."""
+    if not isinstance(value, dict):
+        return [_without_empty(item) for item in value] if isinstance(value, list) else value
+    return {name: _without_empty(item) for name, item in value.items() if item is not None and item not in ({}, [])}
+
+
+def _mistake(item: Any) -> str:
+    path = ".".join(str(part) for part in item["loc"] if part not in ("constrained-int", "str"))[:200]
+    if item["type"] == "extra_forbidden":
+        return f"{path} is not served by this platform: leave it out"
+    return f"{path}: {item['msg']}"
+
+
+def job_spec_of(manifest: Manifest, namespace: str) -> dict[str, Any]:
+    """Our spec, not yet checked by our own rules.
+
+    Raises:
+        InvalidRequest, NotFound: what it asks for is none, or not served.
+    """
+    if manifest.metadata.namespace not in ("", namespace):
+        raise InvalidRequest(f"metadata.namespace: the request is for namespace {namespace}.")
+    if manifest.spec.suspend:
+        raise InvalidRequest("spec.suspend: is not served by this platform; create the job when it is to run.")
+    ref, trainer = manifest.spec.runtime_ref, manifest.spec.trainer
+    if ref.kind != KIND:
+        raise InvalidRequest(f"spec.runtimeRef.kind: this platform has {KIND}s alone, not {ref.kind[:100]}.")
+    runtime = find_runtime(ref.name)
+    if not trainer.command and not trainer.image:
+        raise InvalidRequest("spec.trainer: a command or an image is needed; the runtimes here have none of their own.")
+    resources, cpus = _resources(trainer.resources_per_node)
+    env = {variable.name: variable.value for variable in trainer.env}
+    command, carried = _command(trainer.command)
+    env |= carried
+    if (processes := _processes(runtime, trainer.num_proc_per_node, resources.get("gpus", 0), cpus)) > 1:
+        env.setdefault(PROCESSES, str(processes))
+    role: dict[str, Any] = {
+        "replicas": trainer.num_nodes,
+        "resources": resources,
+        # A node is one container there, which starts its processes itself.
+        "processes_per_replica": 1,
+        "env": env,
+        "args": trainer.args,
+    }
+    role |= {"command": command} if command else {}
+    role |= {"image": trainer.image} if trainer.image else {}
+    found: dict[str, Any] = {
+        "name": manifest.metadata.name,
+        "project": namespace,
+        "roles": {"worker": role},
+        "labels": {**manifest.metadata.labels, RUNTIME_LABEL: runtime.name},
+        "max_restarts": 0,  # as there, where no runtime says otherwise
+    }
+    if manifest.spec.active_deadline_seconds is not None:
+        found["max_run_time"] = manifest.spec.active_deadline_seconds
+    return found
+
+
+def _command(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command, and the variables that it needs: the source of a function stands in it."""
+    if len(words) != 3 or words[1] != "-c":
+        return words, {}
+    script, env = past_placeholders(words[2], _SCRIPT)
+    return [*words[:2], script], env
+
+
+def _resources(told: _Resources) -> tuple[dict[str, Any], int]:
+    """Ours, and the CPUs rounded up (0: unstated)."""
+    where = "spec.trainer.resourcesPerNode"
+    if told.requests and told.limits and told.requests != told.limits:
+        raise InvalidRequest(f"{where}: requests and limits must be the same here: what is asked for is the limit.")
+    found: dict[str, Any] = {}
+    for name, amount in (told.limits or told.requests).items():
+        if name in ("cpu", "memory"):
+            found[name] = amount
+        elif name == _GPU or name.startswith(_MIG):
+            if not re.fullmatch(r"[0-9]{1,3}", str(amount)) or "gpus" in found:
+                raise InvalidRequest(f"{where}: {name}: a whole number of one kind of GPU, not {str(amount)[:50]}.")
+            found["gpus"] = int(amount)
+            found |= {"gpu_type": name.removeprefix(_MIG)} if name != _GPU else {}
+        else:
+            raise InvalidRequest(
+                f"{where}: {name[:100]} is not served by this platform; cpu, memory, {_GPU} and {_MIG}… are."
+            )
+    cpu = _CPU.fullmatch(str(found.get("cpu", "")))
+    return found, math.ceil(float(cpu[1]) / (1000 if cpu[2] else 1)) if cpu else 0
+
+
+def _processes(runtime: Runtime, wanted: int | str, gpus: int, cpus: int) -> int:
+    """How many torchrun starts on each node; "auto" counts as Kubeflow does: the GPUs, else the CPUs that are stated."""
+    if not runtime.is_torch:
+        if wanted != "auto":
+            raise InvalidRequest(f"spec.trainer.numProcPerNode: {runtime.name} starts one process on each node.")
+        return 1
+    if isinstance(wanted, int):
+        return wanted
+    counts = {"auto": gpus or cpus, "gpu": gpus, "cpu": cpus}
+    if wanted not in counts:
+        raise InvalidRequest("spec.trainer.numProcPerNode: write a number, auto, cpu or gpu.")
+    return max(1, counts[wanted])

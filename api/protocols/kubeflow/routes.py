@@ -1,0 +1,215 @@
+"""Kubernetes' API as far as Kubeflow's ``TrainerClient`` needs it: TrainJobs, their runtimes, pods, logs and events.
+
+Below ``/kubernetes``, where the kubeconfig of ``trainmaster kubeflow-config`` points to; a namespace is a project. Not in our
+own description: it is Kubernetes', and versioned by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from api.app.unit_of_work import Platform, PlatformDep
+from api.auth import Caller, Reader, Writer, authenticate
+from api.protocols.kubeflow import jobs, runtimes, views
+from api.protocols.kubeflow.answers import KubernetesRoute, NotServed, answer, items
+from api.protocols.kubeflow.logs import PodLog, has_ended, open_log
+from api.version import VERSION
+from core.domain.errors import InvalidRequest
+
+router = APIRouter(prefix="/kubernetes", route_class=KubernetesRoute, include_in_schema=False)
+
+Namespace = Annotated[str, Path(max_length=100)]
+Name = Annotated[str, Path(max_length=300)]
+RawBody = Annotated[dict[str, Any], Body()]
+
+_GROUP: Final = f"/apis/{runtimes.VERSION}"
+_OF_NAMESPACE: Final = f"{_GROUP}/namespaces/{{namespace}}"
+_CORE: Final = "/api/v1/namespaces/{namespace}"
+_SELECTOR: Final = re.compile(
+    r"jobset\.sigs\.k8s\.io/jobset-name==?([^,=\s]{1,100})(?:,jobset\.sigs\.k8s\.io/replicatedjob-name in \([^()]*\bnode\b[^()]*\))?"
+)
+# Streams are read by few threads of their own, so that they never take the request handlers'.
+_READERS: Final = 8
+_TAIL_LIMIT: Final = 100_000
+_SERVED_QUERY: Final = frozenset({"labelSelector", "pretty", "resourceVersion"})
+
+
+def _demand_served(request: Request, *more: str) -> None:
+    """Refuse, by its name, what would be passed over in silence."""
+    for name in request.query_params:
+        if name not in _SERVED_QUERY and name not in more:
+            raise InvalidRequest(f"{name[:100]}: this parameter is not served by this platform; leave it out.")
+
+
+# --- runtimes --------------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/v1/namespaces/{namespace}/configmaps/kubeflow-trainer-public")
+def version_of_trainer(namespace: Namespace, caller: Reader) -> Response:
+    """What the client looks for when it begins, in the system's namespace."""
+    del caller
+    metadata = {"name": "kubeflow-trainer-public", "namespace": namespace}
+    data = {"kubeflow_trainer_version": f"trainmaster-{VERSION}"}
+    return answer({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+@router.get(f"{_GROUP}/clustertrainingruntimes")
+def list_cluster_runtimes(request: Request, caller: Reader, platform: PlatformDep) -> Response:
+    del caller
+    _demand_served(request)
+    found = [runtimes.view(runtime, platform.settings) for runtime in runtimes.RUNTIMES.values()]
+    return items(runtimes.KIND, runtimes.VERSION, found)
+
+
+@router.get(f"{_GROUP}/clustertrainingruntimes/{{name}}")
+def get_cluster_runtime(name: Name, caller: Reader, platform: PlatformDep) -> Response:
+    del caller
+    return answer(runtimes.view(runtimes.find_runtime(name), platform.settings))
+
+
+@router.get(f"{_OF_NAMESPACE}/trainingruntimes")
+def list_runtimes(namespace: Namespace, caller: Reader, platform: PlatformDep) -> Response:
+    """None: all projects have the same."""
+    with platform.read() as work:
+        caller.member_of(work.session, namespace)
+    return items("TrainingRuntime", runtimes.VERSION, [])
+
+
+# --- TrainJobs -------------------------------------------------------------------------------------------------------
+
+
+@router.post(f"{_OF_NAMESPACE}/trainjobs")
+def create_train_job(namespace: Namespace, body: RawBody, caller: Writer, platform: PlatformDep) -> Response:
+    return answer(_job(platform, caller, namespace, jobs.create(platform, caller, namespace, body)), 201)
+
+
+@router.get(f"{_OF_NAMESPACE}/trainjobs")
+def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, platform: PlatformDep) -> Response:
+    _demand_served(request)
+    if "labelSelector" in request.query_params:
+        raise InvalidRequest(
+            "labelSelector: is not served for TrainJobs; `trainmaster list --label` finds them by labels."
+        )
+    with platform.read() as work:
+        listed = jobs.list_all(work.session, caller, namespace)
+        waits = jobs.reasons_of(work.session, listed, work.now)
+        found = [views.job_view(job, namespace, waits.get(job.id), is_listed=True) for job in listed]
+    return items("TrainJob", runtimes.VERSION, found)
+
+
+@router.get(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
+def get_train_job(namespace: Namespace, name: Name, caller: Reader, platform: PlatformDep) -> Response:
+    return answer(_job(platform, caller, namespace, name))
+
+
+@router.delete(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
+def delete_train_job(namespace: Namespace, name: Name, caller: Writer, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        job = jobs.delete(work, caller, namespace, name)
+        details = {"name": name, "group": runtimes.GROUP, "kind": "trainjobs", "uid": job.id}
+    return answer({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+
+
+def _job(platform: Platform, caller: Caller, namespace: str, name: str) -> dict[str, Any]:
+    with platform.read() as work:
+        job = jobs.find(work.session, caller, namespace, name)
+        return views.job_view(job, namespace, jobs.reasons_of(work.session, [job], work.now).get(job.id))
+
+
+# --- what belongs to them --------------------------------------------------------------------------------------------
+
+
+@router.get(f"{_CORE}/pods")
+def list_pods(
+    request: Request,
+    namespace: Namespace,
+    caller: Reader,
+    platform: PlatformDep,
+    selector: Annotated[str, Query(alias="labelSelector", max_length=1_000)] = "",
+) -> Response:
+    """Of one TrainJob: the replicas of its newest attempt."""
+    _demand_served(request)
+    told = _SELECTOR.fullmatch(selector.strip())
+    if told is None:
+        raise InvalidRequest(
+            "labelSelector: name the TrainJob whose pods these are, as in jobset.sigs.k8s.io/jobset-name=NAME; no other is served."
+        )
+    with platform.read() as work:
+        job = jobs.find(work.session, caller, namespace, told[1])
+        found = [views.pod_view(pod, namespace, platform.settings) for pod in jobs.pods_of(work.session, job)]
+    return items("Pod", "v1", found)
+
+
+@router.get(f"{_CORE}/events")
+def list_events(request: Request, namespace: Namespace, caller: Reader, platform: PlatformDep) -> Response:
+    """The newest of all TrainJobs of the project, and of each that waits why it does."""
+    _demand_served(request)
+    with platform.read() as work:
+        told = jobs.events(work.session, caller, namespace)
+        found = [views.event_view(event, name, namespace) for event, name in told]
+        waiting = jobs.waiting(work.session, caller, namespace)
+        reasons = jobs.reasons_of(work.session, waiting, work.now)
+        found += [views.waiting_view(job, namespace, reasons[job.id]) for job in waiting if job.id in reasons]
+    return items("Event", "v1", found)
+
+
+@router.get(f"{_CORE}/pods/{{name}}/log", response_class=Response)
+async def read_pod_log(
+    request: Request,
+    namespace: Namespace,
+    name: Name,
+    caller: Reader,
+    platform: PlatformDep,
+    container: str = runtimes.NODE,
+    follow: bool = False,
+    tail_lines: Annotated[int | None, Query(alias="tailLines", ge=0, le=_TAIL_LIMIT)] = None,
+) -> Response:
+    _demand_served(request, "container", "follow", "tailLines")
+    if container != runtimes.NODE:
+        raise InvalidRequest(f"container: a pod here has one, {runtimes.NODE}, and not {container[:100]}.")
+
+    def begin() -> tuple[str, PodLog]:
+        with platform.read() as work:
+            pod = jobs.find_pod(work.session, caller, namespace, name)
+            merge = open_log(work.session, pod, tail_lines=tail_lines)
+            return pod.attempt.id, PodLog(merge, is_over, request.app.state.closing, _limiter(request))
+
+    async def is_over() -> bool:
+        # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
+        now = await authenticate(request, platform)
+        return await run_in_threadpool(_is_over, platform, now, namespace, attempt_id)
+
+    attempt_id, log = await run_in_threadpool(begin)
+    chunks: AsyncIterator[bytes] = log.chunks(follow=follow)
+    return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"})
+
+
+def _is_over(platform: Platform, caller: Caller, namespace: str, attempt_id: str) -> bool:
+    with platform.read() as work:
+        caller.member_of(work.session, namespace)
+        return has_ended(work.session, attempt_id)
+
+
+def _limiter(request: Request) -> CapacityLimiter:
+    state = request.app.state
+    if not hasattr(state, "pod_log_readers"):
+        state.pod_log_readers = CapacityLimiter(_READERS)
+    limiter: CapacityLimiter = state.pod_log_readers
+    return limiter
+
+
+@router.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+def nothing_here(rest: str, request: Request, caller: Reader) -> Response:
+    """What is Kubernetes' and not ours is told by its name."""
+    del caller
+    raise NotServed(
+        f"{request.method} /{rest[:200]} is not served by this platform; of Kubernetes it has trainjobs (create, get, list, "
+        "delete), clustertrainingruntimes, and the pods, logs and events of TrainJobs."
+    )

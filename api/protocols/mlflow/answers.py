@@ -1,0 +1,65 @@
+"""Errors in MLflow's own shape: its clients read ``error_code`` and ``message``, and try again by the status alone.
+
+https://github.com/mlflow/mlflow/blob/v3.17.2/mlflow/exceptions.py has the codes and the status of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from api.http.protocol_errors import Codes, TranslatedRoute
+from core.domain.errors import (
+    AttemptEnded,
+    Conflict,
+    Forbidden,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class AlreadyExists(Conflict):
+    """A name that is taken. Clients that get or create count on this code."""
+
+
+# The first that fits. What is answered with 408, 429 or 5xx the client sends again for minutes.
+_CODES: Final[Codes] = (
+    (AlreadyExists, 400, "RESOURCE_ALREADY_EXISTS"),
+    (Unauthenticated, 401, "UNAUTHENTICATED"),
+    (AttemptEnded, 403, "PERMISSION_DENIED"),
+    (Forbidden, 403, "PERMISSION_DENIED"),
+    (NotFound, 404, "RESOURCE_DOES_NOT_EXIST"),
+    (InvalidRequest, 400, "INVALID_PARAMETER_VALUE"),
+    (PayloadTooLarge, 413, "INVALID_PARAMETER_VALUE"),
+    (Conflict, 409, "RESOURCE_CONFLICT"),
+    (Unavailable, 503, "TEMPORARILY_UNAVAILABLE"),
+    (InsufficientStorage, 507, "RESOURCE_EXHAUSTED"),
+)
+
+
+def answer(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def refusal(status: int, code: str, message: str) -> Response:
+    body = orjson.dumps({"error_code": code, "message": message})
+    return Response(body, status, media_type="application/json")
+
+
+class MlflowRoute(TranslatedRoute):
+    """Answers every error of ours as MLflow's server would."""
+
+    codes = _CODES
+    otherwise = "INTERNAL_ERROR"
+    invalid = unreadable = "INVALID_PARAMETER_VALUE"
+    stale = (409, "RESOURCE_CONFLICT")
+
+    @classmethod
+    def refusal(cls, status: int, code: str, message: str) -> Response:
+        return refusal(status, code, message)

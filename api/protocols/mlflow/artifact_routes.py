@@ -1,0 +1,91 @@
+"""Artifacts through this server: the scheme ``mlflow-artifacts:`` of MLflow's clients."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.concurrency import contextmanager_in_threadpool
+from starlette.concurrency import run_in_threadpool
+
+from api.app.unit_of_work import Platform, PlatformDep
+from api.http.ranges import OpenFileResponse
+from api.protocols.mlflow.answers import MlflowRoute, answer
+from api.protocols.mlflow.artifacts import list_artifacts, open_artifacts
+from api.protocols.mlflow.callers import Reader, Script, ScriptAccess
+from api.protocols.mlflow.runs import find_run
+from api.protocols.mlflow.views import artifact_uri
+from core.domain.errors import InvalidRequest
+from core.storage.tree import PATH_LIMIT_BYTES, Tree, split_path
+
+FILES: Final = "/mlflow/api/2.0/mlflow-artifacts/artifacts"
+router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
+
+_PIECE: Final = 2**20  # bytes written at once
+_Path = Annotated[str, Path(max_length=PATH_LIMIT_BYTES)]
+
+
+@router.get(FILES)
+def list_files(
+    reader: Reader, platform: PlatformDep, path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = ""
+) -> Response:
+    with platform.read() as work:
+        tree, place = open_artifacts(work.session, reader.scope(work.session), path)
+    return answer({"files": list_artifacts(tree, place)})
+
+
+@router.get(f"{FILES}/{{path:path}}")
+def download(path: _Path, reader: Reader, platform: PlatformDep) -> Response:
+    """The bytes of a file. `Range` is honoured."""
+    with platform.read() as work:
+        tree, place = open_artifacts(work.session, reader.scope(work.session), path)
+    name = path.rstrip("/").rpartition("/")[2]
+    return OpenFileResponse(tree.open_file(place), media_type="application/octet-stream", name=name)
+
+
+@router.put(f"{FILES}/{{path:path}}")
+async def upload(path: _Path, request: Request, script: Script, platform: PlatformDep) -> Response:
+    """Streamed to the disk; the file is there when all of it came, in place of an earlier one."""
+    tree, place = await run_in_threadpool(_open_own, platform, script, path)
+    pending = bytearray()
+    async with contextmanager_in_threadpool(tree.new_file(place)) as fd:
+        async for block in request.stream():
+            pending += block
+            if len(pending) >= _PIECE:
+                await run_in_threadpool(_write, fd, bytes(pending))
+                pending.clear()
+        await run_in_threadpool(_write, fd, bytes(pending))
+    return answer({})
+
+
+@router.get("/mlflow/api/2.0/mlflow/artifacts/list")
+def list_of_run(
+    reader: Reader,
+    platform: PlatformDep,
+    run_id: Annotated[str, Query(max_length=256)] = "",
+    run_uuid: Annotated[str, Query(max_length=256)] = "",
+    path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = "",
+) -> Response:
+    """Paths are counted from the run's own folder."""
+    with platform.read() as work:
+        scope = reader.scope(work.session)
+        run = find_run(work.session, scope, run_id or run_uuid)
+        tree, place = open_artifacts(work.session, scope, f"runs/{run.id}/{path}")
+    inside = f"{path.strip('/')}/" if path.strip("/") else ""
+    files = [{**one, "path": f"{inside}{one['path']}"} for one in list_artifacts(tree, place)]
+    return answer({"root_uri": artifact_uri("runs", run.id), "files": files})
+
+
+def _open_own(platform: Platform, script: ScriptAccess, path: str) -> tuple[Tree, str]:
+    with platform.read() as work:
+        tree, place = open_artifacts(work.session, script.load(work.session, work.now).scope, path)
+    if len(split_path(path)) <= len(("runs", "<run id>")):
+        raise InvalidRequest("path names a run's folder itself; name a file in it.", field="path")
+    return tree, place
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

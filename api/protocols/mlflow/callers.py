@@ -1,0 +1,126 @@
+"""Who speaks MLflow: a job's own script by its attempt's token, which writes; or a user, who reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import PlatformDep
+from api.auth import Caller, Scope, attempt_or_caller
+from core.db.tables import Attempt, Job, Project
+from core.domain.errors import AttemptEnded, Forbidden, NotFound
+from core.domain.ids import AttemptId
+
+# As long as a runtime's late reports are taken: a script logs its last values while it ends.
+_LATE: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an attempt writes. ``roles``: of its gang, in rank order, with the most replicas that each may have."""
+
+    attempt_id: str
+    number: int
+    job_id: str
+    job_name: str
+    project_id: str
+    project: str
+    user_id: str
+    roles: dict[str, int]
+
+    @property
+    def scope(self) -> ReadScope:
+        """All that the attempt may see and change: its own job."""
+        return ReadScope({self.project_id: self.project}, self)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptAccess:
+    """The right of an attempt to what its job logs; ``load`` proves it."""
+
+    attempt_id: AttemptId
+
+    def load(self, session: Session, now: datetime) -> Place:
+        """Where it writes.
+
+        Raises:
+            NotFound: there is no such attempt any more.
+            AttemptEnded: a minute ago or longer, or its job or its project was deleted.
+        """
+        place, ended_at = _place_of(session, self.attempt_id)
+        if ended_at is not None and now - ended_at > _LATE:
+            raise AttemptEnded("The attempt of this token has ended; its scripts log no more.")
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAccess:
+    """The right to read: what a user's projects hold, or what an attempt's own job does."""
+
+    who: Caller | AttemptId
+
+    def scope(self, session: Session) -> ReadScope:
+        if isinstance(self.who, Caller):
+            projects = {member.project_id: member.project for member in self.who.projects.values()}
+            return ReadScope(projects, None)
+        place, _ = _place_of(session, self.who)
+        return place.scope
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """What may be read. ``projects``: id -> name. ``place``: an attempt's, which reads of its own job alone."""
+
+    projects: dict[str, str]
+    place: Place | None
+
+    def has_job(self, project_id: str, job_id: str) -> bool:
+        return project_id in self.projects and (self.place is None or self.place.job_id == job_id)
+
+
+async def _script(request: Request, platform: PlatformDep) -> ScriptAccess:
+    who = await attempt_or_caller(request, platform)
+    if isinstance(who, Caller):
+        raise Forbidden("Runs are written by the jobs themselves; a user's token reads them.")
+    return ScriptAccess(who)
+
+
+async def _reader(request: Request, platform: PlatformDep) -> ReadAccess:
+    who = await attempt_or_caller(request, platform)
+    if isinstance(who, Caller) and not who.may(Scope.READ):
+        raise Forbidden("This needs a token of scope read; log in with another one.")
+    return ReadAccess(who)
+
+
+Script = Annotated[ScriptAccess, Depends(_script)]
+Reader = Annotated[ReadAccess, Depends(_reader)]
+
+
+def roles_of(gang: dict[str, Any]) -> dict[str, int]:
+    """Role -> how many replicas it has at most, in rank order. ``gang``: as the job's row keeps it."""
+    return {role[0]: role[6] if len(role) > 6 else role[1] for role in gang["roles"]}
+
+
+def _place_of(session: Session, attempt_id: AttemptId) -> tuple[Place, datetime | None]:
+    row = session.execute(
+        select(Attempt.number, Attempt.ended_at, Job, Project.name, Project.deleted_at)
+        .join(Job, Job.id == Attempt.job_id)
+        .join(Project, Project.id == Job.project_id)
+        .where(Attempt.id == attempt_id)
+    ).one_or_none()
+    if row is None:
+        raise NotFound("There is no attempt of this token any more.")
+    number, ended_at, job, project, project_deleted_at = row
+    if job.deleted_at is not None:
+        raise AttemptEnded("The job of this token was deleted; its scripts log no more.")
+    if project_deleted_at is not None:  # what a late call made anew would be nobody's
+        raise AttemptEnded("The project of this token's job was deleted; its scripts log no more.")
+    place = Place(
+        attempt_id, number, job.id, job.name, job.project_id, project, job.user_id, roles_of(job.gang)
+    )  # fmt: skip
+    return place, ended_at

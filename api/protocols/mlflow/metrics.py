@@ -1,0 +1,121 @@
+"""A run's metrics, which are kept with all others of its job: each replica's run has that replica's series.
+
+The run of the attempt shows what all replicas told: a name that several of them have, as the main replica has it. A
+run that a script made itself has series of its own in the same place, as if it were one more role of the job.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import Work
+from api.protocols.mlflow.runs import RunFacts
+from api.protocols.mlflow.schemas import Metric
+from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
+from core.domain.errors import InvalidRequest
+from core.domain.metrics.limits import SYSTEM
+from core.domain.metrics.points import Points
+
+_SERIES_LIMIT: Final = 5_000  # of one run
+_OWNERS: Final = 200  # looked up at once
+HISTORY_LIMIT: Final = 25_000  # points of one answer
+
+
+def log_metrics(work: Work, run: RunFacts, metrics: Iterable[Metric]) -> None:
+    """Add them. Raises ``InvalidRequest`` when a series cannot be kept; the others are then not kept either."""
+    columns: defaultdict[str, Points] = defaultdict(Points)
+    for metric in metrics:
+        points = columns[metric.key]
+        points.steps.append(metric.step)
+        points.times.append(metric.timestamp)
+        points.values.append(metric.value)
+    if not columns:
+        return
+    added = add_metrics(work.session, _key(run), columns, now=work.now, is_claim=True)
+    if added.faults:
+        raise InvalidRequest(f"{added.faults[0]}.", field="metrics")
+
+
+def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Run id -> name -> the metric's last value as MLflow writes it. ``names``: these alone; else all but the platform's own."""
+    found: dict[str, dict[str, Any]] = {run.id: {} for run in runs}
+    wanted: defaultdict[str, list[RunFacts]] = defaultdict(list)
+    for run in runs:
+        wanted[_key(run).owner_id].append(run)
+    owners = list(wanted)
+    for start in range(0, len(owners), _OWNERS):
+        part = owners[start : start + _OWNERS]
+        # What the machine did is asked for by name, or the run would not look as it was logged.
+        only = Filter(names=names, kind="scalar", without_prefix="" if names else SYSTEM)
+        for series in find_series(session, part, only, limit=_SERIES_LIMIT * len(part)):
+            for run in wanted[series.owner_id]:
+                own = found[run.id]
+                if _shows(run, series) and (series.name not in own or _is_own(run, series)):
+                    own[series.name] = _last(series)
+    return found
+
+
+def history(
+    session: Session, run: RunFacts, name: str, *, start: int, limit: int
+) -> tuple[list[dict[str, Any]], int | None]:
+    """The points of a metric in the order in which they came, from number ``start`` on, and where the rest begins."""
+    series = _series(session, run, name)
+    if series is None:
+        return [], None
+    points = read_points(session, series, start, limit)
+    rows = [
+        {"key": name, "value": written(value), "timestamp": time, "step": step, "run_id": run.id}
+        for step, time, value in zip(points.steps, points.times, points.values, strict=True)
+    ]
+    end = start + len(rows)
+    return rows, end if rows and end < series.count else None
+
+
+def written(value: float) -> float | str:
+    """As protocol buffers write it in JSON, which has no such numbers."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _series(session: Session, run: RunFacts, name: str) -> Series | None:
+    key = _key(run)
+    only = Filter(attempt=key.attempt, names=[name], kind="scalar")
+    found = [s for s in find_series(session, [key.owner_id], only, limit=_SERIES_LIMIT) if _shows(run, s)]
+    return next((series for series in found if _is_own(run, series)), found[0] if found else None)
+
+
+def _key(run: RunFacts) -> StreamKey:
+    if run.is_made_by_script:
+        return StreamKey(run.job_id, run.attempt_number, run.id, 0)
+    role, _, index = run.replica.rpartition("-")
+    return StreamKey(run.job_id, run.attempt_number, role, int(index))
+
+
+def _shows(run: RunFacts, series: Series) -> bool:
+    if series.attempt != run.attempt_number:
+        return False
+    return series.role in run.roles if run.is_main else _is_own(run, series)
+
+
+def _is_own(run: RunFacts, series: Series) -> bool:
+    key = _key(run)
+    return (series.role, series.index) == (key.role, key.index)
+
+
+def _last(series: Series) -> dict[str, Any]:
+    value = math.nan if series.last_value is None else series.last_value
+    return {
+        "key": series.name,
+        "value": written(value),
+        "timestamp": series.last_time or 0,
+        "step": series.last_step or 0,
+    }

@@ -1,0 +1,321 @@
+"""MLflow's tracking protocol, as its clients speak it: https://mlflow.org/docs/latest/rest-api.html.
+
+Not in our own description: it is MLflow's, with its shapes and errors, and versioned by it. All below ``/mlflow``, where
+``MLFLOW_TRACKING_URI`` of every job points to.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import RedirectResponse
+
+from api.app.unit_of_work import Platform, PlatformDep, Work
+from api.protocols.mlflow import artifact_routes, model_routes, registry_routes
+from api.protocols.mlflow.answers import MlflowRoute, answer, refusal
+from api.protocols.mlflow.callers import Place, Reader, Script
+from api.protocols.mlflow.metrics import HISTORY_LIMIT, history, last_values, log_metrics
+from api.protocols.mlflow.models import note_metrics
+from api.protocols.mlflow.runs import (
+    bounded_inputs,
+    create_run,
+    find_run,
+    lock_row,
+    note_model,
+    set_params,
+    set_tags,
+    update_run,
+    writable_run,
+)
+from api.protocols.mlflow.schemas import (
+    CreateExperiment,
+    CreateRun,
+    DeleteTag,
+    LogBatch,
+    LogInputs,
+    LogMetric,
+    LogModel,
+    LogOutputs,
+    LogParam,
+    OfExperiment,
+    OfRun,
+    SearchExperiments,
+    SearchRuns,
+    SetTag,
+    UpdateRun,
+)
+from api.protocols.mlflow.search import page_start, search_experiments, search_runs
+from api.protocols.mlflow.views import experiment_view, run_info, run_view
+from core.db.tables import Project
+from core.domain.errors import Forbidden, NotFound
+
+API: Final = "/mlflow/api/2.0/mlflow"
+router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
+
+# What people ask for by name, by a part of its address.
+_ABSENT: Final = {
+    "traces": "traces",
+    "registered-models/alias": "aliases of registered models",
+    "transition-stage": "stages of model versions",
+    "mpu/": "uploads in parts",
+}
+
+_RunId = Annotated[str, Query(max_length=256)]
+
+
+# --- experiments -----------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{API}/experiments/get-by-name")
+def get_experiment_by_name(
+    reader: Reader, platform: PlatformDep, experiment_name: Annotated[str, Query(max_length=500)]
+) -> Response:
+    """Whatever a script calls its experiment, it is its own project: the run that it was given is there."""
+    with platform.read() as work:
+        scope = reader.scope(work.session)
+        if scope.place is not None:
+            return _experiment(work, scope.place.project_id, experiment_name)
+        for project_id, name in scope.projects.items():
+            if name == experiment_name:
+                return _experiment(work, project_id)
+    raise NotFound(f"Could not find experiment with name {experiment_name!r}; a project is an experiment.")
+
+
+@router.get(f"{API}/experiments/get")
+def get_experiment(
+    reader: Reader, platform: PlatformDep, experiment_id: Annotated[str, Query(max_length=256)]
+) -> Response:
+    with platform.read() as work:
+        scope = reader.scope(work.session)
+        if scope.place is not None:  # "0" is MLflow's own default
+            return _experiment(work, scope.place.project_id)
+        if experiment_id in scope.projects:
+            return _experiment(work, experiment_id)
+    raise NotFound(f"No Experiment with id={experiment_id} exists that you may see.")
+
+
+@router.post(f"{API}/experiments/create")
+def create_experiment(sent: CreateExperiment, script: Script, platform: PlatformDep) -> Response:
+    """Nothing is made: the job's project is its experiment, by whatever name."""
+    del sent
+    with platform.read() as work:
+        return answer({"experiment_id": script.load(work.session, work.now).project_id})
+
+
+@router.post(f"{API}/experiments/search")
+def post_search_experiments(sent: SearchExperiments, reader: Reader, platform: PlatformDep) -> Response:
+    with platform.read() as work:
+        return answer(search_experiments(work.session, reader.scope(work.session), sent))
+
+
+@router.get(f"{API}/experiments/search")
+def get_search_experiments(
+    reader: Reader, platform: PlatformDep, sent: Annotated[SearchExperiments, Query()]
+) -> Response:
+    with platform.read() as work:
+        return answer(search_experiments(work.session, reader.scope(work.session), sent))
+
+
+@router.post(f"{API}/experiments/set-experiment-tag")
+def set_experiment_tag(sent: OfExperiment, script: Script) -> Response:
+    del sent, script
+    raise Forbidden("An experiment is a project here, which jobs do not change; set tags of runs instead.")
+
+
+def _experiment(work: Work, project_id: str, name: str | None = None) -> Response:
+    return answer({"experiment": experiment_view(work.session.get_one(Project, project_id), name)})
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@router.post(f"{API}/runs/create")
+def post_run(sent: CreateRun, script: Script, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        run = create_run(work, script.load(work.session, work.now), sent)
+        return answer({"run": run_view(run, {})})
+
+
+@router.get(f"{API}/runs/get")
+def get_run(reader: Reader, platform: PlatformDep, run_id: _RunId = "", run_uuid: _RunId = "") -> Response:
+    with platform.read() as work:
+        run = find_run(work.session, reader.scope(work.session), run_id or run_uuid)
+        return answer({"run": run_view(run, last_values(work.session, [run])[run.id])})
+
+
+@router.post(f"{API}/runs/update")
+def post_update(sent: UpdateRun, script: Script, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        place = script.load(work.session, work.now)
+        update_run(work, writable_run(work.session, place, sent.run), sent)
+        work.session.flush()
+        return answer({"run_info": run_info(writable_run(work.session, place, sent.run))})
+
+
+@router.post(f"{API}/runs/delete")
+def delete_run(sent: OfRun, script: Script, platform: PlatformDep) -> Response:
+    """Only what the script made itself; the run of an attempt goes with its job."""
+    return _mark(sent, script, platform, is_deleted=True)
+
+
+@router.post(f"{API}/runs/restore")
+def restore_run(sent: OfRun, script: Script, platform: PlatformDep) -> Response:
+    return _mark(sent, script, platform, is_deleted=False)
+
+
+@router.post(f"{API}/runs/search")
+def post_search_runs(sent: SearchRuns, reader: Reader, platform: PlatformDep) -> Response:
+    with platform.read() as work:
+        return answer(search_runs(work.session, reader.scope(work.session), sent))
+
+
+# --- what a script logs ----------------------------------------------------------------------------------------------
+
+
+@router.post(f"{API}/runs/log-metric")
+async def log_metric(sent: LogMetric, script: Script, platform: PlatformDep) -> Response:
+    return await platform.run_hot(_log, LogBatch(run_id=sent.run, metrics=[sent]), script, platform)
+
+
+@router.post(f"{API}/runs/log-parameter")
+async def log_parameter(sent: LogParam, script: Script, platform: PlatformDep) -> Response:
+    return await platform.run_hot(_log, LogBatch(run_id=sent.run, params=[sent]), script, platform)
+
+
+@router.post(f"{API}/runs/set-tag")
+async def set_tag(sent: SetTag, script: Script, platform: PlatformDep) -> Response:
+    return await platform.run_hot(_log, LogBatch(run_id=sent.run, tags=[sent]), script, platform)
+
+
+@router.post(f"{API}/runs/log-batch")
+async def log_batch(sent: LogBatch, script: Script, platform: PlatformDep) -> Response:
+    return await platform.run_hot(_log, sent, script, platform)
+
+
+@router.post(f"{API}/runs/delete-tag")
+def delete_tag(sent: DeleteTag, script: Script, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+        if sent.key not in row.tags:
+            raise NotFound(f"No tag with name: {sent.key} in run with id {sent.run}.")
+        row.tags = {key: value for key, value in row.tags.items() if key != sent.key}
+    return answer({})
+
+
+@router.post(f"{API}/runs/log-inputs")
+def log_inputs(sent: LogInputs, script: Script, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+        datasets = [one.model_dump(by_alias=True, exclude_none=True) for one in sent.datasets]
+        models = [one.model_dump() for one in sent.models]
+        kept = {name: list(row.inputs.get(name, [])) for name in ("datasets", "models")}
+        for name, told in (("datasets", datasets), ("models", models)):
+            kept[name] += [one for one in told if one not in kept[name]]
+        row.inputs = bounded_inputs(kept, "inputs")
+    return answer({})
+
+
+@router.post(f"{API}/runs/outputs")
+def log_outputs(sent: LogOutputs, script: Script, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+        models = [one.model_dump() for one in sent.models]
+        row.outputs = bounded_inputs([*row.outputs, *(one for one in models if one not in row.outputs)], "outputs")
+    return answer({})
+
+
+@router.post(f"{API}/runs/log-model")
+def log_model(sent: LogModel, script: Script, platform: PlatformDep) -> Response:
+    """What clients before MLflow 3 tell of a model that they have uploaded."""
+    with platform.write() as work:
+        row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
+        note_model(row, sent.model_json)
+    return answer({})
+
+
+def _log(sent: LogBatch, script: Script, platform: Platform) -> Response:
+    with platform.write() as work:
+        place: Place = script.load(work.session, work.now)
+        run = writable_run(work.session, place, sent.run)
+        if sent.params or sent.tags or (run.row is None and not run.is_main):
+            row = lock_row(work, run)
+            if sent.params:
+                set_params(row, sent.params)
+            if sent.tags:
+                set_tags(row, sent.tags)
+        log_metrics(work, run, sent.metrics)
+        note_metrics(work, place, run, sent.metrics)
+    return answer({})
+
+
+def _mark(sent: OfRun, script: Script, platform: Platform, *, is_deleted: bool) -> Response:
+    with platform.write() as work:
+        run = find_run(work.session, script.load(work.session, work.now).scope, sent.run)
+        if not run.is_made_by_script:
+            raise Forbidden("This is the run of an attempt, which goes with its job; delete the job instead.")
+        lock_row(work, run).is_deleted = is_deleted
+    return answer({})
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{API}/metrics/get-history")
+def get_history(
+    reader: Reader,
+    platform: PlatformDep,
+    metric_key: Annotated[str, Query(max_length=250)],
+    run_id: _RunId = "",
+    run_uuid: _RunId = "",
+    max_results: Annotated[int, Query(ge=1)] = HISTORY_LIMIT,
+    page_token: Annotated[str, Query(max_length=100)] = "",
+) -> Response:
+    """All points, or a page of them: never more than 25,000 at once; clients ask on by the token."""
+    with platform.read() as work:
+        run = find_run(work.session, reader.scope(work.session), run_id or run_uuid)
+        rows, rest = history(
+            work.session, run, metric_key, start=page_start(page_token), limit=min(max_results, HISTORY_LIMIT)
+        )
+    return answer({"metrics": rows, **({} if rest is None else {"next_page_token": str(rest)})})
+
+
+@router.get(f"{API}/metrics/get-history-bulk")
+@router.get("/mlflow/ajax-api/2.0/mlflow/metrics/get-history-bulk")
+def get_history_bulk(
+    reader: Reader,
+    platform: PlatformDep,
+    run_id: Annotated[list[str], Query(max_length=100)],
+    metric_key: Annotated[str, Query(max_length=250)],
+    max_results: Annotated[int, Query(ge=1)] = HISTORY_LIMIT,
+) -> Response:
+    """One metric of up to 100 runs."""
+    limit = min(max_results, HISTORY_LIMIT)
+    found: list[dict[str, Any]] = []
+    with platform.read() as work:
+        scope = reader.scope(work.session)
+        for one in run_id:
+            if len(found) < limit:
+                run = find_run(work.session, scope, one)
+                found += history(work.session, run, metric_key, start=0, limit=limit - len(found))[0]
+    return answer({"metrics": found})
+
+
+# Before the route that takes all the rest; one list of all, as every noun has it.
+for _part in (model_routes, registry_routes, artifact_routes):
+    router.routes.extend(_part.router.routes)
+
+
+@router.get("/mlflow/")
+def home() -> Response:
+    """Where the links go that clients print; what stands behind their ``#`` no server sees."""
+    return RedirectResponse("/", 303)
+
+
+@router.api_route("/mlflow/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+def nothing_here(rest: str) -> Response:
+    """What clients try and do without: they look at the code, and show the sentence."""
+    what = next((words for part, words in _ABSENT.items() if part in rest), f"thing at /{rest}")
+    return refusal(
+        404, "ENDPOINT_NOT_FOUND", f"This server keeps no {what}; it serves MLflow's tracking and registers models."
+    )

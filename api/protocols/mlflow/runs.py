@@ -1,0 +1,330 @@
+"""Runs: each attempt is one, each further replica of it has one below it, and scripts may make more.
+
+A project is an experiment. What an attempt's run is called, when it began and how it ended is the platform's own
+knowledge; a row is kept for parameters, tags and inputs alone, and for the runs that scripts made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import Work
+from api.protocols.mlflow.callers import Place, ReadScope, roles_of
+from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
+from api.protocols.mlflow.schemas import Tag as SentTag
+from core.db.rows import AnySelect
+from core.db.tables import Attempt, Job, MlflowModel, MlflowRun, User
+from core.domain.errors import Forbidden, InvalidRequest, NotFound
+from core.domain.jobs.exits import ExitKind
+from core.domain.jobs.mlflow_runs import main_role, replica_of_run
+from core.domain.jobs.states import AttemptState
+from core.ids import new_id
+
+RUN_PREFIX: Final = "run"
+_WORDS: Final = 14  # of a run's id between its hyphens: an attempt's id has two, a role's name at most ten
+_RUNS_OF_JOB: Final = 1_000  # that scripts made
+_PAIRS_OF_RUN: Final = 2_000
+_BYTES_OF_RUN: Final = 512 * 2**10  # of parameters, of tags, of inputs
+
+# https://mlflow.org/docs/latest/rest-api.html#runstatus, by its numbers
+STATUSES: Final = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run as it may be shown. ``row``: what was logged of it, if anything was."""
+
+    id: str
+    project_id: str
+    job_id: str
+    job_name: str
+    user: str
+    attempt_id: str
+    attempt_number: int
+    roles: Mapping[str, int]
+    replica: str  # whose run it is; empty: a script made it
+    name: str
+    status: str
+    started_at: datetime
+    ended_at: datetime | None
+    row: MlflowRun | None
+
+    @property
+    def is_main(self) -> bool:
+        return self.id == self.attempt_id
+
+    @property
+    def is_made_by_script(self) -> bool:
+        return not self.replica
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        return self.row.params if self.row is not None else {}
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What was set, over what the platform knows."""
+        known = {
+            "mlflow.runName": self.name,
+            "mlflow.user": self.user,
+            "mlflow.source.type": "JOB",
+            "mlflow.source.name": self.job_name,
+            "trainmaster.job": self.job_id,
+            "trainmaster.attempt": str(self.attempt_number),
+        }
+        if self.replica:
+            known["trainmaster.replica"] = self.replica
+        if self.replica and not self.is_main:
+            known["mlflow.parentRunId"] = self.attempt_id
+        return {**known, **(self.row.tags if self.row is not None else {})}
+
+
+def run_query() -> AnySelect:
+    """Attempt, job, user's name: what is known of the runs of an attempt without their rows."""
+    return (
+        select(Attempt, Job, User.name)
+        .join(Job, Job.id == Attempt.job_id)
+        .join(User, User.id == Job.user_id)
+        .where(Job.deleted_at.is_(None))
+    )
+
+
+def find_run(session: Session, scope: ReadScope, run_id: str) -> RunFacts:
+    """A run that may be read. Raises ``NotFound``."""
+    row = session.get(MlflowRun, run_id)
+    # A replica's run that nothing was logged to has no row: its name tells the attempt.
+    candidates = [row.attempt_id] if row is not None else _attempts_in(run_id)
+    found = session.execute(run_query().where(Attempt.id.in_(candidates))).first()
+    if found is not None and scope.has_job(found[1].project_id, found[1].id):
+        run = facts_of(found, run_id, row)
+        if run is not None:
+            return run
+    raise NotFound(f"There is no run {run_id!r} that you may see.")
+
+
+def facts_of(found: Sequence[Any], run_id: str, row: MlflowRun | None) -> RunFacts | None:
+    """The run ``run_id`` of an attempt; ``None`` when it has no such replica. ``found``: as ``run_query`` gives it."""
+    attempt, job, user = found
+    roles = roles_of(job.gang)
+    if row is not None and not row.replica:
+        return RunFacts(
+            id=row.id,
+            project_id=job.project_id,
+            job_id=job.id,
+            job_name=job.name,
+            user=user,
+            attempt_id=attempt.id,
+            attempt_number=attempt.number,
+            roles=roles,
+            replica="",
+            name=row.name,
+            # A run that its script left open ends with the attempt.
+            status=row.status if row.ended_at is not None else _status(attempt),
+            started_at=row.started_at,
+            ended_at=row.ended_at or attempt.ended_at,
+            row=row,
+        )
+    replica = _replica(run_id, attempt.id, roles)
+    if replica is None:
+        return None
+    suffix = f"-{attempt.number}" if attempt.number > 1 else ""
+    name = f"{job.name}{suffix}" if run_id == attempt.id else f"{job.name}{suffix} {replica}"
+    return RunFacts(
+        id=run_id,
+        project_id=job.project_id,
+        job_id=job.id,
+        job_name=job.name,
+        user=user,
+        attempt_id=attempt.id,
+        attempt_number=attempt.number,
+        roles=roles,
+        replica=replica,
+        name=(row.name if row is not None else "") or name,
+        status=_status(attempt),
+        started_at=attempt.started_at or attempt.created_at,
+        ended_at=attempt.ended_at,
+        row=row,
+    )
+
+
+def writable_run(session: Session, place: Place, run_id: str) -> RunFacts:
+    """A run of the attempt's own job.
+
+    Raises:
+        NotFound: no run of this job; whether it is another's is not told.
+    """
+    if not run_id:
+        raise InvalidRequest("run_id is missing.", field="run_id")
+    run = find_run(session, place.scope, run_id)
+    if run.row is not None and run.row.is_deleted:
+        raise Forbidden(f"The run {run_id!r} is deleted; restore it to log to it.")
+    return run
+
+
+def lock_row(work: Work, run: RunFacts) -> MlflowRun:
+    """The run's row, made if it is not there, locked until the work is done."""
+    values = {
+        "id": run.id,
+        "project_id": run.project_id,
+        "job_id": run.job_id,
+        "attempt_id": run.attempt_id,
+        "replica": run.replica,
+        "name": "",
+        "status": "RUNNING",
+        "is_deleted": False,
+        "params": {},
+        "tags": {},
+        "inputs": {},
+        "outputs": [],
+        "started_at": run.started_at,
+    }
+    if run.row is None:
+        insert = postgresql.insert if work.session.get_bind().dialect.name == "postgresql" else sqlite.insert
+        work.session.execute(insert(MlflowRun).values(**values).on_conflict_do_nothing(index_elements=["id"]))
+    query = select(MlflowRun).where(MlflowRun.id == run.id).with_for_update()
+    return work.session.execute(query.execution_options(populate_existing=True)).scalar_one()
+
+
+def create_run(work: Work, place: Place, sent: CreateRun) -> RunFacts:
+    """A run that the script makes itself beside its replica's: another trial of a search, a fold, a nested run."""
+    count = select(func.count()).where(MlflowRun.job_id == place.job_id, MlflowRun.replica == "")
+    if work.session.execute(count).scalar_one() >= _RUNS_OF_JOB:
+        raise Forbidden(f"This job has made {_RUNS_OF_JOB} runs already; log to one of them.")
+    tags = {tag.key: tag.value for tag in sent.tags}
+    name = sent.run_name or tags.get("mlflow.runName") or f"{place.job_name} {new_id(RUN_PREFIX)[-4:]}"
+    row = MlflowRun(
+        id=new_id(RUN_PREFIX),
+        project_id=place.project_id,
+        job_id=place.job_id,
+        attempt_id=place.attempt_id,
+        replica="",
+        name=name,
+        status="RUNNING",
+        params={},
+        tags={**tags, "mlflow.runName": name},
+        inputs={},
+        outputs=[],
+        started_at=work.now if sent.start_time is None else at_ms(sent.start_time),
+    )
+    work.session.add(row)
+    work.session.flush()
+    return writable_run(work.session, place, row.id)
+
+
+def update_run(work: Work, run: RunFacts, sent: UpdateRun) -> None:
+    """Its name; and of a run that the script made, its end. How an attempt ended is what the platform saw of it."""
+    if not (sent.run_name or run.is_made_by_script):
+        return
+    row = lock_row(work, run)
+    if sent.run_name:
+        row.name = sent.run_name
+        row.tags = {**row.tags, "mlflow.runName": sent.run_name}
+    if run.is_made_by_script and sent.status is not None:
+        row.status = status_named(sent.status)
+        is_over = row.status not in ("RUNNING", "SCHEDULED")
+        row.ended_at = None if not is_over else work.now if sent.end_time is None else at_ms(sent.end_time)
+
+
+def set_params(row: MlflowRun | MlflowModel, params: Iterable[Param]) -> None:
+    """Add parameters. Raises ``InvalidRequest`` for one that has another value already: they never change."""
+    kept = dict(row.params)
+    for param in params:
+        before = kept.setdefault(param.key, param.value)
+        if before != param.value:
+            raise InvalidRequest(
+                f"Changing param values is not allowed: {param.key!r} of {row.id} has the value {before[:200]!r}, not "
+                f"{param.value[:200]!r}; log it under another name.",
+                field="params",
+            )
+    row.params = _bounded(kept, "parameters")
+
+
+def set_tags(row: MlflowRun | MlflowModel, tags: Iterable[SentTag]) -> None:
+    kept = {**row.tags, **{tag.key: tag.value for tag in tags}}
+    if isinstance(row, MlflowRun) and "mlflow.runName" in kept:
+        row.name = kept["mlflow.runName"]
+    row.tags = _bounded(kept, "tags")
+
+
+def note_model(row: MlflowRun, model_json: str) -> None:
+    """The history of models that clients before MLflow 3 keep in a tag: the newest ones, as much as a tag may hold.
+
+    Raises:
+        InvalidRequest: this is no JSON, or the tag was set to something else.
+    """
+    try:
+        history = [*orjson.loads(row.tags.get("mlflow.log-model.history", "[]")), orjson.loads(model_json)]
+        orjson.dumps(history)  # TypeError: nested deeper than can be written again
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise InvalidRequest(
+            "model_json is no JSON that can be kept, or the tag mlflow.log-model.history is none.", field="model_json"
+        ) from error
+    while len(text := orjson.dumps(history).decode()) > TAG and len(history) > 1:
+        del history[0]
+    if len(text) <= TAG:
+        row.tags = {**row.tags, "mlflow.log-model.history": text}
+
+
+def bounded_inputs(value: Any, what: str) -> Any:
+    """``value``, unless it is more than a run may hold."""
+    if len(orjson.dumps(value)) > _BYTES_OF_RUN:
+        raise InvalidRequest(f"The {what} of a run take at most {_BYTES_OF_RUN // 2**10} KiB.", field=what)
+    return value
+
+
+def at_ms(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def status_named(status: str | int) -> str:
+    """The status by its name or number. Raises ``InvalidRequest``."""
+    found = STATUSES[status] if isinstance(status, int) and 0 <= status < len(STATUSES) else status
+    if found not in STATUSES[1:]:
+        raise InvalidRequest(f"status {status!r} is none of {', '.join(STATUSES[1:])}.", field="status")
+    return str(found)
+
+
+def _bounded(pairs: dict[str, str], what: str) -> dict[str, str]:
+    size = sum(len(key) + len(value) for key, value in pairs.items())
+    if len(pairs) > _PAIRS_OF_RUN or size > _BYTES_OF_RUN:
+        raise InvalidRequest(
+            f"A run has at most {_PAIRS_OF_RUN} {what} of {_BYTES_OF_RUN // 2**10} KiB together; log larger things as artifacts.",
+            field=what,
+        )
+    return pairs
+
+
+def _attempts_in(run_id: str) -> list[str]:
+    """The attempts whose run this may be: the id alone, or with a replica's name behind it."""
+    parts = run_id.split("-")
+    return ["-".join(parts[:end]) for end in range(2, min(len(parts), _WORDS) + 1)]
+
+
+def _replica(run_id: str, attempt_id: str, roles: Mapping[str, int]) -> str | None:
+    name = replica_of_run(run_id, attempt_id, tuple(roles))
+    if name is None:
+        return None
+    role, _, index = name.rpartition("-")
+    # The main replica's run is the attempt's: it has no other.
+    is_twice = run_id != attempt_id and (role, index) == (main_role(tuple(roles)), "0")
+    return name if int(index) < roles[role] and not is_twice else None
+
+
+def _status(attempt: Attempt) -> str:
+    if attempt.state != AttemptState.ENDED:
+        return "RUNNING" if attempt.state == AttemptState.RUNNING else "SCHEDULED"
+    match (attempt.end or {}).get("kind"):
+        case ExitKind.SUCCESS:
+            return "FINISHED"
+        case ExitKind.CANCELLED:
+            return "KILLED"
+        case _:
+            return "FAILED"

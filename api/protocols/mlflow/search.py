@@ -1,0 +1,229 @@
+"""Searching runs and experiments.
+
+The database chooses by when runs began, by their ids and by equal parameters. All else is looked at here, of the newest
+runs that are left, so many at most: tags may be the platform's own, and the metrics stand in the store of all metrics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import case, exists, func, select
+from sqlalchemy.orm import Session
+
+from api.protocols.mlflow.callers import ReadScope
+from api.protocols.mlflow.filters import Comparison, Look, Order, in_order, parse_filter, parse_order
+from api.protocols.mlflow.metrics import last_values
+from api.protocols.mlflow.runs import RunFacts, at_ms, facts_of, run_query
+from api.protocols.mlflow.schemas import SearchExperiments, SearchRuns
+from api.protocols.mlflow.views import artifact_uri, experiment_view, ms, run_view
+from core.db.tables import Attempt, Job, MlflowRun, Project
+from core.domain.errors import InvalidRequest
+from core.domain.metrics.limits import TIME_LIMIT_MS
+
+SCANNED: Final = 5_000  # runs of one search
+_SCANNED_BYTES: Final = 64 * 2**20  # of what was logged to them; a usual run has 2 KB
+_RUN_KEYS: Final = frozenset(
+    {"run_id", "run_name", "user_id", "status", "start_time", "end_time", "artifact_uri", "experiment_id"}
+)
+_EXPERIMENT_KEYS: Final = frozenset({"experiment_id", "name", "creation_time", "last_update_time"})
+_ATTEMPT_BEGAN: Final = func.coalesce(Attempt.started_at, Attempt.created_at)
+_PLAIN_KEY: Final = re.compile(r"^[\w./ -]{1,250}$", re.ASCII)  # what no path into JSON takes for a part of itself
+_VIEWS: Final = ("", "ACTIVE_ONLY", "DELETED_ONLY", "ALL")
+
+
+def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[str, Any]:
+    """A page of runs, the newest first unless it says otherwise. Experiments that may not be seen are empty."""
+    filters, orders = parse_filter(sent.filter, _RUN_KEYS), parse_order(sent.order_by, _RUN_KEYS)
+    start = page_start(sent.page_token)
+    found = _runs(session, scope, sent.experiment_ids, filters)
+    runs = [run for run in found if _is_in_view(run, sent.run_view_type)]
+    runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
+    # What needs no metrics first: they are the dear part.
+    runs = [run for run in runs if _holds(filters, _look(run, {}), is_metrics=False)]
+    metrics: dict[str, dict[str, Any]] = {}
+    items: list[Comparison | Order] = [*filters, *orders]
+    asked = [item.key for item in items if item.kind == "metrics"]
+    if asked:
+        metrics = last_values(session, runs, asked)
+        runs = [run for run in runs if _holds(filters, _look(run, metrics[run.id]), is_metrics=True)]
+    runs = in_order(runs, orders, lambda run: _look(run, metrics.get(run.id, {})))
+    page = runs[start : start + sent.max_results]
+    shown = last_values(session, page)
+    end = start + len(page)
+    return {
+        "runs": [run_view(run, shown[run.id]) for run in page],
+        **({"next_page_token": str(end)} if end < len(runs) else {}),
+    }
+
+
+def search_experiments(session: Session, scope: ReadScope, sent: SearchExperiments) -> dict[str, Any]:
+    filters, orders = parse_filter(sent.filter, _EXPERIMENT_KEYS), parse_order(sent.order_by, _EXPERIMENT_KEYS)
+    start = page_start(sent.page_token)
+    query = select(Project).where(Project.id.in_(list(scope.projects)), Project.deleted_at.is_(None))
+    projects = session.execute(query.order_by(Project.created_at.desc(), Project.id)).scalars().all()
+    found = [experiment_view(project) for project in projects]
+    found = [view for view in found if all(item.holds(look_in(view)) for item in filters)]
+    found = in_order(found, orders, look_in)
+    end = start + sent.max_results
+    return {
+        "experiments": found[start:end],
+        **({"next_page_token": str(end)} if end < len(found) else {}),
+    }
+
+
+def page_start(token: str) -> int:
+    """Where a page begins. Raises ``InvalidRequest`` for a token that is none of ours."""
+    if not token:
+        return 0
+    if not (token.isascii() and token.isdecimal() and len(token) < 10):
+        raise InvalidRequest("page_token is not one that this server gave; begin again without it.", field="page_token")
+    return int(token)
+
+
+def look_in(view: dict[str, Any]) -> Look:
+    """Only attributes: of things that have neither metrics nor parameters."""
+    return lambda kind, key: view.get(key) if kind == "attributes" else None
+
+
+def _runs(
+    session: Session, scope: ReadScope, experiment_ids: Sequence[str], filters: Sequence[Comparison]
+) -> list[RunFacts]:
+    wanted = [project for project in experiment_ids if project in scope.projects]
+    if not wanted:
+        return []
+    conditions = [Job.project_id.in_(wanted), *([Job.id == scope.place.job_id] if scope.place is not None else [])]
+    attempts = session.execute(
+        run_query()
+        .where(*conditions, *_of_attempts(filters))
+        .order_by(Attempt.created_at.desc(), Attempt.id.desc())
+        .limit(SCANNED)
+    ).all()
+    rows = session.execute(
+        run_query()
+        .add_columns(MlflowRun)
+        .join(MlflowRun, MlflowRun.attempt_id == Attempt.id)
+        .where(*conditions, *_of_rows(filters))
+        .order_by(MlflowRun.started_at.desc(), MlflowRun.id.desc())
+        .limit(SCANNED),
+        execution_options={"yield_per": 100},
+    )
+    kept, size_bytes = {}, 0
+    for row in rows:
+        kept[row[3].id] = row
+        size_bytes += len(orjson.dumps([row[3].params, row[3].tags, row[3].inputs, row[3].outputs]))
+        if size_bytes > _SCANNED_BYTES:
+            break
+    rows.close()
+    found = [facts_of(row[:3], row[0].id, _row(kept, row[0].id)) for row in attempts]
+    main = {row[0].id for row in attempts}
+    found += [facts_of(row[:3], run_id, row[3]) for run_id, row in kept.items() if run_id not in main]
+    return [run for run in found if run is not None]
+
+
+def _of_attempts(filters: Sequence[Comparison]) -> Iterator[Any]:
+    """Conditions that each attempt fulfils whose run may fulfil the filters."""
+    for item in filters:
+        if item.kind == "params":
+            condition = _parameter(item)
+            if condition is not None:
+                yield exists().where(MlflowRun.id == Attempt.id, condition)
+        elif item.kind == "attributes" and item.key == "run_id" and item.sign in ("=", "IN"):
+            yield Attempt.id.in_(_values(item))
+        elif item.kind == "attributes" and item.key == "start_time":
+            yield from _times(_ATTEMPT_BEGAN, item)
+
+
+def _of_rows(filters: Sequence[Comparison]) -> Iterator[Any]:
+    """The same for rows. Runs that scripts made began by themselves, all others with their attempt."""
+    for item in filters:
+        if item.kind == "params":
+            condition = _parameter(item)
+            if condition is not None:
+                yield condition
+        elif item.kind == "attributes" and item.key == "run_id" and item.sign in ("=", "IN"):
+            yield MlflowRun.id.in_(_values(item))
+        elif item.kind == "attributes" and item.key == "start_time":
+            yield from _times(case((MlflowRun.replica == "", MlflowRun.started_at), else_=_ATTEMPT_BEGAN), item)
+
+
+def _values(item: Comparison) -> Sequence[str]:
+    return [item.value] if item.sign == "=" else item.value
+
+
+def _parameter(item: Comparison) -> Any:
+    if item.sign != "=" or not _PLAIN_KEY.match(item.key):
+        return None
+    return MlflowRun.params[item.key].as_string() == item.value
+
+
+def _times(column: Any, item: Comparison) -> Iterator[Any]:
+    """The column has microseconds; MLflow compares whole milliseconds, of which ``ms`` may tell one too few."""
+    value = item.value
+    if not 0 <= value < TIME_LIMIT_MS or value != int(value):
+        return  # beyond what a database holds, or between: compared here alone
+    at, next_at = at_ms(int(value)), at_ms(int(value) + 1)
+    if item.sign in (">=", "="):
+        yield column >= at
+    if item.sign in ("<=", "="):
+        yield column <= next_at
+    if item.sign == ">":
+        yield column >= next_at
+    if item.sign == "<":
+        yield column <= at
+
+
+def _row(kept: dict[str, Any], run_id: str) -> MlflowRun | None:
+    row = kept.get(run_id)
+    return None if row is None else row[3]
+
+
+def _is_in_view(run: RunFacts, view: str | int) -> bool:
+    name = _VIEWS[view] if isinstance(view, int) and 0 < view < len(_VIEWS) else view
+    if name not in _VIEWS[1:]:
+        raise InvalidRequest(f"run_view_type is none of {', '.join(_VIEWS[1:])}.", field="run_view_type")
+    is_deleted = run.row is not None and run.row.is_deleted
+    return name == "ALL" or is_deleted == (name == "DELETED_ONLY")
+
+
+def _holds(filters: Sequence[Comparison], look: Look, *, is_metrics: bool) -> bool:
+    return all(item.holds(look) for item in filters if (item.kind == "metrics") == is_metrics)
+
+
+def _look(run: RunFacts, metrics: dict[str, Any]) -> Look:
+    attributes: dict[str, Callable[[], Any]] = {
+        "run_id": lambda: run.id,
+        "run_name": lambda: run.name,
+        "user_id": lambda: run.user,
+        "status": lambda: run.status,
+        "start_time": lambda: ms(run.started_at),
+        "end_time": lambda: None if run.ended_at is None else ms(run.ended_at),
+        "artifact_uri": lambda: artifact_uri("runs", run.id),
+        "experiment_id": lambda: run.project_id,
+    }
+
+    def look(kind: str, key: str) -> Any:
+        match kind:
+            case "metrics":
+                found = metrics.get(key)
+                return None if found is None else float(found["value"])
+            case "params":
+                return run.params.get(key)
+            case "tags":
+                return run.tags.get(key)
+            case "datasets":
+                return _of_datasets(run, key)
+            case _:
+                return attributes[key]()
+
+    return look
+
+
+def _of_datasets(run: RunFacts, key: str) -> list[Any] | None:
+    datasets = run.row.inputs.get("datasets", []) if run.row is not None else []
+    if key == "context":
+        return [tag["value"] for one in datasets for tag in one["tags"] if tag["key"] == "mlflow.data.context"] or None
+    return [one["dataset"].get(key) for one in datasets] or None

@@ -1,0 +1,75 @@
+"""Optuna's storage over HTTP: the messages of its gRPC proxy, one request each.
+
+The client is ``trainmaster_train.optuna`` (docs/howto/optuna.md); the routes are not part of the API's description.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Final
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Path, Query, Request, Response
+from trainmaster.wire.base import Problem
+
+from api.app.unit_of_work import Platform, PlatformDep
+from api.auth import Caller, Scope, attempt_or_caller
+from api.http.problems import problem_response
+from api.protocols.mlflow.callers import ScriptAccess
+from api.protocols.optuna.storages import Storages
+from core.domain.errors import Forbidden, InvalidRequest
+from core.domain.ids import AttemptId
+
+router = APIRouter(include_in_schema=False)
+
+STATUS_HEADER: Final = "Optuna-Status"
+# Calls wait for a database: they may not take the threads of everybody else.
+_CALLS: Final = 6
+# What a client without our header would make of it.
+_HTTP: Final = {"NOT_FOUND": 404, "ALREADY_EXISTS": 409, "FAILED_PRECONDITION": 409, "INVALID_ARGUMENT": 422}
+
+
+@router.post("/optuna/{method}")
+async def call(
+    method: Annotated[str, Path(max_length=100)],
+    request: Request,
+    platform: PlatformDep,
+    project: Annotated[str | None, Query(max_length=100)] = None,
+) -> Response:
+    """A job calls with its attempt's token, for its own project; a user names the project."""
+    who = await attempt_or_caller(request, platform)
+    body = await request.body()
+    storages: Storages = request.app.state.optuna
+    if storages.limiter is None:
+        storages.limiter = CapacityLimiter(_CALLS)
+    work = partial(_answer, storages, platform, who, project, method, body)
+    return await to_thread.run_sync(work, limiter=storages.limiter)
+
+
+def _answer(
+    storages: Storages, platform: Platform, who: AttemptId | Caller, project: str | None, method: str, body: bytes
+) -> Response:
+    from api.protocols.optuna.calls import Refused, perform, reads  # Optuna takes half a second to import
+
+    project_id = _project_of(platform, who, project, is_reading=reads(method))
+    try:
+        found = perform(partial(storages.get, project_id), method, body)
+        return Response(found, media_type="application/x-protobuf")
+    except Refused as refused:
+        status = _HTTP.get(refused.status, 400)
+        told = Problem(title=refused.status, status=status, code=refused.status.lower(), detail=refused.details)
+        return problem_response(told, {STATUS_HEADER: refused.status})
+
+
+def _project_of(platform: Platform, who: AttemptId | Caller, project: str | None, *, is_reading: bool) -> str:
+    with platform.read() as work:
+        if not isinstance(who, Caller):
+            place = ScriptAccess(who).load(work.session, work.now)
+            if project not in (None, place.project):
+                raise Forbidden(f"project: the token is that of a job in {place.project}; leave the project out.")
+            return place.project_id
+        if project is None:
+            raise InvalidRequest("project: name the project whose studies these are.", field="project")
+        if not who.may(Scope.READ if is_reading else Scope.WRITE):
+            raise Forbidden("This needs a token of scope write; log in with another one.")
+        return who.member_of(work.session, project, "viewer" if is_reading else "member").project_id

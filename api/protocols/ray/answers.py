@@ -1,0 +1,63 @@
+"""Errors as Ray's dashboard tells them: plain text, which its client puts behind ``Request failed with status code``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.responses import PlainTextResponse, Response
+
+from api.http.protocol_errors import Codes, TranslatedRoute
+from core.domain.errors import (
+    AttemptEnded,
+    Conflict,
+    Forbidden,
+    InsufficientStorage,
+    InvalidRequest,
+    InvalidSpec,
+    NotFound,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class NotServed(InvalidRequest):
+    """A part of Ray that this platform does not have; the sentence names it."""
+
+
+# The first that fits. Ray has no codes: a client sees the status and the text.
+_STATUSES: Final[Codes] = (
+    (Unauthenticated, 401, ""),
+    (AttemptEnded, 403, ""),
+    (Forbidden, 403, ""),
+    (NotFound, 404, ""),
+    (InvalidRequest, 400, ""),
+    (InvalidSpec, 400, ""),
+    (PayloadTooLarge, 413, ""),
+    (Conflict, 409, ""),
+    (Unavailable, 503, ""),
+    (InsufficientStorage, 507, ""),
+)
+
+
+def answer(body: Mapping[str, Any] | list[Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def refusal(status: int, message: str) -> Response:
+    return PlainTextResponse(message.removesuffix("."), status)  # the client adds a full stop of its own
+
+
+class RayRoute(TranslatedRoute):
+    """Answers every error of ours as Ray's dashboard would."""
+
+    codes = _STATUSES
+    otherwise = invalid = unreadable = ""
+    stale = (409, "")
+
+    @classmethod
+    def refusal(cls, status: int, code: str, message: str) -> Response:
+        del code
+        return refusal(status, message)

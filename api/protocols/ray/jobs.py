@@ -1,0 +1,208 @@
+"""Jobs that Ray's client submits: a row of what it told beside a job of ours."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import or_, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller, Role
+from api.jobs import verbs
+from api.jobs.schemas import wait_reason_of
+from api.jobs.service import Submission, canonical, check_submission, submit
+from api.protocols.ray.mapping import in_their_fields, job_spec_of
+from api.protocols.ray.packages import digest_of_package
+from api.protocols.ray.requests import JobRequest
+from api.protocols.ray.runtime_env import read_environment
+from api.protocols.ray.states import is_waiting, status_of
+from core.db.repositories.jobs import view_rows
+from core.db.tables import Job, RayJob
+from core.domain.errors import InvalidRequest, InvalidSpec, NotFound
+from core.domain.jobs.states import JobState
+
+LIST_LIMIT: Final = 1_000  # the newest; Ray's client knows no pages
+
+
+class AlreadyThere(InvalidRequest):
+    """A submission id that is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    row: RayJob
+    job: Job
+
+
+def create(platform: Platform, caller: Caller, project: str, request: JobRequest) -> str:
+    """The submission id of a new job.
+
+    Raises:
+        AlreadyThere, InvalidRequest, InvalidSpec, NotServed, NotFound, Forbidden.
+    """
+    submission_id = request.submission_id or f"raysubmit_{secrets.token_urlsafe(12).replace('-', 'x')}"
+    environment = read_environment(request.runtime_env)
+    with platform.read() as work:
+        project_id = caller.member_of(work.session, project, "member").project_id
+        _demand_new(work.session, project_id, submission_id)
+        code = None
+        if environment.package:
+            try:
+                code = digest_of_package(work.session, platform, caller, environment.package)
+            except NotFound as error:
+                raise InvalidRequest(
+                    f"runtime_env.working_dir: {error.sentence[:-1]} among those that you uploaded; submit it again with "
+                    "the local folder.",
+                    field="runtime_env.working_dir",
+                ) from error
+    spec = job_spec_of(project, submission_id, request, environment, code)
+    try:
+        submission = check_submission(platform, caller, canonical(spec))
+        with platform.write() as work:
+            _submit(work, caller, submission, submission_id, request)
+    except InvalidSpec as error:
+        raise InvalidRequest(in_their_fields(error)) from error
+    return submission_id
+
+
+def _submit(work: Work, caller: Caller, submission: Submission, submission_id: str, request: JobRequest) -> None:
+    project_id = submission.member.project_id
+    row = _demand_new(work.session, project_id, submission_id)
+    job_id = submit(work, caller, submission, key=None, digest="").job_id
+    if row is not None:  # of a job that was deleted
+        row.job_id, row.body, row.created_at = job_id, request.told, work.now
+        return
+    work.session.add(
+        RayJob(
+            project_id=project_id,
+            submission_id=submission_id,
+            job_id=job_id,
+            body=request.told,
+            created_at=work.now,
+        )
+    )
+    try:
+        work.session.flush()
+    except IntegrityError as error:  # the same in the same moment
+        raise _taken(submission_id) from error
+
+
+def _demand_new(session: Session, project_id: str, submission_id: str) -> RayJob | None:
+    """The row of a deleted job of this id, if any. Raises ``AlreadyThere``."""
+    row = session.get(RayJob, (project_id, submission_id))
+    if row is not None and session.get_one(Job, row.job_id).deleted_at is None:
+        raise _taken(submission_id)
+    return row
+
+
+def _taken(submission_id: str) -> AlreadyThere:
+    return AlreadyThere(
+        f"Job with submission_id {submission_id} already exists. Please use a different submission_id.",
+        field="submission_id",
+    )
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+def find(session: Session, caller: Caller, project: str, ref: str, role: Role) -> Found:
+    """``ref``: the submission id, or the id of the job here. Raises ``NotFound`` or ``Forbidden``."""
+    if "\0" in project or "\0" in ref:  # which PostgreSQL would not even look for
+        raise NotFound("There is no such job.")
+    member = caller.member_of(session, project, role)
+    rows = session.execute(
+        select(RayJob, Job)
+        .join(Job, Job.id == RayJob.job_id)
+        .where(
+            RayJob.project_id == member.project_id,
+            or_(RayJob.submission_id == ref, RayJob.job_id == ref),
+            Job.deleted_at.is_(None),
+        )
+    ).all()
+    for row, job in rows:
+        if row.submission_id == ref:
+            return Found(row, job)
+    if not rows:
+        raise NotFound(f"Job {ref[:200]} does not exist.")
+    return Found(*rows[0])
+
+
+def list_all(session: Session, caller: Caller, project: str) -> list[Found]:
+    """Newest first, at most ``LIST_LIMIT``."""
+    member = caller.member_of(session, project)
+    rows = session.execute(
+        select(RayJob, Job)
+        .join(Job, Job.id == RayJob.job_id)
+        .where(RayJob.project_id == member.project_id, Job.deleted_at.is_(None))
+        .order_by(RayJob.created_at.desc(), RayJob.submission_id.desc())
+        .limit(LIST_LIMIT)
+    )
+    return [Found(row, job) for row, job in rows]
+
+
+def views(session: Session, found: Sequence[Found], now: datetime) -> list[dict[str, Any]]:
+    """``JobDetails`` of each. Two statements."""
+    waiting = [one.job.id for one in found if is_waiting(one.job)]
+    reasons = {row.id: wait_reason_of(row, now) for row in view_rows(session, waiting)}
+    return [_view(one, reason.sentence if (reason := reasons.get(one.job.id)) else "") for one in found]
+
+
+def _view(found: Found, waits: str) -> dict[str, Any]:
+    row, job = found.row, found.job
+    status = status_of(job, waits)
+    return {
+        "type": "SUBMISSION",
+        "job_id": job.id,
+        "submission_id": row.submission_id,
+        "driver_info": None,
+        "status": status.status,
+        "entrypoint": row.body["entrypoint"],
+        "message": status.message,
+        "error_type": status.error_type,
+        "start_time": _ms(job.started_at or job.created_at),
+        "end_time": None if job.finished_at is None else _ms(job.finished_at),
+        "metadata": row.body.get("metadata", {}),
+        "runtime_env": row.body.get("runtime_env", {}),
+        "driver_agent_http_address": None,
+        "driver_node_id": None,
+        "driver_exit_code": status.exit_code,
+    }
+
+
+def _ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def stop(work: Work, caller: Caller, found: Found) -> bool:
+    """Ask for its end; false where it has ended."""
+    verbs.lock(work.session, found.job)
+    if JobState(found.job.state).is_terminal:
+        return False
+    verbs.ask(work, caller, found.job, verbs.Verb.CANCEL, "")
+    return True
+
+
+def delete(work: Work, caller: Caller, found: Found) -> bool:
+    """Forget an ended job; false while its last processes are still being cleaned up.
+
+    Raises:
+        Conflict: it has not ended.
+    """
+    return verbs.delete_ended(
+        work,
+        caller,
+        found.job,
+        lambda: (
+            f"Attempted to delete job '{found.row.submission_id}', but it is in a non-terminal state "
+            f"{status_of(found.job, '').status}; stop it first."
+        ),
+    )

@@ -1,0 +1,99 @@
+"""What a job's driver prints: its lines alone, as Ray shows them, whole or while they come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from api.app.graceful_shutdown import Closing
+from api.protocols.ray.mapping import ROLE
+from core.domain.errors import NotFound, Unavailable
+from core.storage.logs.files import LINE_LIMIT, JobLogs, parse_line
+from core.storage.logs.merge import LogMerge, Selection, place_of_newest
+
+# Of one answer: what is before it is at the job's page.
+TEXT_LIMIT: Final = 16 * 2**20
+SELECTION: Final = Selection(role=ROLE, index=0)
+# Seconds between two looks at the file, and at the job.
+_POLL_S: Final = 0.25
+_LOOK_S: Final = 1.0
+_BATCH: Final = 500  # lines
+_DRIVER: Final = f"{ROLE}-0"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``waits``: why it waits, empty where it does not or where nobody knows yet."""
+
+    is_over: bool
+    waits: str = ""
+
+
+def read_text(logs: JobLogs) -> str:
+    """All that the newest attempt's driver wrote, at most its last ``TEXT_LIMIT`` bytes. Blocks."""
+    attempts = logs.attempts()
+    if not attempts:
+        return ""
+    try:
+        with logs.opened(attempts[-1], _DRIVER) as fd:
+            size = os.fstat(fd).st_size
+            start = max(0, size - TEXT_LIMIT)
+            data = os.pread(fd, TEXT_LIMIT, start)
+    except NotFound:
+        return ""
+    head = ""
+    if start:
+        data = data[data.find(b"\n", 0, LINE_LIMIT) + 1 :]
+        head = f"[the last {TEXT_LIMIT // 2**20} MiB; the rest is at the job's page]\n"
+    lines = data.split(b"\n")
+    tail = [] if not lines[-1] else [lines[-1]]
+    return head + "".join(f"{parse_line(line).text}\n" for line in [*lines[:-1], *tail])
+
+
+async def follow(
+    logs: JobLogs,
+    look: Callable[[], Awaitable[Look]],
+    wait: Callable[[float], Awaitable[bool]],
+    *,
+    closing: Closing,
+    limiter: CapacityLimiter,
+) -> AsyncIterator[str]:
+    """Lines as they come, from the newest attempt's first on, over those after it, until the job is over.
+
+    While it waits, each new reason is told once. Ends early when the server goes down.
+    """
+    place = await to_thread.run_sync(lambda: place_of_newest(logs, SELECTION, tail_lines=None), limiter=limiter)
+    merge = LogMerge(logs, SELECTION, place)
+    now_look = await look()
+    looked_at = anyio.current_time()
+    told = ""
+    while not closing.is_set:
+        if now_look.waits and now_look.waits != told:
+            told = now_look.waits
+            yield f"[trainmaster] waiting: {told}\n"
+        # The state was read before the file: whatever a job that is over wrote is seen by now.
+        is_final = now_look.is_over
+        await to_thread.run_sync(merge.refresh, limiter=limiter)
+        while not closing.is_set:
+            lines = await to_thread.run_sync(
+                lambda: merge.step(max_lines=_BATCH, is_final=is_final),  # noqa: B023 (run before it changes)
+                limiter=limiter,
+            )
+            if lines:
+                yield "".join(f"{parse_line(line.raw).text}\n" for line in lines)
+            if not merge.has_more:
+                break
+        if is_final:
+            return
+        has_news = await wait(_POLL_S)
+        if has_news or anyio.current_time() - looked_at >= _LOOK_S:
+            looked_at = anyio.current_time()
+            try:
+                now_look = await look()
+            except Unavailable:
+                continue  # the database is away: the lines go on

@@ -1,0 +1,119 @@
+"""Packages that Ray's client uploads: zips, kept as code archives of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from api.app.unit_of_work import Platform
+from api.archives.service import announce, note_complete, store_of
+from api.auth import Caller
+from api.protocols.ray.answers import NotServed
+from api.protocols.ray.repack import repack
+from api.protocols.ray.runtime_env import PACKAGE_NAME, PROTOCOL
+from core.db.tables import Archive, RayPackage
+from core.db.upsert import insert_into
+from core.domain.errors import InvalidRequest, NotFound, PayloadTooLarge
+from core.storage.archives import WrongOffset
+
+_PIECE: Final = 2**20  # bytes written at once
+# Beside the archives, on the disk that has room for them; gone with its descriptor.
+_FOLDER: Final = "partial"
+
+
+def demand_name(protocol: str, name: str) -> None:
+    """Raises ``InvalidRequest`` for what is no package that a client uploads."""
+    if name.endswith(".whl"):
+        raise NotServed("Wheels (py_modules) are not served by this platform; name them in pip.")
+    if protocol != PROTOCOL or not PACKAGE_NAME.fullmatch(name):
+        raise InvalidRequest(f"A package is named {PROTOCOL}/<name>.zip.")
+
+
+def digest_of_package(session: Session, platform: Platform, caller: Caller, name: str) -> str:
+    """The code archive that was made of the caller's package. Raises ``NotFound``: to be uploaded (again)."""
+    query = (
+        select(Archive.digest)
+        .join(RayPackage, RayPackage.digest == Archive.digest)
+        .where(RayPackage.user_id == caller.user_id, RayPackage.name == name, Archive.is_complete)
+    )
+    digest = session.execute(query).scalar_one_or_none()
+    if digest is None or not store_of(platform).has(digest):
+        raise NotFound(f"Package {PROTOCOL}://{name} does not exist.")
+    return digest
+
+
+async def upload(platform: Platform, caller: Caller, name: str, blocks: AsyncIterator[bytes], announced: int) -> None:
+    """Keep a package, in place of an earlier one of its name. ``announced``: bytes, 0 for not known.
+
+    Raises:
+        PayloadTooLarge, InvalidRequest (no zip), InsufficientStorage.
+    """
+    limit = platform.settings.archive_limit_bytes
+    if announced > limit:
+        raise _too_large(limit)
+    folder = platform.settings.archive_dir / _FOLDER
+    with await run_in_threadpool(_temporary, folder) as package:
+        size = 0
+        pending = bytearray()
+        async for block in blocks:
+            size += len(block)
+            if size > limit:
+                raise _too_large(limit)
+            pending += block
+            if len(pending) >= _PIECE:
+                await run_in_threadpool(package.write, bytes(pending))
+                pending.clear()
+        await run_in_threadpool(package.write, bytes(pending))
+        await run_in_threadpool(_keep, platform, caller, name, package)
+
+
+def _keep(platform: Platform, caller: Caller, name: str, package: IO[bytes]) -> None:
+    with _temporary(platform.settings.archive_dir / _FOLDER) as packed:
+        package.seek(0)
+        repack(package, packed)
+        digest = _send(platform, caller, packed)
+    with platform.write() as work:
+        fresh = insert_into(work.session, RayPackage).values(
+            user_id=caller.user_id, name=name, digest=digest, created_at=work.now
+        )
+        # The same package may come twice at once.
+        again = {"digest": fresh.excluded.digest, "created_at": fresh.excluded.created_at}
+        work.session.execute(fresh.on_conflict_do_update(index_elements=["user_id", "name"], set_=again))
+
+
+def _send(platform: Platform, caller: Caller, packed: IO[bytes]) -> str:
+    """Put a .tar.gz into the store of archives, as a client of ours would; its digest."""
+    packed.flush()
+    packed.seek(0)
+    digest = f"sha256:{hashlib.file_digest(packed, 'sha256').hexdigest()}"  # type: ignore[arg-type]
+    store = store_of(platform)
+    found = announce(platform, caller, digest, packed.seek(0, os.SEEK_END))
+    while not found.is_complete:
+        packed.seek(found.received_bytes)
+        piece = packed.read(_PIECE)
+        try:
+            found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=piece)
+        except WrongOffset:  # the same package comes twice at once
+            found = store.look(digest, caller.user_id)
+    note_complete(platform, caller, found)
+    return digest
+
+
+def _temporary(folder: Path) -> IO[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"The package is larger than {limit:,} bytes; leave files out with `excludes` or a .gitignore file, and mount "
+        "data from a volume."
+    )

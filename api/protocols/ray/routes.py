@@ -1,0 +1,226 @@
+"""Ray's Jobs API, as ``ray.job_submission.JobSubmissionClient`` and ``ray job`` speak it: a thin adapter over our own jobs.
+
+https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
+
+Not in our own description: it is Ray's, and versioned by it. The client takes a path in its address, so a project's jobs are
+at ``http://host:port/ray/<project>``, and those of the project ``default`` at ``http://host:port/ray``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import anyio
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Body, Depends, Path, Request, Response, WebSocket
+from starlette.concurrency import run_in_threadpool
+from starlette.websockets import WebSocketDisconnect
+
+from api.app.graceful_shutdown import Closing
+from api.app.unit_of_work import Platform, PlatformDep, get_platform
+from api.auth import Caller, Reader, Writer, bearer_caller
+from api.events.watch import watch_of
+from api.http.content_length import content_length
+from api.jobs.schemas import wait_reason_of
+from api.protocols.ray import jobs, logs, packages
+from api.protocols.ray.answers import RayRoute, answer, refusal
+from api.protocols.ray.requests import read_job
+from api.protocols.ray.states import is_waiting
+from core.db.repositories.jobs import view_row
+from core.domain.errors import Conflict, Forbidden, NotFound, TrainmasterError
+from core.domain.jobs.states import JobState
+from core.storage.logs.files import JobLogs
+from core.storage.outputs import job_output
+
+router = APIRouter(route_class=RayRoute, include_in_schema=False)
+
+RAY_VERSION: Final = "2.60.0"  # whose client this is tested with; clients look what a server of this version can
+_API_VERSION: Final = "4"  # of Ray's Jobs API: the client streams logs from 1 on
+PREFIXES: Final = ("/ray", "/ray/{project}")
+_DEFAULT: Final = "default"
+# How often a deletion looks for the last processes of a job that has just ended, and seconds between two looks.
+_LOOKS: Final = 80
+_LOOK_S: Final = 0.25
+_READERS: Final = 16  # disk reads of all tails together
+# RFC 6455, 7.4: the server goes down; the stream broke off.
+_GOING_AWAY, _BROKEN = 1001, 1011
+
+
+async def _project(request: Request) -> str:
+    name: str = request.path_params.get("project", _DEFAULT)
+    return name
+
+
+Project = Annotated[str, Depends(_project)]
+Ref = Annotated[str, Path(max_length=200)]
+Name = Annotated[str, Path(max_length=300)]
+
+
+def get_version(project: Project, caller: Reader, platform: PlatformDep) -> Response:
+    """What a client asks first. It shows its user what is said with a 403, and of a 404 only that there is no Ray."""
+    try:
+        with platform.read() as work:
+            caller.member_of(work.session, project)
+    except NotFound as error:
+        raise Forbidden(error.sentence) from error
+    return answer({"version": _API_VERSION, "ray_version": RAY_VERSION, "ray_commit": "", "session_name": project})
+
+
+def get_package(protocol: Name, name: Name, caller: Reader, platform: PlatformDep) -> Response:
+    packages.demand_name(protocol, name)
+    with platform.read() as work:
+        packages.digest_of_package(work.session, platform, caller, name)
+    return Response()
+
+
+async def put_package(
+    protocol: Name, name: Name, project: Project, request: Request, caller: Writer, platform: PlatformDep
+) -> Response:
+    packages.demand_name(protocol, name)
+    await run_in_threadpool(_demand_member, platform, caller, project)
+    announced = content_length(request.headers.get("content-length", "")) or 0
+    await packages.upload(platform, caller, name, request.stream(), announced)
+    return Response()
+
+
+def submit_job(
+    body: Annotated[dict[str, Any], Body()], project: Project, caller: Writer, platform: PlatformDep
+) -> Response:
+    submission_id = jobs.create(platform, caller, project, read_job(body))
+    return answer({"job_id": submission_id, "submission_id": submission_id})
+
+
+def list_jobs(project: Project, caller: Reader, platform: PlatformDep) -> Response:
+    with platform.read() as work:
+        found = jobs.list_all(work.session, caller, project)
+        return answer(jobs.views(work.session, found, work.now))
+
+
+def get_job(ref: Ref, project: Project, caller: Reader, platform: PlatformDep) -> Response:
+    with platform.read() as work:
+        found = jobs.find(work.session, caller, project, ref, "viewer")
+        return answer(jobs.views(work.session, [found], work.now)[0])
+
+
+def get_logs(ref: Ref, project: Project, caller: Reader, platform: PlatformDep) -> Response:
+    return answer({"logs": logs.read_text(_logs(platform, caller, project, ref))})
+
+
+def stop_job(ref: Ref, project: Project, caller: Writer, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        found = jobs.find(work.session, caller, project, ref, "member")
+        return answer({"stopped": jobs.stop(work, caller, found)})
+
+
+async def delete_job(ref: Ref, project: Project, caller: Writer, platform: PlatformDep) -> Response:
+    """``ray job stop`` returns when the job has ended; a deletion after it waits until all of it is gone."""
+    for _ in range(_LOOKS):
+        if await run_in_threadpool(_delete, platform, caller, project, ref):
+            return answer({"deleted": True})
+        await anyio.sleep(_LOOK_S)
+    raise Conflict(f"The last processes of job {ref} are still being cleaned up; try again in a moment.")
+
+
+def _delete(platform: Platform, caller: Caller, project: str, ref: str) -> bool:
+    with platform.write() as work:
+        return jobs.delete(work, caller, jobs.find(work.session, caller, project, ref, "member"))
+
+
+def _demand_member(platform: Platform, caller: Caller, project: str) -> None:
+    with platform.read() as work:
+        caller.member_of(work.session, project, "member")
+
+
+def _logs(platform: Platform, caller: Caller, project: str, ref: str) -> JobLogs:
+    with platform.read() as work:
+        job = jobs.find(work.session, caller, project, ref, "viewer").job
+        return JobLogs(job_output(work.session, job), job.id)
+
+
+# --- the tail --------------------------------------------------------------------------------------------------------
+
+
+async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
+    """The driver's lines as messages of text, until the job is over."""
+    platform = get_platform(websocket)
+    project = websocket.path_params.get("project", _DEFAULT)
+    try:
+        caller = await bearer_caller(websocket, platform)
+        found = await run_in_threadpool(_logs, platform, caller, project, ref)
+    except TrainmasterError as error:
+        await websocket.send_denial_response(refusal(error.status, error.sentence))
+        return
+
+    async def look() -> logs.Look:
+        # Revoked tokens and lost roles end the stream; the caller is cached for some seconds, so this is cheap.
+        now_caller = await bearer_caller(websocket, platform)
+        return await run_in_threadpool(_look, platform, now_caller, project, ref)
+
+    await websocket.accept()
+    watch = watch_of(websocket, platform)
+    closing: Closing = websocket.app.state.closing
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
+        try:
+            async with watch.following():
+                lines = logs.follow(found, look, watch.wait, closing=closing, limiter=_limiter(websocket))
+                async for text in lines:
+                    await websocket.send_text(text)
+            await websocket.close(_GOING_AWAY if closing.is_set else 1000)
+        except TrainmasterError as error:
+            await websocket.close(_BROKEN, error.sentence[:100])
+        except WebSocketDisconnect:
+            pass  # the client has what it wanted
+        tasks.cancel_scope.cancel()
+
+
+async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
+    """A client that goes away says so, or is found dead by the server's own pings."""
+    while (await websocket.receive())["type"] != "websocket.disconnect":
+        pass
+    then()
+
+
+def _look(platform: Platform, caller: Caller, project: str, ref: str) -> logs.Look:
+    with platform.read() as work:
+        job = jobs.find(work.session, caller, project, ref, "viewer").job
+        reason = wait_reason_of(view_row(work.session, job.id), work.now) if is_waiting(job) else None
+        # What it says in its first moments is over before anybody has read it.
+        is_told = reason is not None and reason.code != "just_queued"
+        return logs.Look(JobState(job.state).is_terminal, reason.sentence if reason is not None and is_told else "")
+
+
+def _limiter(websocket: WebSocket) -> CapacityLimiter:
+    state = websocket.app.state
+    if not hasattr(state, "ray_log_readers"):
+        state.ray_log_readers = CapacityLimiter(_READERS)
+    limiter: CapacityLimiter = state.ray_log_readers
+    return limiter
+
+
+async def nothing_here(rest: str, caller: Reader) -> Response:
+    """What is of Ray's dashboard and not of ours is told by its name."""
+    del caller
+    raise NotFound(f"/{rest[:100]} of Ray's dashboard is not served by this platform; the Jobs API is.")
+
+
+def _add(method: str, path: str, handler: Callable[..., Any]) -> None:
+    for prefix in PREFIXES:
+        router.add_api_route(f"{prefix}/api/{path}", handler, methods=[method], name=f"ray_{handler.__name__}")
+
+
+_add("GET", "version", get_version)
+_add("GET", "packages/{protocol}/{name}", get_package)
+_add("PUT", "packages/{protocol}/{name}", put_package)
+_add("POST", "jobs/", submit_job)
+_add("GET", "jobs/", list_jobs)
+_add("GET", "jobs/{ref}", get_job)
+_add("DELETE", "jobs/{ref}", delete_job)
+_add("GET", "jobs/{ref}/logs", get_logs)
+_add("POST", "jobs/{ref}/stop", stop_job)
+for _prefix in PREFIXES:
+    router.add_api_websocket_route(f"{_prefix}/api/jobs/{{ref}}/logs/tail", tail_logs, name="ray_tail_logs")
+router.add_api_route(
+    "/ray/{rest:path}", nothing_here, methods=["GET", "POST", "PUT", "PATCH", "DELETE"], name="ray_nothing_here"
+)

@@ -1,0 +1,64 @@
+"""States and ends of jobs in Ray's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from core.db.tables import Job
+from core.domain.jobs.exits import ExitKind
+from core.domain.jobs.states import JobState, Wanted
+
+_STATES: Final = {
+    JobState.QUEUED: "PENDING",
+    JobState.STARTING: "PENDING",
+    JobState.PAUSED: "PENDING",
+    JobState.RUNNING: "RUNNING",
+    JobState.CANCELLING: "RUNNING",
+    JobState.SUCCEEDED: "SUCCEEDED",
+    JobState.FAILED: "FAILED",
+    JobState.EXPIRED: "FAILED",
+    JobState.CANCELLED: "STOPPED",
+}
+# Of those that Ray has, the ones that fit; the message says more.
+_OF_PROGRAM: Final = frozenset({ExitKind.USER_ERROR, ExitKind.OUT_OF_MEMORY})
+_PROGRAM_ERROR: Final = "JOB_ENTRYPOINT_COMMAND_ERROR"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``exit_code``: the driver's, once it has one."""
+
+    status: str
+    message: str
+    error_type: str | None = None
+    exit_code: int | None = None
+
+
+def is_waiting(job: Job) -> bool:
+    return job.state in (JobState.QUEUED, JobState.STARTING)
+
+
+def status_of(job: Job, waits: str) -> Status:
+    """``waits``: why it waits, in the planner's words."""
+    state = JobState(job.state)
+    status = _STATES[state]
+    if not state.is_terminal:
+        return Status(status, _message(job, state, waits))
+    told = job.exit or {}
+    code = told.get("exit_code")
+    said = str(told.get("sentence") or "")
+    if state is JobState.SUCCEEDED:
+        return Status(status, "Job finished successfully.", exit_code=code)
+    is_of_program = state is JobState.FAILED and told.get("kind") in {kind.value for kind in _OF_PROGRAM}
+    return Status(status, said or f"The job is {state.value}.", _PROGRAM_ERROR if is_of_program else None, code)
+
+
+def _message(job: Job, state: JobState, waits: str) -> str:
+    if job.wanted == Wanted.CANCEL or state is JobState.CANCELLING:
+        return "Job is being stopped."
+    if state is JobState.RUNNING:
+        return "Job is currently running."
+    if state is JobState.PAUSED:
+        return "Job is paused; `trainmaster resume` lets it go on."
+    return f"Job has not started yet. {waits}".strip()

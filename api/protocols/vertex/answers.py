@@ -1,0 +1,70 @@
+"""Errors in the shape of Google's APIs: ``{"error": {"code", "message", "status"}}``.
+
+https://cloud.google.com/apis/design/errors#http_mapping
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from api.http.protocol_errors import Codes
+from core.domain.errors import (
+    AttemptEnded,
+    Conflict,
+    Forbidden,
+    InsufficientStorage,
+    InvalidRequest,
+    InvalidSpec,
+    ModelTooSlow,
+    ModelUnreachable,
+    NotFound,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+class NotServed(InvalidRequest):
+    """A part of Vertex AI that this platform does not have; the sentence names it."""
+
+
+class NoCapacity(InvalidRequest):
+    """No node of the cluster could ever hold what is asked for."""
+
+
+class AlreadyExists(Conflict):
+    """A name that is taken. Clients that get or create count on this."""
+
+
+# The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
+# missing refresh fields instead of what is wrong.
+STATUSES: Final[Codes] = (
+    (NotServed, 501, "UNIMPLEMENTED"),
+    (NoCapacity, 429, "RESOURCE_EXHAUSTED"),
+    (Unauthenticated, 403, "PERMISSION_DENIED"),
+    (AttemptEnded, 403, "PERMISSION_DENIED"),
+    (Forbidden, 403, "PERMISSION_DENIED"),
+    (AlreadyExists, 409, "ALREADY_EXISTS"),
+    (NotFound, 404, "NOT_FOUND"),
+    (InvalidRequest, 400, "INVALID_ARGUMENT"),
+    (InvalidSpec, 400, "INVALID_ARGUMENT"),
+    (PayloadTooLarge, 400, "INVALID_ARGUMENT"),
+    (Conflict, 400, "FAILED_PRECONDITION"),
+    (ModelTooSlow, 504, "DEADLINE_EXCEEDED"),
+    (ModelUnreachable, 503, "UNAVAILABLE"),
+    (Unavailable, 503, "UNAVAILABLE"),
+    (InsufficientStorage, 429, "RESOURCE_EXHAUSTED"),
+)
+
+
+def answer(body: Mapping[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def refusal(code: int, status: str, message: str) -> Response:
+    body = orjson.dumps({"error": {"code": code, "message": message, "status": status}})
+    return Response(body, code, media_type="application/json")

@@ -1,0 +1,102 @@
+"""Our own errors in the words of Vertex AI: its clients know neither the fields of our specs nor our cursors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Final
+
+from api.http.cursors import read_cursor
+from api.http.paging import read_position
+from api.protocols.vertex.training.mapping import ROLES
+from api.protocols.vertex.training.specs import CustomJobSpec
+from core.domain.errors import InvalidRequest, InvalidSpec
+
+# Fields of our job spec, by what they are made of.
+_FIELDS: Final = {
+    "max_run_time": "scheduling.timeout",
+    "max_wait": "scheduling.max_wait_duration",
+    "max_restarts": "scheduling.restart_job_on_worker_restart",
+    "output": "base_output_directory",
+    "priority": "scheduling.strategy",
+}
+# Of a role's resources; all else of them is the machine's.
+_IN_POOL: Final = {"resources.gpus": "accelerator_count", "resources.gpu_type": "accelerator_type"}
+_OF_PROGRAM: Final = ("command", "args", "env")
+_ROLE: Final = re.compile(rf"roles\.(?P<role>{'|'.join(ROLES)})(?:\.(?P<rest>.+))?")
+_SHOWN: Final = 5  # mistakes in one sentence
+
+
+@contextmanager
+def in_their_words(spec: CustomJobSpec) -> Iterator[None]:
+    """Raises ``InvalidRequest`` in place of a mistake that names a field of ours, with the field that the client sent, in ``spec``.
+
+    All mistakes stand in its sentence: their errors have no list of them.
+    """
+    try:
+        yield
+    except (InvalidSpec, InvalidRequest) as error:
+        if error.errors:
+            told = [
+                (one["path"] or "", f"{one['message']} ({one['hint']})" if one["hint"] else str(one["message"]))
+                for one in error.errors
+            ]
+        else:
+            own, _, rest = str(error.sentence).partition(": ")
+            told = [(own, rest.removesuffix("."))]
+        places = [_place(path, spec) for path, _ in told]
+        if len(told) == 1 and places[0] is None:
+            raise
+        words = [
+            f"{place or path}: {what}" if path else what
+            for place, (path, what) in zip(places[:_SHOWN], told[:_SHOWN], strict=True)
+        ]
+        more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        raise InvalidRequest(f"{'; '.join(words)}{more}.", field=places[0] or told[0][0]) from error
+
+
+def _place(path: str, spec: CustomJobSpec) -> str | None:
+    """Where the client said what our spec has at ``path``; ``None``: nowhere."""
+    if path in _FIELDS:
+        return _FIELDS[path]
+    if path == "command":  # of a job with one role
+        path = f"roles.{ROLES[0]}.command"
+    found = _ROLE.fullmatch(path)
+    pool = spec.pools[ROLES.index(found["role"])] if found and ROLES.index(found["role"]) < len(spec.pools) else None
+    if found is None or pool is None:
+        return None
+    rest = found["rest"] or ""
+    name = re.split(r"[.\[]", rest, maxsplit=1)[0]
+    program = "python_package_spec" if pool.program.module else "container_spec"
+    if name in _OF_PROGRAM:
+        return f"{pool.path}.{program}.{rest}"
+    if name == "image":
+        return f"{pool.path}.{program}.{'executor_image_uri' if pool.program.module else 'image_uri'}"
+    if name == "resources":
+        return ".".join(filter(None, (pool.path, "machine_spec", _IN_POOL.get(rest))))
+    return f"{pool.path}.replica_count" if name == "replicas" else pool.path
+
+
+def position_of(token: str) -> tuple[datetime, str]:
+    """Where a page ended, by its ``nextPageToken``. Raises ``InvalidRequest``."""
+    with _as_page_token():
+        return read_position(token)
+
+
+def place_of(token: str, kinds: Sequence[type]) -> list[Any]:
+    """As :func:`position_of`, of a token with such parts."""
+    with _as_page_token():
+        return read_cursor(token, kinds)
+
+
+@contextmanager
+def _as_page_token() -> Iterator[None]:
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            "page_token: not one of this list; give back `next_page_token` as it came, or leave it out.",
+            field="page_token",
+        ) from error

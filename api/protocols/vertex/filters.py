@@ -1,0 +1,251 @@
+"""Filters of lists: ``display_name="x" AND state="JOB_STATE_RUNNING"``, as far as resources have what they ask for.
+
+https://google.aip.dev/160. Names in snake_case or camelCase; AND binds less than OR, as Google has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from api.protocols.vertex.proto import snake
+from core.domain.errors import InvalidRequest
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<sign><=|>=|!=|=|<|>|:|\(|\)|-(?=[A-Za-z(]))|(?P<word>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[+-][0-9]{2}:[0-9]{2})|[^\s"'()<>=!:]+))"""
+)
+_LONGEST: Final = 4_000
+_DEEPEST: Final = 20
+_TIMES: Final = frozenset({"create_time", "start_time", "end_time", "update_time"})
+_TEXTS: Final = frozenset({"display_name", "training_task_definition", "name"})
+Look = Callable[[str], Any]  # a field in snake_case -> its value; "labels" -> the map
+Test = Callable[[Look], bool]
+Make = Callable[[str, str, str], Test]  # (what stands behind the field's point, sign, value) -> a test
+Call = Callable[[str], Test]  # the argument -> a test
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every test holds."""
+
+    tests: tuple[Test, ...]
+
+    def __call__(self, look: Look) -> bool:
+        return all(test(look) for test in self.tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the filters of one kind of resource may ask for, by the names of its fields in snake_case.
+
+    ``own``: fields with rules of their own. ``calls``: functions such as ``in_context("…")``. ``longest``: characters.
+    """
+
+    texts: Collection[str]
+    times: Collection[str]
+    own: Mapping[str, Make] = field(default_factory=dict)
+    calls: Mapping[str, Call] = field(default_factory=dict)
+    longest: int = _LONGEST
+
+    def __str__(self) -> str:
+        names = sorted({*self.texts, *self.times, *self.own})
+        return ", ".join([*names, *(f'{name}("…")' for name in sorted(self.calls)), "labels.<key>"])
+
+
+def words_of_jobs(states: Collection[str]) -> Vocabulary:
+    """``states``: the names of all that such a resource can be in."""
+    return Vocabulary(_TEXTS, _TIMES, {"state": choice_test("state", states)})
+
+
+# Of what has no state: models and endpoints.
+WORDS: Final = Vocabulary(frozenset({"display_name", "name"}), frozenset({"create_time", "update_time"}))
+
+
+def parse_filter(text: str, words: Vocabulary = WORDS) -> Test:
+    """What says whether a resource is meant. Raises ``InvalidRequest``: it cannot be read."""
+    if len(text) > words.longest:
+        raise InvalidRequest(f"Invalid filter: it is longer than {words.longest} characters.", field="filter")
+    if not text.strip():
+        return All(())
+    parser = _Parser(_tokens(text), words)
+    test = parser.sequence(0)
+    if parser.rest:
+        raise bad_filter(f"nothing is expected before {parser.rest[-1].text!r}")
+    return test
+
+
+def terms_of(text: str) -> int:
+    """How much a filter that can be read asks of each row, at least 1: its values and functions' arguments."""
+    return max(1, sum(token.kind != "sign" for token in _tokens(text)) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise bad_filter(f"it cannot be read from {text[at : at + 20]!r} on")
+        kind = match.lastgroup or ""
+        word = match[kind]
+        found.append(_Token(kind, re.sub(r"\\(.)", r"\1", word[1:-1]) if kind == "text" else word))
+        at = match.end()
+    return found[::-1]
+
+
+class _Parser:
+    def __init__(self, rest: list[_Token], words: Vocabulary) -> None:
+        """``rest``: what is not read yet, the next one last."""
+        self.rest, self.words = rest, words
+
+    def sequence(self, depth: int) -> Test:
+        tests = [self._either(depth)]
+        while self.rest and not self._is(")"):
+            if self._is("AND"):
+                self.rest.pop()
+            tests.append(self._either(depth))
+        return tests[0] if len(tests) == 1 else All(tuple(tests))
+
+    def _either(self, depth: int) -> Test:
+        tests = [self._term(depth)]
+        while self._is("OR"):
+            self.rest.pop()
+            tests.append(self._term(depth))
+        return tests[0] if len(tests) == 1 else lambda look: any(test(look) for test in tests)
+
+    def _term(self, depth: int) -> Test:
+        if depth > _DEEPEST:
+            raise bad_filter("it is nested too deeply")
+        if self._is("NOT") or self._is("-"):
+            self.rest.pop()
+            test = self._term(depth + 1)
+            return lambda look: not test(look)
+        if self._is("("):
+            self.rest.pop()
+            test = self.sequence(depth + 1)
+            if not self._is(")"):
+                raise bad_filter("a parenthesis is not closed")
+            self.rest.pop()
+            return test
+        return self._restriction()
+
+    def _restriction(self) -> Test:
+        name = self._take("a field's name")
+        if name.text in self.words.calls and self._is("("):
+            return self._call(name.text)
+        if not self.rest or self.rest[-1].kind != "sign" or self.rest[-1].text in "()":
+            raise bad_filter(f'{name.text!r} is compared with nothing; write it like display_name="x"')
+        sign = self.rest.pop().text
+        value = self._take(f"a value for {name.text}").text
+        head, _, key = name.text.partition(".")
+        first = snake(head)
+        if first == "labels":
+            return _label(key, sign, value)
+        if first in self.words.own:
+            return self.words.own[first](key, sign, value)
+        if not key and first in self.words.times:
+            return _time(first, sign, value)
+        if not key and first in self.words.texts:
+            return text_test(first, sign, value)
+        raise bad_filter(f"there is no field {name.text!r}; there are {self.words}")
+
+    def _call(self, name: str) -> Test:
+        self.rest.pop()
+        argument = self._take(f"what {name} asks for").text
+        if not self._is(")"):
+            raise bad_filter(f"the parenthesis of {name} is not closed")
+        self.rest.pop()
+        return self.words.calls[name](argument)
+
+    def _take(self, what: str) -> _Token:
+        if not self.rest or self.rest[-1].kind == "sign":
+            raise bad_filter(f"{what} is missing")
+        return self.rest.pop()
+
+    def _is(self, text: str) -> bool:
+        return bool(self.rest) and self.rest[-1].kind != "text" and self.rest[-1].text == text
+
+
+def _label(key: str, sign: str, value: str) -> Test:
+    def test(look: Look) -> bool:
+        labels: Mapping[str, str] = look("labels")
+        if sign == ":":
+            # `labels:key` and `labels.key:*` ask whether it is there.
+            return (key or value) in labels if value == "*" or not key else value in labels.get(key, "")
+        return compare(labels.get(key), sign, value)
+
+    return test
+
+
+def text_test(name: str, sign: str, value: str) -> Test:
+    """Whether a field's text is so; with ``*`` at its end ``value`` is a beginning."""
+
+    def test(look: Look) -> bool:
+        own = look(name)
+        if sign == ":":
+            return own is not None and (value == "*" or value in own)
+        if value.endswith("*") and sign in ("=", "!="):
+            return (own is not None and own.startswith(value[:-1])) == (sign == "=")
+        return compare(own, sign, value)
+
+    return test
+
+
+def choice_test(name: str, choices: Collection[str]) -> Make:
+    """As :func:`text_test`, of a field that is one of ``choices``: no resource can have another value."""
+
+    def make(key: str, sign: str, value: str) -> Test:
+        if key:
+            raise bad_filter(f"{name} has no part {key!r}")
+        begins = value.endswith("*") and sign in ("=", "!=")
+        if not any(
+            one.startswith(value[:-1]) if begins else value in ("*", one) or (sign == ":" and value in one)
+            for one in choices
+        ):
+            raise bad_filter(f"{name} is one of {', '.join(choices)}, not {value[:100]!r}")
+        return text_test(name, sign, value)
+
+    return make
+
+
+def _time(name: str, sign: str, value: str) -> Test:
+    try:
+        told = datetime.fromisoformat(value)
+    except ValueError:
+        raise bad_filter(f"{value[:40]!r} is no time; write it like 2026-01-31T12:00:00Z") from None
+    if told.tzinfo is None:
+        raise bad_filter(f"{value[:40]!r} has no zone; write it like 2026-01-31T12:00:00Z")
+    return lambda look: compare(look(name), sign, told)
+
+
+def compare(own: Any, sign: str, value: Any) -> bool:
+    """``None`` is equal to nothing. ``sign``: any but ``:``."""
+    if own is None:
+        return sign == "!="
+    match sign:
+        case "=":
+            return bool(own == value)
+        case "!=":
+            return bool(own != value)
+        case "<":
+            return bool(own < value)
+        case "<=":
+            return bool(own <= value)
+        case ">":
+            return bool(own > value)
+        case _:
+            return bool(own >= value)
+
+
+def bad_filter(what: str) -> InvalidRequest:
+    """An error that says what is wrong with a filter."""
+    return InvalidRequest(f"Invalid filter: {what}.", field="filter")

@@ -1,0 +1,70 @@
+"""Stores, and contexts that are runs of experiments: what a job's script logs to one shows with the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.protocols.vertex.answers import AlreadyExists
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.records import service
+from api.protocols.vertex.records.in_jobs import copy_metrics, tell_of_run
+from api.protocols.vertex.records.kinds import Kind
+from api.protocols.vertex.records.principals import Room
+from core.db.repositories.vertex.records import find_record
+from core.db.tables import VertexRecord
+from core.domain.metrics.points import Points
+
+EXPERIMENT: Final = "system.Experiment"
+RUN: Final = "system.ExperimentRun"
+_DEFAULT_STORE: Final = "metadataStores/default"
+_METRICS: Final = "_metrics"  # in a run's metadata, as the SDK keeps them
+
+
+def create_store(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+    """Who makes the default store gets it, also where it is there.
+
+    Programs that begin at the same moment all find none and make it. Over REST their client cannot tell a name that is taken
+    from any other conflict, and would end.
+    """
+    if path != _DEFAULT_STORE:
+        return service.create(room, kind, path, message)
+    known = find_record(room.session, room.place, path)
+    if known is not None:
+        return known
+    try:
+        return service.create(room, kind, path, message)
+    except AlreadyExists:  # another program was quicker, after we had looked
+        return service.find(room, kind, path)
+
+
+def create(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+    record = service.create(room, kind, path, message)
+    if record.schema_title == RUN:
+        tell_of_run(room, record.name)
+    return record
+
+
+def change(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+    if room.attempt is None:
+        return service.change(room, kind, path, message, mask)
+    before = _metrics_of(service.find(room, kind, path, locks=True))
+    record = service.change(room, kind, path, message, mask)
+    if record.schema_title == RUN:
+        now_ms = int(room.work.now.timestamp() * 1000)
+        new = {name: value for name, value in _metrics_of(record).items() if before.get(name) != value}
+        # They are of the run as a whole: all at step 0.
+        copy_metrics(room, record.name, {name: Points([0], [now_ms], [value]) for name, value in new.items()})
+    return record
+
+
+def _metrics_of(record: VertexRecord) -> dict[str, float]:
+    metadata: Any = record.body.get("metadata", {})
+    found = metadata.get(_METRICS, {})
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

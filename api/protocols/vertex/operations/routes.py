@@ -1,0 +1,95 @@
+"""Routes of long-running operations, under both of the addresses that clients ask at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.app.unit_of_work import PlatformDep
+from api.auth import Reader, Writer
+from api.protocols.vertex.answers import NotServed, answer
+from api.protocols.vertex.collections import COLLECTIONS
+from api.protocols.vertex.operations import service
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.request_types import PARENT, PARENT_OF_PROGRESS, ParentDep
+from api.protocols.vertex.training import jobs
+from api.protocols.vertex.vertex_route import VertexRoute
+
+router = APIRouter(route_class=VertexRoute, include_in_schema=False)
+
+# A wait may end early, says the real API: so that none outlasts what proxies let pass.
+_LONGEST_WAIT_S: Final = 20.0
+_LOOK_EVERY_S: Final = 0.5
+_RECORDS: Final = ("metadataStores", "tensorboards")
+
+
+def _path(request: Request) -> str:
+    """Where the operation is below its location; without a resource it is nobody's."""
+    told = request.path_params
+    return "/".join([*([told["resource"]] if "resource" in told else []), "operations", told["operation"]])
+
+
+_PathDep = Annotated[str, Depends(_path)]
+
+
+def list_operations(
+    request: Request,
+    parent: ParentDep,
+    caller: Reader,
+    platform: PlatformDep,
+    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803 (as Google names it)
+    pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+) -> Response:
+    told = request.path_params
+    of = f"{told['collection']}/{told['resource']}" if "collection" in told else ""
+    if of and told["collection"] not in (*COLLECTIONS, *_RECORDS):
+        raise NotServed(f"GET {of[:200]}/operations is not served by this platform.")
+    return answer(service.page(platform, caller, parent, of, pageSize, pageToken))
+
+
+# Whoever looks at a deletion goes on with it, which is to write.
+def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    return answer(service.look(platform, caller, parent, path, COLLECTIONS))
+
+
+def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    service.cancel(platform, caller, parent, path, COLLECTIONS)
+    return answer({})
+
+
+def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    """Its client wants to hear no more of it. There is no row of it to delete, and what it does goes on, as there."""
+    jobs.demand_member(platform, caller, parent, "member", verb="operations.delete")
+    service.look(platform, caller, parent, path, COLLECTIONS)
+    return answer({})
+
+
+async def wait_operation(
+    path: _PathDep,
+    parent: ParentDep,
+    caller: Writer,
+    platform: PlatformDep,
+    timeout: Annotated[str, Query(max_length=40)] = "",  # noqa: ASYNC109 (as Google names it)
+) -> Response:
+    """The operation when it is done, or as it is after ``timeout``."""
+    told = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
+    left_s = min(told or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
+    while True:
+        shown = await run_in_threadpool(service.look, platform, caller, parent, path, COLLECTIONS)
+        if shown.get("done") or left_s <= 0:
+            return answer(shown)
+        await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
+        left_s -= _LOOK_EVERY_S
+
+
+for _base in (PARENT, PARENT_OF_PROGRESS):
+    router.add_api_route(f"{_base}/operations", list_operations, methods=["GET"])
+    router.add_api_route(f"{_base}/{{collection}}/{{resource}}/operations", list_operations, methods=["GET"])
+    for _one in (f"{_base}/operations/{{operation}}", f"{_base}/{{resource:path}}/operations/{{operation}}"):
+        router.add_api_route(f"{_one}:cancel", cancel_operation, methods=["POST"])
+        router.add_api_route(f"{_one}:wait", wait_operation, methods=["POST"])
+        router.add_api_route(_one, get_operation, methods=["GET"])
+        router.add_api_route(_one, delete_operation, methods=["DELETE"])

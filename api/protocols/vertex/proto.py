@@ -1,0 +1,169 @@
+"""Messages as proto3 JSON writes them, and as a protobuf ``Value`` does, which ``trainingTaskInputs`` are.
+
+Names in camelCase or snake_case; enums as numbers or names; whole numbers as numbers, as text, or as floats; what is zero or
+empty is left out. https://protobuf.dev/programming-guides/json/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from api.protocols.vertex.answers import NotServed
+from core.domain.errors import InvalidRequest
+
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
+_LONGEST_S: Final = 315_576_000_000  # google.protobuf.Duration, in seconds
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def timestamp(at: datetime) -> str:
+    """RFC 3339, which the client refuses without the T and the zone."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class Message:
+    """One message that a client sent. ``path``: where it stands in the request, as Google's errors name it.
+
+    Every method raises ``InvalidRequest`` for a value that is none of its kind.
+    """
+
+    def __init__(self, raw: Any, path: str) -> None:
+        if not isinstance(raw, Mapping):
+            raise InvalidRequest(f"Invalid value at '{path}': this is a message with fields.", field=path)
+        self.path = path
+        self._fields = {camel(str(key)): value for key, value in raw.items() if value is not None}
+
+    def demand_known(self, served: Collection[str], *, absent: Mapping[str, str] | None = None) -> None:
+        """Raise for what is not in ``served``: ``NotServed`` for the real API's fields in ``absent`` (name -> what it is),
+        where they say anything, and for all else as the real API does.
+        """
+        for name, value in self._fields.items():
+            if name in served:
+                continue
+            if absent is not None and name in absent:
+                if value in (False, 0, "", [], {}):
+                    continue
+                raise NotServed(f"{self.path}.{snake(name)}: {absent[name]} not served by this platform; leave it out.")
+            raise InvalidRequest(
+                f"Invalid JSON payload received. Unknown name \"{snake(name)[:100]}\" at '{self.path}': Cannot find field.",
+                field=f"{self.path}.{snake(name)}"[:200],
+            )
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it was sent at all, be it empty."""
+        return name in self._fields
+
+    def has(self, name: str) -> bool:
+        return name in self._fields and self._fields[name] not in ("", [], {})
+
+    def raw(self, name: str) -> Any:
+        return self._fields.get(name)
+
+    def at(self, name: str) -> str:
+        return f"{self.path}.{snake(name)}"
+
+    def text(self, name: str, limit: int = 131_000) -> str:
+        value = self._fields.get(name, "")
+        if not isinstance(value, str) or len(value) > limit:
+            raise self._wrong(name, f"text of at most {limit} characters", value)
+        return value
+
+    def whole(self, name: str) -> int:
+        value = self._fields.get(name, 0)
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+            return int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, "a whole number", value)
+        if not -(2**63) <= value < 2**63:
+            raise self._wrong(name, "a whole number of 64 bits", value)
+        return value
+
+    def number(self, name: str) -> float:
+        """A double; zero where it is left out."""
+        value = self._fields.get(name, 0.0)
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise self._wrong(name, "a number", value) from None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(name, "a finite number", value)
+        return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        return tuple(Message({"value": item}, path).number("value") for path, item in self.items(name))
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name, False)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def enum(self, name: str, names: Mapping[int, str]) -> str:
+        """Its name; the one of 0 where it is left out."""
+        value = self._fields.get(name, 0)
+        if isinstance(value, str) and value in names.values():
+            return value
+        if isinstance(value, str) or (number := self.whole(name)) not in names:
+            raise self._wrong(name, f"one of {', '.join(names.values())}", value)
+        return names[number]
+
+    def seconds(self, name: str) -> float | None:
+        """A duration such as ``3600s``; ``None`` where it is left out or zero."""
+        value = self._fields.get(name, "0s")
+        if isinstance(value, Mapping):  # as a Value that holds the message itself
+            value = f"{Message(value, self.at(name)).whole('seconds')}s"
+        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if found is None or not math.isfinite(seconds := float(found[1])) or seconds > _LONGEST_S:
+            raise self._wrong(name, "a duration such as 3600s", value)
+        return seconds or None
+
+    def message(self, name: str) -> Message | None:
+        return Message(self._fields[name], self.at(name)) if self.has(name) else None
+
+    def items(self, name: str) -> list[tuple[str, Any]]:
+        """(path, item) of a list."""
+        value = self._fields.get(name, [])
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list", value)
+        return [(f"{self.at(name)}[{number}]", item) for number, item in enumerate(value)]
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        found = []
+        for path, item in self.items(name):
+            if not isinstance(item, str):
+                raise InvalidRequest(f"Invalid value at '{path}': this is text, not {_short(item)}.", field=path)
+            found.append(item)
+        return tuple(found)
+
+    def text_map(self, name: str) -> dict[str, str]:
+        value = self._fields.get(name, {})
+        if not isinstance(value, Mapping) or not all(
+            isinstance(k, str) and isinstance(v, str) for k, v in value.items()
+        ):
+            raise self._wrong(name, "a map of text to text", value)
+        return dict(value)
+
+    def _wrong(self, name: str, what: str, value: Any) -> InvalidRequest:
+        return InvalidRequest(
+            f"Invalid value at '{self.at(name)}': this is {what}, not {_short(value)}.", field=self.at(name)
+        )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

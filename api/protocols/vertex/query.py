@@ -1,0 +1,59 @@
+"""The parameters of a request's address: each is served, refused by its name, or of no meaning to anybody.
+
+https://cloud.google.com/apis/docs/system-parameters
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from api.protocols.vertex.answers import NotServed
+from core.domain.errors import InvalidRequest
+
+_FORMATS: Final = frozenset({"$alt", "alt"})
+# How an answer is laid out, or who counts a request: nothing in it depends on them.
+_IDLE: Final = frozenset({"prettyPrint", "$prettyPrint", "$.xgafv", "quotaUser"})
+_IN_HEADER: Final = "tokens in an address are (send it in the header Authorization: Bearer)"
+_ABSENT: Final[Mapping[str, str]] = {
+    "readMask": "a choice of an answer's fields is",
+    "fields": "a choice of an answer's fields is",
+    "$fields": "a choice of an answer's fields is",
+    "callback": "JSONP is",
+    "validateOnly": "validate_only is",
+    "allowMissing": "allow_missing is (create it first)",
+    "force": "deleting what lies below with it is (delete that first)",
+    "etag": "a condition on the etag is",
+    "view": "another view of an answer is",
+    "orderBy": "another order is",
+    "filter": "a filter is",
+    "pageSize": "pages are",
+    "pageToken": "pages are",
+    "updateMask": "update_mask is",
+    "access_token": _IN_HEADER,
+    "oauth_token": _IN_HEADER,
+    "key": _IN_HEADER,
+}
+
+
+def demand_known(told: Mapping[str, str], served: Collection[str]) -> None:
+    """Raise for a parameter that the route does not read.
+
+    Raises:
+        NotServed: it is of the real API, and says anything.
+        InvalidRequest: nobody knows it, or the answer is asked for in another format than JSON.
+    """
+    for name, value in told.items():
+        if name in _FORMATS:
+            if value.partition(";")[0] != "json":
+                raise InvalidRequest(f"Invalid value at '{name}': answers are json, not {value[:50]!r}.", field=name)
+        elif name in served or name in _IDLE:
+            continue
+        elif name in _ABSENT:
+            if value not in ("", "0", "false"):
+                raise NotServed(f"{name}: {_ABSENT[name]} not served by this platform here; leave it out.")
+        else:
+            raise InvalidRequest(
+                f'Invalid JSON payload received. Unknown name "{name[:100]}": Cannot bind query parameter.',
+                field=name[:100],
+            )

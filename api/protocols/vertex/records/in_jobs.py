@@ -1,0 +1,39 @@
+"""What a job's own script logs to a run shows with the job, too: an event when it begins, and its metrics among the job's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from api.protocols.vertex.records.principals import Room
+from core.db.repositories.events import append_event
+from core.db.repositories.metrics.writes import StreamKey, add_metrics
+from core.domain.metrics.points import Points
+
+
+def tell_of_run(room: Room, run: str) -> None:
+    """The job's history gets a line. Nothing for what a user makes."""
+    if room.attempt is None:
+        return
+    append_event(
+        room.session,
+        at=room.work.now,
+        kind="experiment.run_started",
+        actor="script",
+        project_id=room.place.project_id,
+        job_id=room.attempt.job_id,
+        attempt_id=room.attempt.attempt_id,
+        reason=f"The script logs to the run {run} of Vertex AI's experiments.",
+        data={"run": run, "location": room.place.location},
+    )
+
+
+def copy_metrics(room: Room, run: str, metrics: Mapping[str, Points]) -> None:
+    """Add points to the job's series ``<run>/<metric>`` of its main replica; a token does not say whose it is.
+
+    What is beyond a job's limits stays with the run alone.
+    """
+    if room.attempt is None or not metrics:
+        return
+    role = next(iter(room.attempt.roles))
+    key = StreamKey(room.attempt.job_id, room.attempt.number, role, 0)
+    add_metrics(room.session, key, {f"{run}/{name}": points for name, points in metrics.items()}, now=room.work.now)

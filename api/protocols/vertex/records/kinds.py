@@ -1,0 +1,120 @@
+"""What each kind of record is: where it lies, which fields it has, and what of them may change."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from api.protocols.vertex.proto import Message, camel
+from core.domain.errors import InvalidRequest
+
+Read = Callable[[Message, str], Any]
+
+_METADATA_LIMIT: Final = 200_000  # bytes, as the real API has it
+_LABELS: Final = 64
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# What only the server says: a client may send back what it was given.
+_OUTPUT: Final = frozenset({"name", "etag", "createTime", "updateTime"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``word``: as requests and errors name one of them. ``fields``: how each is read; ``fixed``: of them, what never
+    changes. ``output``: what only the server says. ``limit``: how many one collection holds. ``is_slow``: in the real API it is made
+    by an operation, whose answer is of ``message``.
+    """
+
+    noun: str
+    word: str
+    fields: Mapping[str, Read]
+    limit: int
+    fixed: frozenset[str] = frozenset()
+    output: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+    is_slow: bool = False
+
+    @property
+    def id_parameter(self) -> str:
+        """The query's parameter that names a new one."""
+        return f"{camel(self.word)}Id"
+
+
+def read_fields(kind: Kind, message: Message, only: frozenset[str] | None = None) -> dict[str, Any]:
+    """What a client told of a record. ``only``: of these fields; what is empty then is in the answer, too.
+
+    Raises ``InvalidRequest`` or ``NotServed``.
+    """
+    message.demand_known({*kind.fields, *_OUTPUT, *kind.output}, absent=kind.absent)
+    found = {}
+    for name, read in kind.fields.items():
+        if only is not None and name not in only:
+            continue
+        value = read(message, name)
+        if only is not None or value not in ("", False, {}):
+            found[name] = value
+    return found
+
+
+def check_id(text: str, what: str) -> str:
+    """Raises ``InvalidRequest``: nothing may be called so."""
+    if not _ID.fullmatch(text):
+        raise InvalidRequest(
+            f"{what}: {text[:130]!r} cannot be used; an id has 1 to 128 letters, digits and . _ -, and begins with a letter or a "
+            "digit.",
+            field=what,
+        )
+    return text
+
+
+def new_name() -> str:
+    """Digits, as the real API names what its clients do not."""
+    return f"{10**17 + secrets.randbelow(9 * 10**17)}"
+
+
+def text(limit: int) -> Read:
+    return lambda message, name: message.text(name, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class enum:  # noqa: N801 (reads as text and flag do)
+    """Reads its name; empty for what is unspecified."""
+
+    names: Mapping[int, str]
+
+    def __call__(self, message: Message, name: str) -> str:
+        value = message.enum(name, self.names)
+        return "" if value == self.names[0] else value
+
+
+def flag(message: Message, name: str) -> bool:
+    return message.flag(name)
+
+
+def labels(message: Message, name: str) -> dict[str, str]:
+    found = message.text_map(name)
+    if len(found) > _LABELS or any(len(word) > 63 for pair in found.items() for word in pair):
+        raise InvalidRequest(f"{message.at(name)}: at most {_LABELS} labels of at most 63 characters.", field="labels")
+    return found
+
+
+def struct(message: Message, name: str) -> dict[str, Any]:
+    """What a client keeps of its own, JSON of any form."""
+    value = message.raw(name) or {}
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"Invalid value at '{message.at(name)}': this is an object.", field=message.at(name))
+    size = len(orjson.dumps(value))
+    if size > _METADATA_LIMIT:
+        raise InvalidRequest(
+            f"{message.at(name)}: takes {size:,} bytes, and {_METADATA_LIMIT:,} at most are kept; keep files in a bucket.",
+            field=message.at(name),
+        )
+    return dict(value)
+
+
+SHOWN: Final[Mapping[str, Read]] = {"displayName": text(128), "description": text(10_000), "labels": labels}

@@ -1,0 +1,357 @@
+"""Lists of records: filtered, ordered, in pages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+from sqlalchemy import exists, literal, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, aliased
+
+from api.http.cursors import bad_cursor, make_cursor, read_cursor
+from api.http.paging import plain
+from api.protocols.vertex.filters import (
+    All,
+    Look,
+    Make,
+    Test,
+    Vocabulary,
+    bad_filter,
+    choice_test,
+    compare,
+    parse_filter,
+    terms_of,
+    text_test,
+)
+from api.protocols.vertex.proto import snake
+from api.protocols.vertex.records.kinds import Kind, enum
+from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.records.service import fields_of
+from core.db.repositories.vertex import records
+from core.db.rows import AnySelect
+from core.db.tables import UtcDateTime, VertexLink, VertexRecord
+from core.domain.errors import InvalidRequest
+
+PAGE: Final = 100
+PAGE_LIMIT: Final = 1_000
+# Rows that one page's filter may look at; the next page goes on behind them.
+_SCANNED: Final = 5_000
+# Rows times what the filter asks of each: of a long filter one page looks at fewer rows.
+_COMPARED: Final = 500_000
+_LEAST: Final = 100  # rows that are fetched, and that a page looks at, at least
+_FACTS: Final = 20  # what of a filter the database looks for; all of it is asked of each row that it finds
+_FILTER_LIMIT: Final = 60_000  # characters: clients name each context that they mean
+_ORDERS: Final[dict[str, InstrumentedAttribute[Any]]] = {
+    "create_time": VertexRecord.created_at,
+    "update_time": VertexRecord.updated_at,
+    "display_name": VertexRecord.display_name,
+    "name": VertexRecord.name,
+}
+# Field of a filter -> (kind of link, whether the other one is above).
+_LINKS: Final[dict[str, tuple[records.Kind, bool]]] = {
+    "parent_contexts": ("child", True),
+    "child_contexts": ("child", False),
+    "in_context": ("member", True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    filter: str = ""
+    page_size: int = PAGE
+    page_token: str = ""
+    order_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """A column has this value. The database can look for it."""
+
+    column: str
+    value: str
+
+    def __call__(self, look: Look) -> bool:
+        return bool(look(self.column) == self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """It is linked to a context. The database can look for it."""
+
+    field: str
+    name: str  # the context's whole name; "*": any
+
+    def __call__(self, look: Look) -> bool:
+        found = look(self.field)
+        return bool(found) if self.name == "*" else self.name in found
+
+
+def vocabulary(kind: Kind) -> Vocabulary:
+    """What its lists may be filtered by."""
+    texts = {snake(name) for name, read in kind.fields.items() if not isinstance(read, enum)} - {
+        "labels",
+        "metadata",
+        "display_name",
+        "schema_title",
+        "is_default",
+    }
+    own: dict[str, Make] = {name: _same(name) for name in ("display_name", "schema_title") if _has(kind, name)}
+    if "isDefault" in kind.fields:
+        own["is_default"] = _flag("is_default")
+    if "metadata" in kind.fields:
+        own["metadata"] = _metadata
+    for name, read in kind.fields.items():
+        if isinstance(read, enum):
+            own[snake(name)] = choice_test(snake(name), read.names.values())
+    calls: dict[str, Callable[[str], Test]] = {}
+    if kind.noun == "contexts":
+        own |= {name: _linked(name) for name in ("parent_contexts", "child_contexts")}
+    elif kind.noun in ("artifacts", "executions"):
+        calls["in_context"] = lambda name: Linked("in_context", name)
+    return Vocabulary({*texts, "name"}, {"create_time", "update_time"}, own, calls, _FILTER_LIMIT)
+
+
+def list_records(
+    room: Room, kind: Kind, collection: str, query: ListQuery
+) -> tuple[list[VertexRecord], dict[str, str]]:
+    """A page, and ``nextPageToken`` where there is another one. The oldest first, unless the client says otherwise.
+
+    A page may have fewer than asked for, and still a next one, where the filter fits few. Raises ``InvalidRequest``.
+    """
+    test = parse_filter(query.filter, vocabulary(kind))
+    order, is_down = _order(query.order_by)
+    limit = min(query.page_size or PAGE, PAGE_LIMIT)
+    wanted = records.records_in(room.place, collection)
+    for fact in itertools.islice(_facts(test), _FACTS):
+        wanted = _narrowed(room, wanted, fact)
+    column = _ORDERS[order]
+    sort = (column.desc(), VertexRecord.id.desc()) if is_down else (column, VertexRecord.id)
+    wanted = wanted.order_by(*sort)
+    if query.page_token:
+        wanted = _behind(wanted, column, *_read_token(query.page_token, order, is_down), is_down=is_down)
+    found: list[VertexRecord] = []
+    seen: VertexRecord | None = None
+    scanned = max(_LEAST, min(_SCANNED, _COMPARED // terms_of(query.filter)))
+    for number, (row, batch) in enumerate(
+        _in_batches(room, wanted, column, min(max(limit, _LEAST), scanned), is_down=is_down)
+    ):
+        if len(found) == limit or number == scanned:
+            assert seen is not None  # noqa: S101 (there was one before)
+            return found, {"nextPageToken": _token(seen, order, is_down)}
+        if test(batch.look(row)):
+            found.append(row)
+        seen = row
+    return found, {}
+
+
+class _Batch:
+    """Rows that are looked at together; their links are asked for once, where a filter asks at all."""
+
+    def __init__(self, room: Room, rows: Sequence[VertexRecord]) -> None:
+        self.room, self.rows = room, rows
+
+    def look(self, row: VertexRecord) -> Look:
+        fields = {snake(name): value for name, value in fields_of(row).items()}
+
+        def value(name: str) -> Any:
+            match name:
+                case "create_time":
+                    return row.created_at
+                case "update_time":
+                    return row.updated_at
+                case "name":
+                    return self.room.name_of(f"{row.collection}/{row.name}")
+                case "labels" | "metadata":
+                    return fields.get(name, {})
+                case "parent_contexts":
+                    return self.parents[row.id]
+                case "child_contexts":
+                    return self.children[row.id]
+                case "in_context":
+                    return self.contexts[row.id]
+                case _:
+                    return fields.get(name, "")
+
+        return value
+
+    @cached_property
+    def parents(self) -> dict[str, frozenset[str]]:
+        return self._names(records.above(self.room.session, self.rows, "child"))
+
+    @cached_property
+    def children(self) -> dict[str, frozenset[str]]:
+        return self._names(records.below(self.room.session, self.rows, "child"))
+
+    @cached_property
+    def contexts(self) -> dict[str, frozenset[str]]:
+        return self._names(records.above(self.room.session, self.rows, "member"))
+
+    def _names(self, linked: dict[str, list[VertexRecord]]) -> dict[str, frozenset[str]]:
+        return {
+            row_id: frozenset(self.room.name_of(f"{other.collection}/{other.name}") for other in others)
+            for row_id, others in linked.items()
+        }
+
+
+def _in_batches(
+    room: Room, wanted: AnySelect, column: InstrumentedAttribute[Any], limit: int, *, is_down: bool
+) -> Iterator[tuple[VertexRecord, _Batch]]:
+    last: VertexRecord | None = None
+    while True:
+        query = wanted if last is None else _behind(wanted, column, getattr(last, column.key), last.id, is_down=is_down)
+        rows = room.session.scalars(query.limit(limit + 1)).all()
+        batch = _Batch(room, rows)
+        yield from ((row, batch) for row in rows)
+        if len(rows) <= limit:
+            return
+        last = rows[-1]
+
+
+def _behind(
+    wanted: AnySelect, column: InstrumentedAttribute[Any], value: Any, row_id: str, *, is_down: bool
+) -> AnySelect:
+    own = tuple_(column, VertexRecord.id)
+    place = tuple_(literal(value, UtcDateTime) if isinstance(value, datetime) else literal(value), literal(row_id))
+    return wanted.where(own < place if is_down else own > place)
+
+
+def _token(row: VertexRecord, order: str, is_down: bool) -> str:
+    value = getattr(row, _ORDERS[order].key)
+    text = value.isoformat() if isinstance(value, datetime) else value
+    return make_cursor(f"{order}{' desc' if is_down else ''}", text, row.id)
+
+
+def _read_token(token: str, order: str, is_down: bool) -> tuple[Any, str]:
+    told, value, row_id = read_cursor(token, (str, str, str))
+    if told != f"{order}{' desc' if is_down else ''}":
+        raise InvalidRequest(
+            "page_token: it is of a list in another order; begin again without it.", field="page_token"
+        )
+    if not order.endswith("_time"):
+        return plain(value), plain(row_id)
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise bad_cursor() from error
+    if at.tzinfo is None:
+        raise bad_cursor()
+    return at, plain(row_id)
+
+
+def _order(text: str) -> tuple[str, bool]:
+    words = text.split()
+    if not words:
+        return "create_time", False
+    name = snake(words[0])
+    if name not in _ORDERS or words[1:] not in ([], ["asc"], ["desc"]):
+        raise InvalidRequest(
+            f"order_by: {text[:100]!r} is not served; one of {', '.join(_ORDERS)} is, with desc or without.",
+            field="order_by",
+        )
+    return name, words[1:] == ["desc"]
+
+
+# --- what filters ask for --------------------------------------------------------------------------------------------
+
+
+def _facts(test: Test) -> Iterator[Same | Linked]:
+    """What holds for all that pass, as far as the database can look for it."""
+    if isinstance(test, Same | Linked):
+        yield test
+    elif isinstance(test, All):
+        for part in test.tests:
+            yield from _facts(part)
+
+
+def _narrowed(room: Room, wanted: AnySelect, fact: Same | Linked) -> AnySelect:
+    if isinstance(fact, Same):
+        return wanted.where(getattr(VertexRecord, fact.column) == fact.value)
+    if fact.name == "*":
+        return wanted
+    kind, is_above = _LINKS[fact.field]
+    other = aliased(VertexRecord)
+    own, theirs = (VertexLink.below_id, VertexLink.above_id) if is_above else (VertexLink.above_id, VertexLink.below_id)
+    collection, _, name = (room.path_of(fact.name) or "").rpartition("/")
+    return wanted.where(
+        exists().where(
+            own == VertexRecord.id,
+            VertexLink.kind == kind,
+            theirs == other.id,
+            other.project_id == room.place.project_id,
+            other.location == room.place.location,
+            other.collection == collection,
+            other.name == name,
+        )
+    )
+
+
+def _has(kind: Kind, name: str) -> bool:
+    return name in {snake(field) for field in kind.fields}
+
+
+def _same(name: str) -> Make:
+    def make(key: str, sign: str, value: str) -> Test:
+        _demand_no_key(name, key)
+        return Same(name, value) if sign == "=" and not value.endswith("*") else text_test(name, sign, value)
+
+    return make
+
+
+def _linked(name: str) -> Make:
+    def make(key: str, sign: str, value: str) -> Test:
+        _demand_no_key(name, key)
+        if sign not in (":", "="):
+            raise bad_filter(f'{name} is asked for as {name}:"<name of a context>"')
+        return Linked(name, value)
+
+    return make
+
+
+def _flag(name: str) -> Make:
+    def make(key: str, sign: str, value: str) -> Test:
+        _demand_no_key(name, key)
+        if sign not in ("=", "!=") or value.lower() not in ("true", "false"):
+            raise bad_filter(f"{name} is true or false, as in {name}=true")
+        wanted = (value.lower() == "true") == (sign == "=")
+        return lambda look: bool(look(name)) == wanted
+
+    return make
+
+
+def _metadata(key: str, sign: str, value: str) -> Test:
+    """``metadata.<name>.number_value > 0.9``, and so string_value and bool_value."""
+    path = key.split(".")
+    kinds: dict[str, Callable[[str], Any]] = {"number_value": float, "string_value": str, "bool_value": _truth}
+    if len(path) < 2 or path[-1] not in kinds or sign == ":":
+        raise bad_filter(
+            'metadata is asked for as metadata.<name>.number_value > 0.9 (or string_value="x", bool_value=true)'
+        )
+    try:
+        told = kinds[path[-1]](value)
+    except ValueError:
+        raise bad_filter(f"{value[:40]!r} is no {path[-1]}") from None
+    own = {"number_value": (int, float), "string_value": (str,), "bool_value": (bool,)}[path[-1]]
+
+    def test(look: Look) -> bool:
+        found = look("metadata")
+        for name in path[:-1]:
+            found = found.get(name) if isinstance(found, dict) else None
+        is_own = isinstance(found, own) and (bool in own or not isinstance(found, bool))
+        return is_own and compare(found, sign, told)
+
+    return test
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _demand_no_key(name: str, key: str) -> None:
+    if key:
+        raise bad_filter(f"{name} has no part {key!r}")

@@ -1,0 +1,78 @@
+"""Who reads and writes records: users by their tokens, and a job's own script by its attempt's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import PlatformDep, Work
+from api.auth import Caller, Role, Scope, attempt_or_caller
+from api.protocols.mlflow.callers import Place as Attempt
+from api.protocols.mlflow.callers import ScriptAccess
+from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from core.db.repositories.vertex.records import Place
+from core.domain.errors import Forbidden, InvalidRequest
+from core.domain.ids import AttemptId
+
+# What each role in the project asks of a token.
+_SCOPES: Final[dict[Role, Scope]] = {"viewer": Scope.READ, "member": Scope.WRITE, "admin": Scope.WRITE}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One transaction over the records of one project in one location. ``attempt``: whose script asks; ``None``: a user."""
+
+    work: Work
+    parent: Parent
+    place: Place
+    attempt: Attempt | None
+
+    @property
+    def session(self) -> Session:
+        return self.work.session
+
+    def name_of(self, path: str) -> str:
+        """The whole name of what is at ``path``."""
+        return self.parent.name_of(path)
+
+    def path_of(self, name: str) -> str | None:
+        """Where a whole name leads, ``None``: to another project or location."""
+        own = self.parent.name_of("")
+        return name.removeprefix(own) if name.startswith(own) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody with a token. An attempt's script reads and writes what its project keeps, and deletes nothing."""
+
+    who: Caller | AttemptId
+
+    def enter(self, work: Work, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> Room:
+        """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no location."""
+        if parent.location == ANY_LOCATION:
+            raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
+        if isinstance(self.who, Caller):
+            scope = _SCOPES[role]
+            if not self.who.may(scope):
+                raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
+            member = member_of(work.session, self.who, parent, role, verb=verb)
+            return Room(work, parent, Place(member.project_id, parent.location), None)
+        attempt = ScriptAccess(self.who).load(work.session, work.now)
+        if attempt.project != parent.own:
+            raise Forbidden(
+                f"Permission 'aiplatform.{verb}' denied on '{parent.name_of()}': this is the token of a job of project "
+                f"{attempt.project}, which writes to its own project alone."
+            )
+        if deletes:
+            raise Forbidden("A job's own token deletes nothing; use a user's.")
+        return Room(work, parent, Place(attempt.project_id, parent.location), attempt)
+
+
+async def _visitor(request: Request, platform: PlatformDep) -> Visitor:
+    return Visitor(await attempt_or_caller(request, platform))
+
+
+VisitorDep = Annotated[Visitor, Depends(_visitor)]

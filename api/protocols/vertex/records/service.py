@@ -1,0 +1,174 @@
+"""Making, showing, changing and deleting records of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.protocols.vertex.answers import AlreadyExists
+from api.protocols.vertex.proto import Message, camel, timestamp
+from api.protocols.vertex.records.kinds import Kind, labels, new_name, read_fields, struct
+from api.protocols.vertex.records.principals import Room
+from core.db.repositories.vertex.records import NameTaken, add_record, count_records, find_record, remove_record
+from core.db.tables import VertexRecord
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+
+# Fields with a column of their own.
+_COLUMNS: Final = {"displayName": "display_name", "schemaTitle": "schema_title"}
+_UNCHANGED: Final[tuple[Any, ...]] = ("", False, {}, None)
+
+
+def find(room: Room, kind: Kind, path: str, *, locks: bool = False) -> VertexRecord:
+    """Raises ``NotFound``."""
+    record = find_record(room.session, room.place, path, locks=locks)
+    if record is None:
+        raise NotFound(f"The {_title(kind)} {room.name_of(path)} is not found.")
+    return record
+
+
+def create(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+    """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``, ``Conflict`` where the collection is full, ``InvalidRequest``."""
+    return add(room, kind, path, read_fields(kind, message))
+
+
+def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexRecord:
+    if path.endswith("/"):
+        path += new_name()
+    collection = path.rpartition("/")[0]
+    if count_records(room.session, room.place, collection) >= kind.limit:
+        raise Conflict(
+            f"{room.name_of(collection)} has {kind.limit:,} {kind.noun}, and more are not kept; delete some that nobody needs."
+        )
+    try:
+        return add_record(
+            room.session,
+            room.place,
+            path,
+            room.work.now,
+            display_name=fields.get("displayName", ""),
+            schema_title=fields.get("schemaTitle", ""),
+            body={name: value for name, value in fields.items() if name not in _COLUMNS},
+            job_id=None if room.attempt is None else room.attempt.job_id,
+        )
+    except NameTaken as error:
+        raise AlreadyExists(f"The {_title(kind)} {room.name_of(path)} already exists.") from error
+
+
+def change(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+    """Set what the client sent: the fields in ``mask``, or those that it sent.
+
+    Two programs that log to one run each send the whole of what they saw, with the ``etag`` that it had. Where another was
+    quicker, ``metadata`` is merged name by name, so that neither takes away what the other logged.
+    """
+    record = find(room, kind, path, locks=True)
+    only, parts = _masked(kind, mask)
+    told = read_fields(kind, message, only)
+    sees_newest = message.text("etag", 100) == etag_of(record)
+    known = fields_of(record)
+    for name in kind.fixed & told.keys():
+        if told[name] not in (*_UNCHANGED, known.get(name)):
+            raise InvalidRequest(f"{message.at(name)}: of {room.name_of(path)} it is {known.get(name)!r} for good.")
+    if "metadata" in told and not sees_newest and only is None:
+        whole = _merged(known.get("metadata", {}), told["metadata"])
+        told["metadata"] = _reread(kind, message, "metadata", whole)
+    for name, keys in parts.items():
+        own = known.get(name, {})
+        for key in keys:
+            own = _with_part(own, told[name], key)
+        told[name] = _reread(kind, message, name, own)
+    body = {
+        name: value for name, value in {**known, **told}.items() if name not in _COLUMNS and value not in _UNCHANGED
+    }
+    for name, column in _COLUMNS.items():
+        if name in told and name not in kind.fixed:
+            setattr(record, column, told[name])
+    record.body = body
+    record.generation += 1
+    record.updated_at = room.work.now
+    room.session.flush()
+    return record
+
+
+def remove(room: Room, kind: Kind, path: str) -> None:
+    """With all that lies below it. Raises ``NotFound``."""
+    remove_record(room.session, find(room, kind, path, locks=True))
+
+
+def view(room: Room, record: VertexRecord) -> dict[str, Any]:
+    """As its client reads it."""
+    return {
+        "name": room.name_of(f"{record.collection}/{record.name}"),
+        **{name: value for name, value in fields_of(record).items() if value not in ("", None)},
+        "etag": etag_of(record),
+        "createTime": timestamp(record.created_at),
+        "updateTime": timestamp(record.updated_at),
+    }
+
+
+def fields_of(record: VertexRecord) -> dict[str, Any]:
+    return {**{name: getattr(record, column) for name, column in _COLUMNS.items()}, **record.body}
+
+
+def etag_of(record: VertexRecord) -> str:
+    """Digits of one length, since clients compare them as text."""
+    return f"{10**12 + record.generation}"
+
+
+def _masked(kind: Kind, mask: str) -> tuple[frozenset[str] | None, dict[str, list[tuple[str, ...]]]]:
+    """The fields that an update names, and by field the parts of it, where it names only those. Raises ``InvalidRequest``."""
+    names: set[str] = set()
+    whole: set[str] = set()
+    parts: dict[str, list[tuple[str, ...]]] = {}
+    for told in (one.strip() for one in mask.split(",")):
+        if not told:
+            continue
+        first, *keys = told.split(".")
+        name = camel(first)
+        if name not in kind.fields:
+            raise InvalidRequest(
+                f"update_mask: there is no field {name[:100]!r}; there are {', '.join(kind.fields)}.",
+                field="update_mask",
+            )
+        if keys and (kind.fields[name] not in (labels, struct) or "" in keys):
+            raise InvalidRequest(
+                f"update_mask: {told[:100]!r} is no part of a {_title(kind)}; name the whole field.",
+                field="update_mask",
+            )
+        names.add(name)
+        if keys:
+            parts.setdefault(name, []).append((".".join(keys),) if kind.fields[name] is labels else tuple(keys))
+        else:
+            whole.add(name)
+    return frozenset(names) or None, {name: keys for name, keys in parts.items() if name not in whole}
+
+
+def _with_part(old: Mapping[str, Any], new: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """``old`` with what ``new`` has at ``keys``, one below the other; without it where ``new`` has nothing there."""
+    key, *below = keys
+    rest = {name: value for name, value in old.items() if name != key}
+    if not below:
+        return {**rest, key: new[key]} if key in new else rest
+    ours, theirs = old.get(key), new.get(key)
+    if not isinstance(ours, Mapping) and not isinstance(theirs, Mapping):
+        return dict(old)
+    part = _with_part(
+        ours if isinstance(ours, Mapping) else {}, theirs if isinstance(theirs, Mapping) else {}, tuple(below)
+    )
+    return {**rest, key: part}
+
+
+def _reread(kind: Kind, message: Message, name: str, value: Mapping[str, Any]) -> Any:
+    """What was put together is no larger than what one client may send."""
+    return kind.fields[name](Message({name: value}, message.path), name)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**old, **new}
+    for name in old.keys() & new.keys():
+        if isinstance(old[name], Mapping) and isinstance(new[name], Mapping):
+            both[name] = _merged(old[name], new[name])
+    return both
+
+
+def _title(kind: Kind) -> str:
+    return kind.word.replace("_", " ")

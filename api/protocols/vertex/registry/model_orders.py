@@ -1,0 +1,97 @@
+"""In which order models are listed: by name, or as ``order_by`` says.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/list
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import literal, tuple_
+from sqlalchemy.orm import InstrumentedAttribute
+
+from api.http.cursors import make_cursor
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.error_translation import place_of
+from api.protocols.vertex.proto import snake
+from core.db.rows import AnySelect
+from core.db.tables import Model, UtcDateTime
+from core.domain.errors import InvalidRequest
+
+_TIMES: Final[dict[str, InstrumentedAttribute[datetime]]] = {
+    "create_time": Model.created_at,
+    "update_time": Model.updated_at,
+}
+_DISPLAY_NAME: Final = "display_name"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``field``: of ``_TIMES``; empty: by name, which no other model has."""
+
+    field: str = ""
+    is_down: bool = False
+
+    def page(self, wanted: AnySelect, token: str, limit: int) -> AnySelect:
+        """``wanted`` in this order, behind what ``token`` says, one row more than ``limit``. Raises ``InvalidRequest``."""
+        column: Any = _TIMES.get(self.field, Model.name)
+        if token:
+            told, value, model_id = place_of(token, (str, str, str))
+            if told != self._mark:
+                raise InvalidRequest(
+                    "page_token: it is of a list in another order; begin again without it.", field="page_token"
+                )
+            place = tuple_(literal(_time(value), UtcDateTime) if self.field else literal(value), literal(model_id))
+            own = tuple_(column, Model.id)
+            wanted = wanted.where(own < place if self.is_down else own > place)
+        keys = (column.desc(), Model.id.desc()) if self.is_down else (column, Model.id)
+        return wanted.order_by(*keys).limit(limit + 1)
+
+    def token(self, last: Model) -> str:
+        """Of the page behind ``last``."""
+        value = {"create_time": last.created_at, "update_time": last.updated_at}.get(self.field)
+        return make_cursor(self._mark, last.name if value is None else value.isoformat(), last.id)
+
+    @property
+    def _mark(self) -> str:
+        return f"{self.field}{' desc' if self.is_down else ''}"
+
+
+def read_order(text: str) -> Order:
+    """``create_time desc``, as ``Model.list(order_by=…)`` sends it. Fields behind the first one say nothing: no two models are of
+    one microsecond.
+
+    Raises:
+        InvalidRequest: no model has such a field.
+        NotServed: by display name, which is not the models' own name here.
+    """
+    if not text.strip():
+        return Order()
+    terms = [term.split() for term in text.split(",")]
+    fields = [snake(term[0]) if term else "" for term in terms]
+    if any(
+        field not in (*_TIMES, _DISPLAY_NAME) or term[1:] not in ([], ["asc"], ["desc"])
+        for term, field in zip(terms, fields, strict=True)
+    ):
+        raise InvalidRequest(
+            f"order_by: {text[:100]!r} is no order of models; one of {', '.join(_TIMES)} is, with desc or without.",
+            field="order_by",
+        )
+    if fields[0] == _DISPLAY_NAME:
+        raise NotServed(
+            f"order_by: models are not ordered by display_name by this platform; one of {', '.join(_TIMES)} is served, or "
+            "leave it out, and order them yourself."
+        )
+    return Order(fields[0], terms[0][1:] == ["desc"])
+
+
+def _time(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise InvalidRequest("page_token: not one of this list; begin again without it.", field="page_token")
+    return at

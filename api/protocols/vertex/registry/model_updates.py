@@ -1,0 +1,108 @@
+"""``models.patch``: what may change of a model, and of one version of it.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/patch
+
+``models/<id>`` means the model, and so does ``models/<id>@-``; ``models/<id>@2`` means the version. One request changes one of
+the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller
+from api.protocols.vertex.names import Parent
+from api.protocols.vertex.proto import Message, snake
+from api.protocols.vertex.registry import models
+from api.protocols.vertex.training import jobs
+from core.db.repositories import models as rows
+from core.db.tables import Model, ModelVersion
+from core.domain.errors import Conflict, InvalidRequest
+
+_OF_MODEL: Final = ("displayName", "description", "labels")
+_OF_VERSION: Final = ("versionDescription", "labels")
+_DESCRIPTION: Final = 10_000
+
+
+def update(
+    platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
+) -> dict[str, Any]:
+    """The model after it. What the mask does not name stays, whatever the client sends of it: clients send it whole.
+
+    Raises:
+        InvalidRequest: the mask names nothing, or what nobody can change.
+        NotServed: it names what this platform does not have.
+        Conflict: it names a version's field of a model, or a model's of a version.
+        NotFound, Forbidden
+    """
+    message = Message(raw, "model")
+    message.demand_known(models.SERVED, absent=models.ABSENT)
+    model_id, _, version_ref = resource_id.removesuffix("@-").partition("@")
+    named = _named(update_mask, is_version=bool(version_ref))
+    told = jobs.read_told(Message({**raw, "displayName": message.raw("displayName") or "-"}, message.path))
+    if "displayName" in named:
+        jobs.read_told(message)
+    texts = {name: message.text(name, _DESCRIPTION) for name in ("description", "versionDescription")}
+    ref = f"{model_id}@{version_ref}" if version_ref else model_id
+    with platform.write() as work:
+        found, _ = models.find(work.session, caller, parent, ref, "member", verb="models.update")
+        rows.lock_model(work.session, found.id)
+        model, version = models.find(work.session, caller, parent, ref, "member", verb="models.update")
+        if version_ref:
+            _change_version(version, named, texts["versionDescription"], told.labels)
+        else:
+            _change_model(work, model, version, named, {**texts, "displayName": told.display_name}, told.labels)
+        model.updated_at = version.updated_at = work.now
+        work.session.flush()
+        return models.view(work.session, parent, model, version, is_version=bool(version_ref))
+
+
+def _named(update_mask: str, *, is_version: bool) -> set[str]:
+    """The fields that the mask names, in camelCase."""
+    paths = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
+    for path in paths:
+        path.demand_known(models.SERVED, absent=models.ABSENT)
+    named = {name for name in models.SERVED if any(name in path for path in paths)}
+    if not named:
+        raise InvalidRequest(
+            f"update_mask: Required field is not set: name what is to change, of a model {_listed(_OF_MODEL)}, of a version "
+            f"{_listed(_OF_VERSION)}.",
+            field="update_mask",
+        )
+    may, others = (_OF_VERSION, _OF_MODEL) if is_version else (_OF_MODEL, _OF_VERSION)
+    for name in sorted(named.difference(may)):
+        if name in others:
+            what, other = ("version", "models/<id>") if is_version else ("model", "models/<id>@<version>")
+            raise Conflict(f"update_mask: {snake(name)} is no field of a {what}; update {other} for it.")
+        raise InvalidRequest(
+            f"update_mask: {snake(name)} never changes; what may is {_listed(may)}.", field="update_mask"
+        )
+    return named
+
+
+def _change_model(
+    work: Work, model: Model, default: ModelVersion, named: set[str], texts: Mapping[str, str], labels: dict[str, str]
+) -> None:
+    """Labels are the default version's, too, as there: both are merged when they are shown, so the old ones would stay."""
+    if "labels" in named:
+        model.labels = default.labels = labels
+    if "description" in named:
+        model.description = texts["description"]
+    changed = {"displayName": texts["displayName"]} if "displayName" in named else {}
+    if "description" in named and not model.description:
+        changed["description"] = ""
+    for version in work.session.scalars(rows.versions_of(model.id)):
+        version.wanted = {**version.wanted, models.CHANGED: {**version.wanted.get(models.CHANGED, {}), **changed}}
+
+
+def _change_version(version: ModelVersion, named: set[str], description: str, labels: dict[str, str]) -> None:
+    if "labels" in named:
+        version.labels = labels
+    if "versionDescription" in named:
+        version.description = description
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(snake(name) for name in names)

@@ -1,0 +1,398 @@
+"""``projects.locations.models`` over the registry of models: those that a pipeline trained, and those that were uploaded.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models
+
+A model's id is the registry's own; a version is named by its number or an alias: ``models/<id>@2``. What only their client says
+of a model (its display name, the serving container) is kept with the version.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session, object_session
+from trainmaster.wire.models import Alias, AliasRequest, ModelName
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller, ProjectAccess, Role
+from api.models import service
+from api.models.access import ModelAccess, by_of
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.filters import parse_filter
+from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.operations.deletions import view_of
+from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.registry.model_orders import read_order
+from api.protocols.vertex.serving.containers import read_container
+from api.protocols.vertex.training import jobs
+from api.protocols.vertex.training.mapping import slug
+from core.db.repositories import models
+from core.db.tables import Job, Model, ModelVersion
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.model_versions import VersionState
+from core.registry import versions
+from core.registry.sources import Asked
+from core.registry.versions import Told
+from core.wakeups import TOPIC_MODELS
+
+COLLECTION: Final = "models"
+KEY: Final = "vertex"  # in what a version is told
+CHANGED: Final = "vertex_changed"  # beside it: what of the whole model was changed since
+DEFAULT: Final = "default"  # the alias that stands where none is named
+_KEPT: Final = (
+    "displayName",
+    "description",
+    "versionDescription",
+    "containerSpec",
+    "predictSchemata",
+    "metadata",
+    "metadataSchemaUri",
+)
+# What only the server says: a client may send back what it was given.
+_OUTPUT_ONLY: Final = frozenset(
+    {
+        "name",
+        "versionId",
+        "versionCreateTime",
+        "versionUpdateTime",
+        "supportedExportFormats",
+        "trainingPipeline",
+        "supportedDeploymentResourcesTypes",
+        "supportedInputStorageFormats",
+        "supportedOutputStorageFormats",
+        "createTime",
+        "updateTime",
+        "deployedModels",
+        "etag",
+        "modelSourceInfo",
+        "originalModelInfo",
+        "metadataArtifact",
+        "satisfiesPzs",
+        "satisfiesPzi",
+    }
+)
+SERVED: Final = {*_KEPT, "labels", "versionAliases", "artifactUri", *_OUTPUT_ONLY}
+ABSENT: Final = {
+    "encryptionSpec": "encryption by keys of one's own is",
+    "explanationSpec": "explanations are",
+    "pipelineJob": "pipelines are",
+    "baseModelSource": "base models are",
+    "dataStats": "statistics of data are",
+    "checkpoints": "checkpoints of a model are (register each as a version)",
+    "defaultCheckpointId": "checkpoints of a model are (register each as a version)",
+}
+_NAME: Final = 63  # characters of a model's name
+_CHANCE: Final = 3  # bytes that tell models of one display name apart
+_MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[\w-]+)(?:@[\w-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What a pipeline's model is to be. ``parent``: the id of the model that it is a version of, empty: a new one's.
+    ``is_id``: the name is what the client wants for an id, not made of a display name.
+    """
+
+    body: dict[str, Any]
+    aliases: tuple[str, ...]
+    labels: dict[str, str]
+    name: str
+    parent: str = ""
+    is_id: bool = False
+    fields: tuple[str, ...] = field(default=_KEPT, repr=False)
+
+
+def read_upload(message: Message, *, model_id: str, parent: str, where: str = "training_pipeline") -> Upload:
+    """A model of a pipeline or of an upload, whose message is at ``where``. Raises ``InvalidRequest`` or ``NotServed``."""
+    message.demand_known(SERVED, absent=ABSENT)
+    read_container(message)
+    if (schemata := message.message("predictSchemata")) is not None:
+        schemata.demand_known({"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
+    told = jobs.read_told(message)
+    aliases = list(message.texts("versionAliases"))
+    for alias in aliases:
+        _valid(Alias, alias, message.at("versionAliases"))
+    name = model_id or slug(told.display_name)
+    _valid(ModelName, name, f"{where}.model_id")
+    body = {key: message.raw(key) for key in _KEPT if message.has(key)}
+    found = _MODEL.fullmatch(parent)
+    if parent and found is None:
+        raise InvalidRequest(f"{where}.parent_model: {parent[:200]!r} names no model.", field="parent_model")
+    above = found["id"] if parent and found is not None else ""
+    return Upload(body, tuple(aliases), told.labels, name, above, is_id=bool(model_id))
+
+
+def _valid(kind: Any, value: str, where: str) -> None:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        words = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise InvalidRequest(f"{where}: {value[:100]!r}: {words}.", field=where) from None
+
+
+def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job_id: str) -> None:
+    """Have the job's model registered once it has succeeded, in the transaction that submits it."""
+    job = work.session.get_one(Job, job_id)
+    parent = demand_parent(work.session, job.project_id, upload)
+    name = free_name(work.session, job.project_id, upload) if parent is None else parent.name
+    told = told_of(upload, is_first=parent is None or not models.has_versions(work.session, parent.id))
+    made = versions.register_from_job(
+        work.session,
+        work.now,
+        job,
+        name,
+        by_of(caller),
+        Asked(),
+        volume=platform.settings.default_volume,
+        told=told,
+        when_done=True,
+    )
+    made.wanted = {**made.wanted, KEY: upload.body}
+    work.session.flush()
+    work.ring(TOPIC_MODELS)
+
+
+def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | None:
+    """The model that it is the next version of; ``None``: it names none. Raises ``NotFound``."""
+    if not upload.parent:
+        return None
+    found = find_row(session, project_id, upload.parent)
+    if found is None:
+        raise NotFound(f"models {upload.parent} is not found.")
+    return found
+
+
+def free_name(session: Session, project_id: str, upload: Upload) -> str:
+    """Of a new model. Display names may be alike there, names of ours may not: and since the numbers of a name's versions go on
+    after its model was deleted, a name that was ever used is left alone, so that a new model begins with version 1 as there.
+
+    Raises:
+        Conflict: the client's own id is a model's.
+    """
+    if upload.is_id:
+        known = models.find_model(session, project_id, upload.name)
+        # One of which nothing was ever registered (its pipeline failed) is none there.
+        if known is not None and models.newest_ready(session, known.id) is not None:
+            raise Conflict(
+                f"There is a model {upload.name!r} already; name it as parent_model for its next version.",
+                field="model_id",
+            )
+        return upload.name
+    if not models.was_named(session, project_id, upload.name):
+        return upload.name
+    return f"{upload.name[: _NAME - 2 * _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE)}"
+
+
+def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
+    """By its id, or by its name, which is what ``model_id`` of an upload says."""
+    row = session.get(Model, model_id)
+    if row is not None and row.project_id == project_id and row.deleted_at is None:
+        return row
+    return models.find_model(session, project_id, model_id)
+
+
+def told_of(upload: Upload, *, is_first: bool) -> Told:
+    """There the first version of a model is its default, whatever is asked for."""
+    aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
+    return Told(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
+
+
+def of_pipeline(found: jobs.Found) -> ModelVersion | None:
+    """The version that a pipeline's job makes."""
+    session = object_session(found.job)
+    if session is None:
+        return None
+    rows = session.scalars(select(ModelVersion).where(ModelVersion.job_id == found.job.id).order_by(ModelVersion.id))
+    return next((row for row in rows if KEY in row.wanted), None)
+
+
+class Models:
+    """See :class:`api.protocols.vertex.resource_collection.Collection`."""
+
+    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+        del platform, caller, parent, raw
+        raise NotServed("models.create is not served by this platform, nor there: a model is made by models.upload.")
+
+    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            model, version = find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
+            return view(work.session, parent, model, version, is_version="@" in resource_id)
+
+    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+        """A model whose first version is not ready yet is not there."""
+        test, order = parse_filter(query.filter), read_order(query.order_by)
+        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
+        with platform.read() as work:
+            member = member_of(work.session, caller, parent, "viewer", verb="models.list")
+            wanted = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
+            rows = work.session.scalars(order.page(wanted, query.page_token, limit)).all()
+            items = []
+            for row in rows[:limit]:
+                version = _default(work.session, row)
+                if version is not None:
+                    item = view(work.session, parent, row, version)
+                    if test(lambda name, item=item, row=row: _field(name, item, row)):  # type: ignore[misc]
+                        items.append(item)
+        more = {"nextPageToken": order.token(rows[limit - 1])} if len(rows) > limit else {}
+        return {**({COLLECTION: items} if items else {}), **more}
+
+    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
+        del platform, caller, parent, resource_id
+        raise NotServed("models:cancel is not served by this platform.")
+
+    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        """With all its versions; there aliases do not stand in the way, as they do otherwise here."""
+        with platform.write() as work:
+            model, _ = find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
+            access = _access(caller, parent, model)
+            for alias in models.aliases_of(work.session, [model.id])[model.id]:
+                service.remove_alias(work, access, alias)
+            service.delete_model(work, access, force=False)
+        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+
+    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            member = member_of(work.session, caller, parent, "member", verb="models.get")
+            row = work.session.get(Model, resource_id.partition("@")[0])
+        if row is None or row.project_id != member.project_id or row.deleted_at is None:
+            raise NotFound(f"Operation {parent.name_of(COLLECTION, resource_id)}/operations/delete is not found.")
+        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+
+
+def list_versions(
+    platform: Platform, caller: Caller, parent: Parent, resource_id: str, query: jobs.ListQuery
+) -> dict[str, Any]:
+    """All that are ready and fit the filter, newest first, in one page."""
+    test = parse_filter(query.filter)
+    with platform.read() as work:
+        model, _ = find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
+        ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
+        rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
+        items = [view(work.session, parent, model, row, is_version=True) for row in rows]
+        return {COLLECTION: [item for item in items if test(lambda name, item=item: _field(name, item, model))]}  # type: ignore[misc]
+
+
+def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+    """Aliases are added to a version, and those that begin with a dash are taken from it."""
+    message = Message(raw, "merge_version_aliases")
+    message.demand_known({"name", "versionAliases"})
+    with platform.write() as work:
+        model, version = find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
+        access = _access(caller, parent, model)
+        for text in message.texts("versionAliases"):
+            _valid(Alias, text.removeprefix("-"), message.at("versionAliases"))
+            own = models.aliases_of(work.session, [model.id])[model.id]
+            if not text.startswith("-"):
+                service.set_alias(work, access, text, AliasRequest(version=version.number))
+            elif text == f"-{DEFAULT}":
+                raise Conflict("The default alias is moved to another version, not removed.")
+            elif own.get(text[1:]) == version.number:
+                service.remove_alias(work, access, text[1:])
+        work.session.flush()
+        return view(work.session, parent, model, version, is_version="@" in resource_id)
+
+
+def delete_version(platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    with platform.write() as work:
+        model, version = find(
+            work.session, caller, parent, resource_id, "member", verb="models.deleteVersion", is_any=True
+        )
+        service.delete_version(work, _access(caller, parent, model), str(version.number), force=False)
+    return view_of(parent.name_of(COLLECTION, model.id), is_done=True)
+
+
+def _access(caller: Caller, parent: Parent, model: Model) -> ModelAccess:
+    return ModelAccess(ProjectAccess(caller, parent.own, "member"), model.name)
+
+
+def find(
+    session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str, is_any: bool = False
+) -> tuple[Model, ModelVersion]:
+    """``is_any``: also where no version is ready. Raises ``NotFound`` or ``Forbidden``."""
+    member = member_of(session, caller, parent, role, verb=verb)
+    model_id, _, ref = resource_id.partition("@")
+    row = find_row(session, member.project_id, model_id)
+    if row is not None:
+        version = versions.find_version(session, row, ref) if ref else _default(session, row, is_any=is_any)
+        if version is not None and (is_any or version.state == VersionState.READY):
+            return row, version
+    raise NotFound(f"The Model {parent.name_of(COLLECTION, resource_id)} is not found.")
+
+
+def find_named(
+    session: Session, caller: Caller, parent: Parent, message: Message, field: str
+) -> tuple[Model, ModelVersion]:
+    """The model whose name a message holds, with its version. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
+    name = message.text(field, 1_000)
+    found = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
+    if found is None:
+        where = message.at(field)
+        raise InvalidRequest(f"{where}: '{name[:200]}' is no name of a model.", field=where)
+    return find(session, caller, parent, found["id"], "member", verb="models.get")
+
+
+def display_name_of(model: Model, version: ModelVersion) -> str:
+    for told in (version.wanted.get(CHANGED, {}), version.wanted.get(KEY, {})):
+        if "displayName" in told:
+            return str(told["displayName"])
+    return model.name
+
+
+def _default(session: Session, model: Model, *, is_any: bool = False) -> ModelVersion | None:
+    found = models.find_alias(session, model.id, DEFAULT) or models.newest_ready(session, model.id)
+    if found is None and is_any:
+        found = session.scalars(models.versions_of(model.id).order_by(ModelVersion.number.desc()).limit(1)).first()
+    return found
+
+
+def view(
+    session: Session, parent: Parent, model: Model, version: ModelVersion, *, is_version: bool = False
+) -> dict[str, Any]:
+    """``is_version``: the version was asked for by its own name, and is answered by it."""
+    aliases = models.aliases_of(session, [model.id])[model.id]
+    told: dict[str, Any] = version.wanted.get(KEY, {})
+    changed: dict[str, Any] = version.wanted.get(CHANGED, {})
+    is_trained = told and version.job_id is not None
+    pipeline = {"trainingPipeline": parent.name_of("trainingPipelines", str(version.job_id))} if is_trained else {}
+    descriptions = {
+        "description": model.description or changed.get("description", told.get("description", "")),
+        "versionDescription": version.description,
+    }
+    labels = {**model.labels, **version.labels}
+    return {
+        **{name: value for name, value in told.items() if name not in descriptions},
+        **{name: value for name, value in descriptions.items() if value},
+        "displayName": display_name_of(model, version),
+        "name": parent.name_of(COLLECTION, f"{model.id}@{version.number}" if is_version else model.id),
+        "versionId": str(version.number),
+        "versionAliases": [name for name, number in aliases.items() if number == version.number],
+        "artifactUri": f"gs://{version.volume}/{version.path}",
+        "createTime": timestamp(model.created_at),
+        "updateTime": timestamp(model.updated_at),
+        "versionCreateTime": timestamp(version.created_at),
+        "versionUpdateTime": timestamp(version.updated_at),
+        "etag": version.digest or "",
+        "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES"],
+        "supportedInputStorageFormats": ["jsonl", "csv"],
+        "supportedOutputStorageFormats": ["jsonl"],
+        **({"labels": labels} if labels else {}),
+        **pipeline,
+    }
+
+
+def _field(name: str, item: dict[str, Any], row: Model) -> Any:
+    match name:
+        case "labels":
+            return item.get("labels", {})
+        case "create_time":
+            return row.created_at
+        case "update_time":
+            return row.updated_at
+        case "display_name":
+            return item["displayName"]
+        case _:
+            return item.get(name)

@@ -1,0 +1,26 @@
+"""What the requests of all routes have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import Body, Depends, Path
+
+from api.app.unit_of_work import PlatformDep
+from api.protocols.vertex.names import Parent, parent_of
+from api.protocols.vertex.table import table_of
+
+PARENT: Final = "/v1/projects/{project}/locations/{location}"
+# Where the SDK asks for an operation's progress over REST: the first of its address rules is this one.
+PARENT_OF_PROGRESS: Final = PARENT.replace("/v1/", "/ui/", 1)
+ResourceId = Annotated[str, Path(max_length=128)]
+RawBody = Annotated[dict[str, Any], Body()]
+
+
+def _parent(
+    project: Annotated[str, Path(max_length=100)], location: Annotated[str, Path(max_length=64)], platform: PlatformDep
+) -> Parent:
+    return parent_of(project, location, table_of(platform).project(project))
+
+
+ParentDep = Annotated[Parent, Depends(_parent)]

@@ -1,0 +1,163 @@
+"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training and serving: a thin adapter over our own.
+
+Not in our own description: it is Google's, and versioned by it. At the root, where ``api_endpoint`` points to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from api.app.unit_of_work import PlatformDep
+from api.auth import Reader, Writer
+from api.protocols.vertex.answers import NotServed, answer
+from api.protocols.vertex.collections import COLLECTIONS
+from api.protocols.vertex.metadata.routes import router as metadata
+from api.protocols.vertex.operations import routes, service
+from api.protocols.vertex.registry import model_updates, models
+from api.protocols.vertex.request_types import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
+from api.protocols.vertex.resource_collection import Collection
+from api.protocols.vertex.serving import routes as serving_routes
+from api.protocols.vertex.tensorboards.routes import router as tensorboards
+from api.protocols.vertex.training import jobs
+from api.protocols.vertex.vertex_route import VertexRoute
+from core.domain.errors import NotFound
+
+router = APIRouter(route_class=VertexRoute, include_in_schema=False)
+
+# In front of the routes of all collections, which would take theirs.
+router.include_router(serving_routes.router)
+
+
+def _list_query(
+    filter: Annotated[str, Query()] = "",  # noqa: A002 (as Google names it)
+    pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803
+    pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+    orderBy: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
+) -> jobs.ListQuery:
+    return jobs.ListQuery(filter, pageSize, pageToken, orderBy)
+
+
+def _add(collection: str, kind: Collection) -> None:
+    """The routes of one collection."""
+
+    def create(body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+        resource_id = kind.create(platform, caller, parent, body)
+        return answer(kind.get(platform, caller, parent, resource_id))
+
+    def list_all(
+        parent: ParentDep,
+        caller: Reader,
+        platform: PlatformDep,
+        query: Annotated[jobs.ListQuery, Depends(_list_query)],
+    ) -> Response:
+        return answer(kind.page(platform, caller, parent, query))
+
+    def get(resource: ResourceId, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
+        return answer(kind.get(platform, caller, parent, resource))
+
+    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+        if action != "cancel":
+            raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
+        kind.cancel(platform, caller, parent, resource)
+        return answer({})
+
+    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+        return answer(kind.delete(platform, caller, parent, resource))
+
+    # Whoever looks at a deletion goes on with it, which is to write.
+    def operation(
+        resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep
+    ) -> Response:
+        path = f"{collection}/{resource}/operations/{operation}"
+        return answer(service.look(platform, caller, parent, path, COLLECTIONS))
+
+    def add(path: str, handler: Callable[..., Response], method: str) -> None:
+        router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")
+
+    one = f"{PARENT}/{collection}/{{resource}}"
+    add(f"{PARENT}/{collection}", create, "POST")
+    add(f"{PARENT}/{collection}", list_all, "GET")
+    add(f"{one}:{{action}}", verb, "POST")
+    add(one, get, "GET")
+    add(one, delete, "DELETE")
+    add(f"{one}/operations/{{operation}}", operation, "GET")
+    add(f"{PARENT_OF_PROGRESS}/{collection}/{{resource}}/operations/{{operation}}", operation, "GET")
+
+
+_SERVED: Final = (*COLLECTIONS, "metadataStores", "tensorboards", "operations")
+_MODEL: Final = f"{PARENT}/{models.COLLECTION}/{{resource}}"
+
+
+# In front of the routes of all collections, which have one verb.
+@router.get(f"{_MODEL}:listVersions")
+def list_model_versions(
+    resource: ResourceId,
+    parent: ParentDep,
+    caller: Reader,
+    platform: PlatformDep,
+    filter: Annotated[str, Query()] = "",  # noqa: A002
+) -> Response:
+    return answer(models.list_versions(platform, caller, parent, resource, jobs.ListQuery(filter)))
+
+
+@router.post(f"{_MODEL}:mergeVersionAliases")
+def merge_version_aliases(
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep
+) -> Response:
+    return answer(models.merge_aliases(platform, caller, parent, resource, body))
+
+
+@router.patch(_MODEL)
+def update_model(
+    resource: ResourceId,
+    body: RawBody,
+    parent: ParentDep,
+    caller: Writer,
+    platform: PlatformDep,
+    updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
+) -> Response:
+    return answer(model_updates.update(platform, caller, parent, resource, body, updateMask))
+
+
+@router.delete(f"{_MODEL}:deleteVersion")
+def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    return answer(models.delete_version(platform, caller, parent, resource))
+
+
+for _name, _kind in COLLECTIONS.items():
+    _add(_name, _kind)
+router.include_router(metadata)
+router.include_router(tensorboards)
+router.include_router(routes.router)
+
+
+@router.api_route(f"{PARENT}/{{rest:path}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+@router.api_route(f"{PARENT_OF_PROGRESS}/{{rest:path}}", methods=["GET", "POST", "DELETE"])
+def nothing_here(request: Request, rest: str, parent: ParentDep, caller: Reader) -> Response:
+    """What is of the real API and not of ours is told by its method and path."""
+    del parent, caller
+    asked = f"{request.method} {rest[:200]}"
+    if rest.partition("/")[0].partition(":")[0] in _SERVED:
+        raise NotServed(f"{asked} is not served by this platform, though other methods of this collection are.")
+    raise NotServed(f"{asked} is not served by this platform; served are {', '.join(_SERVED)} and Cloud Storage.")
+
+
+@router.api_route("/v1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+def no_such_place(request: Request, rest: str, caller: Reader) -> Response:
+    """In Google's words, not in our own."""
+    del caller
+    raise NotFound(
+        f"{request.method} /v1/{rest[:200]} is not found: resources are in projects/<project>/locations/<location>."
+    )
+
+
+@router.api_route("/v1beta1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+def no_beta(rest: str, caller: Reader) -> Response:
+    """Clients of the preview's API, such as ``aiplatform.preview``, have another address."""
+    del rest, caller
+    raise NotServed(
+        "Vertex AI's v1beta1 is not served by this platform; use v1, as google.cloud.aiplatform does without `preview`."
+    )

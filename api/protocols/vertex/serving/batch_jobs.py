@@ -1,0 +1,223 @@
+"""``projects.locations.batchPredictionJobs`` over our own batch predictions.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.batchPredictionJobs
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+from trainmaster.wire.serving import BatchPredictRequest
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller
+from api.endpoints import service
+from api.protocols.gcs.buckets import find_bucket
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.registry import models
+from api.protocols.vertex.serving.containers import read_container, server_of
+from api.protocols.vertex.serving.resources import read_batch
+from api.protocols.vertex.table import table_of
+from api.protocols.vertex.training import custom_jobs, jobs
+from api.protocols.vertex.training.mapping import own_labels, slug
+from api.protocols.vertex.training.placement_check import demand_place
+from core.domain.errors import InvalidRequest, NotFound
+from core.domain.jobs.states import JobState
+from core.storage.tree import split_path
+
+COLLECTION: Final = "batchPredictionJobs"
+_SERVED: Final = {
+    "displayName",
+    "labels",
+    "model",
+    "modelVersionId",
+    "inputConfig",
+    "instanceConfig",
+    "outputConfig",
+    "dedicatedResources",
+    "manualBatchTuningParameters",
+    "disableContainerLogging",
+    "outputInfo",
+    "partialFailures",
+    "resourcesConsumed",
+    "completionStats",
+    *custom_jobs.OUTPUT_ONLY,
+}
+_ABSENT: Final = {
+    "modelParameters": "parameters of a model are",
+    "unmanagedContainerModel": "models that are in no registry are",
+    "generateExplanation": "explanations are",
+    "explanationSpec": "explanations are",
+    "serviceAccount": "service accounts are",
+    "encryptionSpec": "encryption by keys of one's own is",
+    "modelMonitoringConfig": "monitoring of models is",
+    "modelMonitoringStatsAnomalies": "monitoring of models is",
+    "modelMonitoringStatus": "monitoring of models is",
+}
+_NO_SOURCE: Final = {
+    "bigquerySource": "BigQuery is",
+    "vertexMultimodalDatasetSource": "managed datasets are",
+}
+_NO_DESTINATION: Final = {
+    "bigqueryDestination": "BigQuery is",
+    "vertexMultimodalDatasetDestination": "managed datasets are",
+}
+_NO_FIELDS: Final = {
+    "keyField": "keys of instances are",
+    "includedFields": "a choice of an instance's fields is",
+    "excludedFields": "a choice of an instance's fields is",
+}
+_Format = Literal["jsonl", "csv"]
+
+
+def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+    """The id of a new job. Raises as ``custom_jobs.create``."""
+    jobs.demand_member(platform, caller, parent, "member", verb="batchPredictionJobs.create")
+    message = Message(raw, "batch_prediction_job")
+    message.demand_known(_SERVED, absent=_ABSENT)
+    told = jobs.read_told(message)
+    table = table_of(platform)
+    resources = read_batch(message.message("dedicatedResources"), table, parent.location)
+    source = _read_source(platform, caller, message)
+    prefix = _read_destination(message)
+    tuning = message.message("manualBatchTuningParameters")
+    if tuning is not None:
+        tuning.demand_known({"batchSize"})
+    with platform.read() as work:
+        member = member_of(work.session, caller, parent, "member", verb="batchPredictionJobs.create")
+        model, version = models.find_named(work.session, caller, parent, message, "model")
+        at = work.now.strftime("%Y-%m-%dT%H-%M-%S-%f")
+    container = read_container(Message(version.wanted.get(models.KEY, {}), "model"))
+    server = server_of(container, table, is_plain=platform.settings.executor == "process")
+    if server.container is not None:
+        raise NotServed(
+            f"{message.at('model')}: batch predictions by a container of one's own are not served by this platform; its own server "
+            "does them, for models that were uploaded with one of Google's pre-built containers."
+        )
+    folder = f"{prefix.rstrip('/')}/prediction-{slug(models.display_name_of(model, version))}-{at}"
+    where = message.at("outputConfig")
+    asked: dict[str, Any] = {
+        "name": slug(told.display_name),
+        "model": f"{model.name}@{version.number}",
+        "framework": server.framework,
+        "trust_code": server.is_trusted,
+        "input": source.location,
+        "format": source.format,
+        "csv_rows": source.csv_rows,
+        "output": _location(platform, caller, folder, where, writes=True),
+        "replicas": resources.replicas,
+        "resources": resources.asked,
+        "priority": resources.priority,
+        "labels": own_labels(told.labels),
+        **({"batch_size": tuning.whole("batchSize")} if tuning is not None and tuning.has("batchSize") else {}),
+    }
+    try:
+        request = BatchPredictRequest(**asked)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"{message.path}: {field}: {first['msg']}.", field=field) from None
+    submission = service.check_batch(platform, caller, member, request)
+    demand_place(platform, caller, submission)
+    kept = ("inputConfig", "instanceConfig", "outputConfig", "dedicatedResources", "manualBatchTuningParameters")
+    body = {
+        "model": parent.name_of(models.COLLECTION, model.id),
+        "modelVersionId": str(version.number),
+        **{name: message.raw(name) for name in kept if message.has(name)},
+        "outputInfo": {"gcsOutputDirectory": folder},
+    }
+    return jobs.submit_and_keep(platform, caller, parent, submission, told, {COLLECTION: body})
+
+
+def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
+    del platform
+    shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
+    if JobState(found.job.state) is not JobState.SUCCEEDED:
+        del shown["outputInfo"]
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """``location``: volume/path of a file or a folder. ``csv_rows``: what an instance of a CSV file is."""
+
+    location: str
+    format: _Format
+    csv_rows: Literal["array", "object"]
+
+
+def _read_source(platform: Platform, caller: Caller, message: Message) -> _Source:
+    told = message.message("inputConfig")
+    if told is None:
+        raise InvalidRequest(f"{message.at('inputConfig')}: Required field is not set.", field="input_config")
+    told.demand_known({"instancesFormat", "gcsSource"}, absent=_NO_SOURCE)
+    kind = _format(told, "instancesFormat", ("jsonl", "csv"))
+    bucket = told.message("gcsSource")
+    if bucket is not None:
+        bucket.demand_known({"uris"})
+    uris = bucket.texts("uris") if bucket is not None else ()
+    where = told.at("gcsSource")
+    if len(uris) != 1:
+        raise InvalidRequest(
+            f"{where}.uris: write one file, or a folder as gs://bucket/folder/*, not {len(uris)} of them.", field=where
+        )
+    uri = uris[0].removesuffix("*") if uris[0].endswith("/*") else uris[0]
+    if "*" in uri:
+        raise NotServed(
+            f"{where}.uris: patterns but gs://bucket/folder/* are not served by this platform: '{uri[:200]}'."
+        )
+    instance = message.message("instanceConfig")
+    rows: Literal["array", "object"] = "array"  # there, a row of a CSV file
+    if instance is not None:
+        instance.demand_known({"instanceType"}, absent=_NO_FIELDS)
+        if instance.text("instanceType", 20) not in ("", "array", "object"):
+            raise InvalidRequest(f"{instance.at('instanceType')}: must be array or object.", field="instance_type")
+        rows = "object" if instance.text("instanceType") == "object" else rows
+    return _Source(_location(platform, caller, uri, where), kind, rows)
+
+
+def _read_destination(message: Message) -> str:
+    """The URI below which the job makes a folder."""
+    told = message.message("outputConfig")
+    if told is None:
+        raise InvalidRequest(f"{message.at('outputConfig')}: Required field is not set.", field="output_config")
+    told.demand_known({"predictionsFormat", "gcsDestination"}, absent=_NO_DESTINATION)
+    _format(told, "predictionsFormat", ("jsonl",))
+    bucket = told.message("gcsDestination")
+    if bucket is not None:
+        bucket.demand_known({"outputUriPrefix"})
+    prefix = bucket.text("outputUriPrefix", 2_000) if bucket is not None else ""
+    if not prefix:
+        where = f"{told.at('gcsDestination')}.output_uri_prefix"
+        raise InvalidRequest(f"{where}: Required field is not set.", field=where)
+    return prefix
+
+
+def _format(told: Message, name: str, served: tuple[_Format, ...]) -> _Format:
+    value = told.text(name, 100)
+    if not value:
+        raise InvalidRequest(f"{told.at(name)}: Required field is not set.", field=told.at(name))
+    found: _Format | None = next((one for one in served if one == value), None)
+    if found is None:
+        raise NotServed(
+            f"{told.at(name)}: the format '{value}' is not served by this platform; {' and '.join(served)} "
+            f"{'are' if len(served) > 1 else 'is'}."
+        )
+    return found
+
+
+def _location(platform: Platform, caller: Caller, uri: str, where: str, *, writes: bool = False) -> str:
+    """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
+    found = re.fullmatch(r"gs://(?P<bucket>[^/]+)/(?P<path>.+)", uri)
+    if found is None:
+        raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field=where)
+    try:
+        bucket = find_bucket(platform, caller, found["bucket"], writes=writes)
+    except NotFound as error:
+        raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field=where) from error
+    return "/".join([bucket.volume, *([bucket.base] if bucket.base else []), *split_path(found["path"], field=where)])

@@ -1,0 +1,141 @@
+"""A model's ``containerSpec``, and what it becomes here: an image of one's own, or the platform's server in place of Google's.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.table import Table
+from api.protocols.vertex.training.specs import read_env
+from core.domain.errors import InvalidRequest
+
+_SERVED: Final = {
+    "imageUri",
+    "command",
+    "args",
+    "env",
+    "ports",
+    "predictRoute",
+    "healthRoute",
+    "deploymentTimeout",
+    "sharedMemorySizeMb",
+}
+_ABSENT: Final = {
+    "grpcPorts": "gRPC ports of containers are",
+    "invokeRoutePrefix": "routes below a prefix are",
+    "startupProbe": "probes of one's own are (the health route is asked)",
+    "healthProbe": "probes of one's own are (the health route is asked)",
+    "livenessProbe": "probes of one's own are (the health route is asked)",
+}
+_ROUTE: Final = re.compile(r"/[!-~]{0,500}")
+# Google's pre-built containers for predictions, by what reads the model in them:
+# https://cloud.google.com/vertex-ai/docs/predictions/pre-built-containers
+_PREBUILT: Final = re.compile(
+    r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/prediction|gcr\.io/cloud-aiplatform/prediction)/"
+    r"(?P<kind>sklearn|xgboost|tf2?|tf_opt|pytorch)[-.:]?(?:[\w.:@-]*)"
+)
+_FRAMEWORKS: Final = {"sklearn": "sklearn", "xgboost": "xgboost", "pytorch": "torch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """``port``: 0, where it says none. ``timeout_s``: for it to get ready."""
+
+    image: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    port: int = 0
+    predict_route: str = ""
+    health_route: str = ""
+    timeout_s: float | None = None
+    shm_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How a model is served. ``image``: ``None``: the platform's own server reads it, by ``framework``."""
+
+    image: str | None
+    framework: str = "auto"
+    container: Container | None = None
+    is_trusted: bool = False
+
+
+def read_container(model: Message) -> Container | None:
+    """``None``: the model names no container. Raises ``InvalidRequest`` or ``NotServed``."""
+    told = model.message("containerSpec")
+    if told is None:
+        return None
+    told.demand_known(_SERVED, absent=_ABSENT)
+    image = told.text("imageUri", 1024).strip()
+    if not image:
+        raise InvalidRequest(f"{told.at('imageUri')}: Required field is not set.", field=told.at("imageUri"))
+    return Container(
+        image,
+        told.texts("command"),
+        told.texts("args"),
+        read_env(told),
+        _port(told),
+        _route(told, "predictRoute"),
+        _route(told, "healthRoute"),
+        told.seconds("deploymentTimeout"),
+        told.whole("sharedMemorySizeMb"),
+    )
+
+
+def framework_of(image: str) -> str | None:
+    """What reads a model in this pre-built container of Google's; ``None``: it is none of them."""
+    found = _PREBUILT.fullmatch(image)
+    return None if found is None else _FRAMEWORKS.get(found["kind"], "tensorflow")
+
+
+def server_of(container: Container | None, table: Table, *, is_plain: bool) -> Server:
+    """What serves a model here. ``is_plain``: jobs are plain processes, without images.
+
+    Raises:
+        InvalidRequest: its container cannot run here.
+    """
+    if container is None:
+        return Server(None)
+    framework = framework_of(container.image)
+    is_named, own = table.serving_image(container.image)
+    if is_named and own is not None and not is_plain:
+        return Server(own, container=container)
+    if is_named or framework is not None:
+        # Google's containers read pickles, too: they are the model's author's own.
+        return Server(None, framework or "auto", is_trusted=table.trusts_pickles)
+    if is_plain and not container.command:
+        raise InvalidRequest(
+            f"model.container_spec: plain processes have no images, so {container.image[:200]} cannot run here. Upload the model "
+            "with serving_container_command, with one of Google's pre-built containers, or have an administrator name the "
+            "image under serving_images in the table (`trainmaster vertex-table`).",
+            field="container_spec",
+        )
+    return Server(None if is_plain else container.image, container=container)
+
+
+def _port(told: Message) -> int:
+    """The first one: no other gets requests there either."""
+    ports = [Message(item, path) for path, item in told.items("ports")]
+    for port in ports:
+        port.demand_known({"containerPort"})
+        if not 1 <= port.whole("containerPort") <= 65535:
+            where = port.at("containerPort")
+            raise InvalidRequest(f"{where}: must be a port from 1 to 65535.", field=where)
+    return ports[0].whole("containerPort") if ports else 0
+
+
+def _route(told: Message, name: str) -> str:
+    route = told.text(name)
+    if route and not _ROUTE.fullmatch(route):
+        raise InvalidRequest(
+            f"{told.at(name)}: must begin with a slash, and have no blanks and at most 500 characters, not '{route[:100]}'.",
+            field=told.at(name),
+        )
+    return route

@@ -1,0 +1,277 @@
+"""``endpoints.deployModel`` and ``undeployModel``: operations that our control loop goes on with, whoever looks at them.
+
+An operation is named by the deployed model's own id. It needs no row: how far it is, the deployed model tells.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+from trainmaster.spec.fields import NAME_PATTERN
+from trainmaster.wire.serving import DeployRequest
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller
+from api.endpoints import service
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.registry import models
+from api.protocols.vertex.serving import endpoints
+from api.protocols.vertex.serving.containers import Container, Server, read_container, server_of
+from api.protocols.vertex.serving.endpoints import COLLECTION, TYPES, read_split
+from api.protocols.vertex.serving.resources import Resources, read_dedicated
+from api.protocols.vertex.table import table_of
+from api.protocols.vertex.training.mapping import slug
+from api.protocols.vertex.training.placement_check import demand_place
+from core.db.repositories import serving
+from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.serving.states import DeploymentState
+
+DEPLOY: Final = "deploy"
+UNDEPLOY: Final = "undeploy"
+ITSELF: Final = "0"  # in a split, the model that is being deployed
+_CANCELLED, _FAILED_PRECONDITION = 1, 9  # google.rpc.Code
+_SERVED: Final = {
+    "id",
+    "model",
+    "modelVersionId",
+    "displayName",
+    "dedicatedResources",
+    "createTime",
+    "disableContainerLogging",
+    "disableExplanations",
+    "status",
+}
+_ABSENT: Final = {
+    "automaticResources": "automatic resources are (give machine_type, or min_replica_count)",
+    "sharedResources": "shared pools of resources are",
+    "explanationSpec": "explanations are",
+    "serviceAccount": "service accounts are",
+    "enableAccessLogging": "access logs are",
+    "privateEndpoints": "private endpoints are",
+    "fasterDeploymentConfig": "fast deployment is",
+    "rolloutOptions": "options of a rollout are",
+    "systemLabels": "labels of the system are",
+    "speculativeDecodingSpec": "speculative decoding is",
+    "checkpointId": "checkpoints of a model are",
+    "gdcConnectedModel": "Google Distributed Cloud is",
+    "fullFineTunedResources": "tuned models of Google's are",
+}
+_DISPLAY_NAME: Final = 128
+_ID: Final = 63
+_TRIES: Final = 20
+# Formats that Google's pre-built containers read and our server does not.
+_UNREAD: Final = {"torchserve": "an archive of TorchServe (.mar)"}
+
+
+def deploy(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+    """An operation, done when all replicas are ready.
+
+    Raises:
+        InvalidRequest, NotServed, InvalidSpec: what is asked for.
+        NotFound, Forbidden, NoCapacity, Conflict
+    """
+    message = Message(raw, "deploy_model_request")
+    message.demand_known({"endpoint", "deployedModel", "trafficSplit"})
+    told = message.message("deployedModel")
+    if told is None:
+        raise InvalidRequest(f"{message.at('deployedModel')}: Required field is not set.", field="deployed_model")
+    told.demand_known(_SERVED, absent=_ABSENT)
+    table = table_of(platform)
+    resources = read_dedicated(told.message("dedicatedResources"), table, parent.location)
+    with platform.read() as work:
+        endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
+        model, version = models.find_named(work.session, caller, parent, told, "model")
+        display_name = told.text("displayName", _DISPLAY_NAME) or models.display_name_of(model, version)
+        name = _free_id(work.session, endpoint, told, slug(display_name))
+    container = read_container(Message(version.wanted.get(models.KEY, {}), "model"))
+    server = server_of(container, table, is_plain=platform.settings.executor == "process")
+    _demand_readable(version, server)
+    access = endpoints.access_to(caller, parent, endpoint, "member")
+    request = _request(platform, endpoint, name, f"{model.name}@{version.number}", server, resources)
+    draft = service.check_deploy(platform, access, request)
+    demand_place(platform, caller, draft.submission)
+    with platform.write() as work:
+        row, _ = access.load(work.session, is_changing=True)
+        split = _split(work.session, message, row, name)
+        for failed in serving.live_deployments(work.session, [row.id]):
+            if failed.state == DeploymentState.FAILED:  # there it is gone when its operation has failed
+                service.undeploy(work, access, failed.name)
+        others = any(one.traffic for one in serving.live_deployments(work.session, [row.id]))
+        begun = request.model_copy(update={"traffic": 0 if others else split.get(name, 0)})
+        deployed = service.deploy(work, access, begun, draft, split_when_ready=split if others and split else None)
+        about = work.session.get(VertexEndpoint, row.id) or endpoints.kept(work, parent, row)
+        shown = {"displayName": display_name, "dedicatedResources": told.raw("dedicatedResources")}
+        about.deployed = {**about.deployed, name: {key: value for key, value in shown.items() if value}}
+        work.session.flush()
+        return progress(work.session, parent, row, deployed, DEPLOY)
+
+
+def undeploy(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+    """An operation, done when its replicas have ended. What traffic it had goes to the others, or as ``trafficSplit`` says."""
+    message = Message(raw, "undeploy_model_request")
+    message.demand_known({"endpoint", "deployedModelId", "trafficSplit"})
+    name = message.text("deployedModelId", _ID)
+    if not name:
+        raise InvalidRequest(f"{message.at('deployedModelId')}: Required field is not set.", field="deployed_model_id")
+    with platform.write() as work:
+        row, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.undeploy")
+        access = endpoints.access_to(caller, parent, row, "member")
+        access.load(work.session, is_changing=True)
+        access.deployment(work.session, row, name)
+        if message.has("trafficSplit"):
+            others = {one.name for one in endpoints.deployed_to(work.session, row)} - {name}
+            service.set_traffic(work, access, read_split(message, others))
+        service.undeploy(work, access, name)
+        deployed = access.deployment(work.session, row, name)
+        return progress(work.session, parent, row, deployed, UNDEPLOY)
+
+
+def turn_back(platform: Platform, caller: Caller, parent: Parent, resource_id: str, deployment_id: str) -> None:
+    """Undeploy what is not ready yet; what got ready meanwhile stays. Raises ``NotFound`` or ``Forbidden``."""
+    with platform.write() as work:
+        endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
+        access = endpoints.access_to(caller, parent, endpoint, "member")
+        access.load(work.session, is_changing=True)
+        row = work.session.get(Deployment, deployment_id, populate_existing=True)
+        if row is None or row.endpoint_id != endpoint.id or row.state != DeploymentState.ACTIVE:
+            return
+        if serving.revisions_of(work.session, row.id, numbers=[1], limit=1)[0].stable_at is None:
+            service.undeploy(work, access, row.name)
+
+
+def look(
+    platform: Platform, caller: Caller, parent: Parent, resource_id: str, kind: str, deployment_id: str
+) -> dict[str, Any]:
+    """An operation as it is now. Raises ``NotFound``: nobody began it."""
+    with platform.read() as work:
+        member = member_of(work.session, caller, parent, "viewer", verb="endpoints.get")
+        endpoint = work.session.get(Endpoint, resource_id)
+        row = work.session.get(Deployment, deployment_id)
+        if (
+            endpoint is None
+            or endpoint.project_id != member.project_id
+            or row is None
+            or row.endpoint_id != resource_id
+        ):
+            name = parent.name_of(COLLECTION, resource_id, "operations", f"{kind}-{deployment_id}")
+            raise NotFound(f"Operation {name} is not found.")
+        return progress(work.session, parent, endpoint, row, kind)
+
+
+def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployment, kind: str) -> dict[str, Any]:
+    """The operation that deploys or undeploys it, as it is now."""
+    word = "DeployModel" if kind == DEPLOY else "UndeployModel"
+    told: dict[str, Any] = {
+        "name": parent.name_of(COLLECTION, endpoint.id, "operations", f"{kind}-{row.id}"),
+        "metadata": {
+            "@type": f"{TYPES}.{word}OperationMetadata",
+            "genericMetadata": {"createTime": timestamp(row.created_at), "updateTime": timestamp(row.updated_at)},
+        },
+    }
+    done: dict[str, Any] = {"@type": f"{TYPES}.{word}Response"}
+    if kind == UNDEPLOY:
+        return {**told, "done": True, "response": done} if row.ended_at is not None else told
+    first = serving.revisions_of(session, row.id, numbers=[1], limit=1)[0]
+    if first.stable_at is not None:
+        about = session.get(VertexEndpoint, endpoint.id)
+        done["deployedModel"] = endpoints.view_of_deployed(session, parent, row, about)
+        return {**told, "done": True, "response": done}
+    match DeploymentState(row.state):
+        case DeploymentState.FAILED:
+            error = {"code": _FAILED_PRECONDITION, "message": f"Model server never became ready. {first.verdict}"}
+        case DeploymentState.UNDEPLOYING | DeploymentState.ENDED:
+            error = {"code": _CANCELLED, "message": "The model was undeployed before it was ready."}
+        case DeploymentState.ACTIVE:
+            return told
+    return {**told, "done": True, "error": error}
+
+
+# --- what is deployed ------------------------------------------------------------------------------------------------
+
+
+def _free_id(session: Session, endpoint: Endpoint, told: Message, wanted: str) -> str:
+    """What the client calls it, or its display name as a name of ours, with a number where that is taken."""
+    taken = {one.name for one in serving.live_deployments(session, [endpoint.id])}
+    own = told.text("id", _ID)
+    if own and (not re.fullmatch(NAME_PATTERN[1:-1], own) or own == ITSELF):
+        where = told.at("id")
+        raise InvalidRequest(
+            f"{where}: '{own}' is none: lower-case letters, digits and dashes, and not 0.", field=where
+        )
+    if own in taken:
+        raise Conflict(f"Endpoint {endpoint.name!r} has a deployed model {own!r} already; undeploy it first.")
+    if own:
+        return own
+    first = f"model-{wanted}"[:_ID] if wanted == ITSELF else wanted
+    numbered = (f"{first[: _ID - 3].rstrip('-')}-{number}" for number in range(2, _TRIES + 3))
+    return next(name for name in (first, *numbered) if name not in taken)
+
+
+def _demand_readable(version: ModelVersion, server: Server) -> None:
+    what = _UNREAD.get(version.format)
+    if server.image is None and server.container is None and what is not None:
+        raise NotServed(
+            f"deployed_model.model: its files are {what}, which is not served by this platform's own server; upload a TorchScript "
+            "program, or a container of your own."
+        )
+
+
+def _request(
+    platform: Platform, endpoint: Endpoint, name: str, model: str, server: Server, resources: Resources
+) -> DeployRequest:
+    asked: dict[str, Any] = {
+        "deployment": name,
+        "model": model,
+        "framework": server.framework,
+        "trust_code": server.is_trusted,
+        "resources": dict(resources.asked),
+        "node_selector": resources.node_selector,
+        "replicas": resources.replicas,
+        "priority": resources.priority,
+        "traffic": 0,
+        "reason": "By a client of Vertex AI.",
+    }
+    if server.container is not None:
+        asked |= _own(platform, endpoint, name, server.container)
+        asked["image"] = server.image
+        if server.container.shm_mib:
+            asked["resources"]["shm"] = f"{server.container.shm_mib}Mi"
+    try:
+        return DeployRequest(**asked)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"deployed_model: {where}: {first['msg']}.", field=where) from None
+
+
+def _own(platform: Platform, endpoint: Endpoint, name: str, container: Container) -> dict[str, Any]:
+    """A container of one's own; the routes where it says none are Vertex AI's."""
+    default = f"/v1/endpoints/{endpoint.name}/deployedModels/{name}"
+    asked: dict[str, Any] = {
+        "args": list(container.args),
+        "env": dict(container.env),
+        "health_route": container.health_route or default,
+        "predict_route": container.predict_route or f"{default}:predict",
+    }
+    if container.command:
+        asked["command"] = list(container.command)
+    if container.port and platform.settings.executor != "process":
+        asked["port"] = container.port
+    if container.timeout_s is not None:
+        asked["ready_timeout_s"] = container.timeout_s
+    return asked
+
+
+def _split(session: Session, message: Message, endpoint: Endpoint, name: str) -> dict[str, int]:
+    """The parts when it is ready, with its own name; empty: as they are, and it gets nothing."""
+    if not message.has("trafficSplit"):
+        return {}
+    there = {one.name for one in endpoints.deployed_to(session, endpoint)}
+    split = read_split(message, {*there, ITSELF})
+    return {name if key == ITSELF else key: part for key, part in split.items()}

@@ -1,0 +1,315 @@
+"""``projects.locations.endpoints`` over our own endpoints.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints
+
+An endpoint's id is our own. What only their client says of it (its display name, labels, what it calls a deployed model) is a
+row beside it; endpoints that were made otherwise are shown as well, at every location.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import or_, select, tuple_
+from sqlalchemy.orm import Session
+from trainmaster.spec.fields import NAME_PATTERN
+from trainmaster.wire.serving import EndpointCreate
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller, Role
+from api.endpoints import service
+from api.endpoints.access import EndpointAccess
+from api.http.cursors import make_cursor
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.error_translation import position_of
+from api.protocols.vertex.filters import parse_filter
+from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.operations.deletions import DELETION, view_of
+from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.registry import models
+from api.protocols.vertex.training import jobs
+from api.protocols.vertex.training.mapping import slug
+from core.db.repositories import serving
+from core.db.tables import Deployment, Endpoint, Model, ModelVersion, VertexEndpoint
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.serving.states import DeploymentState
+
+COLLECTION: Final = "endpoints"
+TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
+_ABSENT: Final = {
+    "encryptionSpec": "encryption by keys of one's own is",
+    "network": "private endpoints (VPC networks) are",
+    "enablePrivateServiceConnect": "private endpoints (Private Service Connect) are",
+    "privateServiceConnectConfig": "private endpoints (Private Service Connect) are",
+    "dedicatedEndpointEnabled": "dedicated endpoints are",
+    "clientConnectionConfig": "time-outs of an endpoint are",
+    "predictRequestResponseLoggingConfig": "logs of requests and responses are",
+    "genAiAdvancedFeaturesConfig": "generative AI's features are",
+    "privateModelServerEnabled": "private model servers are",
+}
+_OUTPUT_ONLY: Final = frozenset(
+    {
+        "name",
+        "etag",
+        "createTime",
+        "updateTime",
+        "modelDeploymentMonitoringJob",
+        "dedicatedEndpointDns",
+        "satisfiesPzs",
+        "satisfiesPzi",
+    }
+)
+_CHANGED: Final = ("displayName", "description", "labels", "trafficSplit")
+_NAME: Final = 63
+_CHANCE: Final = 6
+_DESCRIPTION: Final = 1_000
+
+
+def create(platform: Platform, caller: Caller, parent: Parent, raw: Any, endpoint_id: str) -> dict[str, Any]:
+    """An operation that is done. ``endpoint_id``: wanted by the client, empty: any."""
+    jobs.demand_member(platform, caller, parent, "member", verb="endpoints.create")
+    message = Message(raw, "endpoint")
+    message.demand_known(
+        {"displayName", "description", "labels", "deployedModels", "trafficSplit", *_OUTPUT_ONLY}, absent=_ABSENT
+    )
+    for name in ("deployedModels", "trafficSplit"):
+        if message.has(name):
+            where = message.at(name)
+            raise InvalidRequest(f"{where}: a new endpoint has none; deploy a model to it.", field=where)
+    told = jobs.read_told(message)
+    if endpoint_id and not re.fullmatch(NAME_PATTERN[1:-1], endpoint_id):
+        raise InvalidRequest(
+            f"endpoint_id: '{endpoint_id[:100]}' is none: at most 63 lower-case letters, digits and dashes, no dash at the ends.",
+            field="endpoint_id",
+        )
+    with platform.write() as work:
+        member = member_of(work.session, caller, parent, "member", verb="endpoints.create")
+        name = endpoint_id or _free_name(work.session, member.project_id, slug(told.display_name))
+        body = EndpointCreate(name=name, description=message.text("description", _DESCRIPTION))
+        row = service.create(work, caller, member, body)
+        about = VertexEndpoint(
+            endpoint_id=row.id,
+            location=parent.location,
+            display_name=told.display_name,
+            labels=told.labels,
+            deployed={},
+        )
+        work.session.add(about)
+        work.session.flush()
+        shown = view(work.session, parent, row, about)
+        done = {"@type": f"{TYPES}.Endpoint", **shown}
+        return {"name": f"{shown['name']}/operations/create", "done": True, "response": done}
+
+
+def update(
+    platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
+) -> dict[str, Any]:
+    """The endpoint after it. Without a mask all that the client sends is changed."""
+    message = Message(raw, "endpoint")
+    message.demand_known({*_CHANGED, "deployedModels", *_OUTPUT_ONLY}, absent=_ABSENT)
+    masked = [Message({path.strip(): 1}, "update_mask") for path in update_mask.split(",") if path.strip()]
+    for one in masked:
+        one.demand_known(set(_CHANGED), absent=_ABSENT)
+    named = [name for name in _CHANGED if any(one.has(name) for one in masked) or (not masked and message.has(name))]
+    with platform.write() as work:
+        row, about = find(work.session, caller, parent, resource_id, "member", verb="endpoints.update")
+        access = access_to(caller, parent, row, "member")
+        access.load(work.session, is_changing=True)
+        about = about or kept(work, parent, row)
+        if {"displayName", "labels"} & set(named):
+            told = jobs.read_told(Message({"displayName": about.display_name, **raw}, "endpoint"))
+            about.display_name = told.display_name if "displayName" in named else about.display_name
+            about.labels = told.labels if "labels" in named else about.labels
+        if "description" in named:
+            row.description = message.text("description", _DESCRIPTION)
+        if "trafficSplit" in named:
+            service.set_traffic(work, access, read_split(message, {one.name for one in deployed_to(work.session, row)}))
+        row.updated_at = work.now
+        work.session.flush()
+        return view(work.session, parent, row, about)
+
+
+def read_split(message: Message, names: set[str]) -> dict[str, int]:
+    """``trafficSplit``: parts by deployed model. Raises ``InvalidRequest``."""
+    where, raw = message.at("trafficSplit"), message.raw("trafficSplit")
+    if not isinstance(raw, dict) or not raw:
+        raise InvalidRequest(f"{where}: the parts of deployed models, 100 together.", field=where)
+    parts = Message({}, where)
+    found = {}
+    for name, part in raw.items():
+        if name not in names:
+            raise InvalidRequest(
+                f"{where}: there is no deployed model '{str(name)[:100]}'; there are {', '.join(sorted(names)) or 'none'}.",
+                field=where,
+            )
+        found[name] = Message({"value": part}, f"{parts.path}[{name}]").whole("value")
+    if any(part < 0 for part in found.values()) or sum(found.values()) != 100:
+        raise InvalidRequest(f"{where}: the parts must be 100 together, not {sum(found.values())}.", field=where)
+    return found
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+class Endpoints:
+    """See :class:`api.protocols.vertex.resource_collection.Collection`."""
+
+    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+        return str(create(platform, caller, parent, raw, "")["response"]["name"]).rpartition("/")[2]
+
+    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            row, about = find(work.session, caller, parent, resource_id, "viewer", verb="endpoints.get")
+            return view(work.session, parent, row, about)
+
+    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+        """Newest first; a page may have fewer than asked for, and still a next one, where the filter fits few."""
+        jobs.demand_newest_first(query.order_by)
+        test = parse_filter(query.filter)
+        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
+        with platform.read() as work:
+            member = member_of(work.session, caller, parent, "viewer", verb="endpoints.list")
+            wanted = (
+                select(Endpoint, VertexEndpoint)
+                .outerjoin(VertexEndpoint, VertexEndpoint.endpoint_id == Endpoint.id)
+                .where(Endpoint.project_id == member.project_id, Endpoint.deleted_at.is_(None))
+            )
+            if parent.location != ANY_LOCATION:
+                here = VertexEndpoint.location == parent.location
+                wanted = wanted.where(or_(VertexEndpoint.location.is_(None), here))
+            if query.page_token:
+                wanted = wanted.where(tuple_(Endpoint.created_at, Endpoint.id) < position_of(query.page_token))
+            rows = work.session.execute(
+                wanted.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(limit + 1)
+            ).all()
+            items = [(row, view(work.session, _at(parent, about), row, about)) for row, about in rows[:limit]]
+        shown = [item for row, item in items if test(lambda name, item=item, row=row: _field(name, item, row))]  # type: ignore[misc]
+        last = rows[limit - 1][0] if len(rows) > limit else None
+        more = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
+        return {**({COLLECTION: shown} if shown else {}), **more}
+
+    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
+        del platform, caller, parent, resource_id
+        raise NotServed("endpoints:cancel is not served by this platform, nor there.")
+
+    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        """Raises ``Conflict``: models are deployed to it."""
+        with platform.write() as work:
+            row, _ = find(work.session, caller, parent, resource_id, "member", verb="endpoints.delete")
+            name = parent.name_of(COLLECTION, row.id)
+            if serving_ones := deployed_to(work.session, row):
+                names = ", ".join(one.name for one in serving_ones)
+                raise Conflict(
+                    f"Endpoint {name} has deployed models ({names}): undeploy them first, or delete it with force."
+                )
+            service.delete(work, access_to(caller, parent, row, "member"))
+        return view_of(name, is_done=False)
+
+    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        name = parent.name_of(COLLECTION, resource_id)
+        with platform.read() as work:
+            member = member_of(work.session, caller, parent, "member", verb="endpoints.get")
+            row = work.session.get(Endpoint, resource_id)
+            if row is None or row.project_id != member.project_id or row.deleting_at is None:
+                raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
+            return view_of(name, is_done=row.deleted_at is not None)
+
+
+def find(
+    session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str
+) -> tuple[Endpoint, VertexEndpoint | None]:
+    """By id or name. Raises ``NotFound`` or ``Forbidden``."""
+    member = member_of(session, caller, parent, role, verb=verb)
+    query = select(Endpoint).where(
+        Endpoint.project_id == member.project_id,
+        Endpoint.deleted_at.is_(None),
+        or_(Endpoint.id == resource_id, Endpoint.name == resource_id),
+    )
+    row = session.scalars(query.order_by((Endpoint.id == resource_id).desc()).limit(1)).one_or_none()
+    about = None if row is None else session.get(VertexEndpoint, row.id)
+    if row is None or (about is not None and about.location != parent.location):
+        raise NotFound(f"The Endpoint {parent.name_of(COLLECTION, resource_id)} is not found.")
+    return row, about
+
+
+def access_to(caller: Caller, parent: Parent, row: Endpoint, role: Role) -> EndpointAccess:
+    return EndpointAccess(caller, parent.own, row.id, role)
+
+
+def kept(work: Work, parent: Parent, row: Endpoint) -> VertexEndpoint:
+    """What is kept beside an endpoint, which had nothing yet."""
+    about = VertexEndpoint(endpoint_id=row.id, location=parent.location, display_name=row.name, labels={}, deployed={})
+    work.session.add(about)
+    return about
+
+
+def deployed_to(session: Session, row: Endpoint) -> list[Deployment]:
+    """Those that there are there: one that failed before it was ever ready is none, nor one that is being undeployed."""
+    return [one for one in serving.live_deployments(session, [row.id]) if one.state == DeploymentState.ACTIVE]
+
+
+def view(session: Session, parent: Parent, row: Endpoint, about: VertexEndpoint | None) -> dict[str, Any]:
+    deployed = deployed_to(session, row)
+    split = {one.name: one.traffic for one in deployed}
+    return {
+        "name": parent.name_of(COLLECTION, row.id),
+        "displayName": row.name if about is None else about.display_name,
+        **({"description": row.description} if row.description else {}),
+        **({"labels": about.labels} if about is not None and about.labels else {}),
+        "deployedModels": [view_of_deployed(session, parent, one, about) for one in deployed],
+        **({"trafficSplit": split} if any(split.values()) else {}),
+        "etag": str(sum(one.generation for one in deployed)),
+        "createTime": timestamp(row.created_at),
+        "updateTime": timestamp(row.updated_at),
+    }
+
+
+def view_of_deployed(session: Session, parent: Parent, row: Deployment, about: VertexEndpoint | None) -> dict[str, Any]:
+    """With the model and version that it serves, wherever it was deployed from."""
+    told: dict[str, Any] = (about.deployed if about is not None else {}).get(row.name, {})
+    revisions: Sequence[Any] = serving.revisions_of(session, row.id, numbers=[row.wanted], limit=1)
+    version_id = revisions[0].spec.get("version_id") if revisions else None
+    found = session.get(ModelVersion, version_id) if version_id else None
+    model = session.get(Model, found.model_id) if found is not None else None
+    shown = {}
+    if found is not None and model is not None:
+        shown = {"model": parent.name_of(models.COLLECTION, model.id), "modelVersionId": str(found.number)}
+    return {
+        "displayName": row.name,
+        "dedicatedResources": {"minReplicaCount": row.replicas, "maxReplicaCount": row.replicas},
+        **told,
+        "id": row.name,
+        **shown,
+        "createTime": timestamp(row.created_at),
+    }
+
+
+def _at(parent: Parent, about: VertexEndpoint | None) -> Parent:
+    return parent if about is None else Parent(parent.project, about.location, parent.own)
+
+
+def _free_name(session: Session, project_id: str, wanted: str) -> str:
+    """Display names may be alike there, names of ours may not."""
+    query = select(Endpoint.id).where(
+        Endpoint.project_id == project_id, Endpoint.name == wanted, Endpoint.deleted_at.is_(None)
+    )
+    if session.execute(query).first() is None:
+        return wanted
+    return f"{wanted[: _NAME - _CHANCE - 1].rstrip('-')}-{secrets.token_hex(_CHANCE // 2)}"
+
+
+def _field(name: str, item: dict[str, Any], row: Endpoint) -> Any:
+    match name:
+        case "labels":
+            return item.get("labels", {})
+        case "create_time":
+            return row.created_at
+        case "update_time":
+            return row.updated_at
+        case "display_name":
+            return item["displayName"]
+        case _:
+            return item.get(name)

@@ -1,0 +1,152 @@
+"""``endpoints.predict`` and ``rawPredict``: our own proxy, its answers with what Vertex AI says of who answered.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints/predict
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller
+from api.endpoints.access import EndpointAccess
+from api.endpoints.proxy import DEPLOYMENT_HEADER, REPLICA_HEADER, Proxy
+from api.endpoints.upstream import Handed
+from api.protocols.vertex.answers import refusal
+from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.registry.models import COLLECTION as MODELS
+from api.protocols.vertex.registry.models import display_name_of
+from core.db.repositories import serving
+from core.db.tables import Deployment, Model, ModelVersion, ServingReplica
+
+_KEPT: Final = 1_000  # replicas
+# What a model's own error is called: https://cloud.google.com/apis/design/errors#http_mapping
+_STATUSES: Final = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_LONGEST: Final = 10_000  # characters of a model's error
+_IN_PLACE: Final = 64 * 1024  # bytes that are read faster than a thread would be found
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a replica serves. ``model_id`` and ``version``: empty: no version of the registry."""
+
+    deployment: str
+    model_id: str = ""
+    version: str = ""
+    display_name: str = ""
+
+    def model(self, parent: Parent) -> str:
+        return parent.name_of(MODELS, self.model_id) if self.model_id else ""
+
+
+# A replica serves the same as long as it is there.
+_served: OrderedDict[str, Served] = OrderedDict()
+
+
+async def predict(request: Request, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> Response:
+    """``PredictResponse``. Raises as ``Proxy.hand_on``."""
+    answer = await _ask(request, platform, caller, parent, resource_id)
+    if not isinstance(answer, Handed):
+        return answer
+    status, headers = answer.status_code, dict(answer.headers)
+    body = await answer.read(platform.settings.predict_limit_bytes)
+    if status != 200:
+        words = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
+        status = status if status >= 400 else 500
+        return refusal(status, _STATUSES.get(status, "INTERNAL" if status >= 500 else "FAILED_PRECONDITION"), words)
+    # Of a large answer this takes a moment in which nobody else would be answered.
+    is_large = len(body) > _IN_PLACE
+    told = await run_in_threadpool(_read, body) if is_large else _read(body)
+    if told is None:
+        words = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
+        return refusal(500, "INTERNAL", f"{words}. By rawPredict any answer comes as it is.")
+    served = await _find_served(platform, headers)
+    shown = {
+        "predictions": told["predictions"],
+        "deployedModelId": served.deployment,
+        "model": served.model(parent),
+        "modelDisplayName": served.display_name,
+        "modelVersionId": served.version,
+        **({"metadata": told["metadata"]} if told.get("metadata") is not None else {}),
+    }
+    told_of = {name: value for name, value in shown.items() if value != ""}
+    written = await run_in_threadpool(orjson.dumps, told_of) if is_large else orjson.dumps(told_of)
+    return Response(written, media_type="application/json")
+
+
+async def raw_predict(
+    request: Request, platform: Platform, caller: Caller, parent: Parent, resource_id: str
+) -> Response:
+    """The model's own answer, whatever it is, with who gave it in the headers that the SDK reads."""
+    answer = await _ask(request, platform, caller, parent, resource_id)
+    if isinstance(answer, Handed):
+        served = await _find_served(platform, dict(answer.headers))
+        answer.headers["X-Vertex-AI-Endpoint-Id"] = resource_id
+        answer.headers["X-Vertex-AI-Deployed-Model-Id"] = served.deployment
+        answer.headers["X-Vertex-AI-Model"] = served.model(parent)
+        answer.headers["X-Vertex-AI-Model-Version-Id"] = served.version
+    return answer
+
+
+async def _ask(request: Request, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> Response:
+    if all(member.project != parent.own for member in caller.projects.values()):
+        await run_in_threadpool(_demand_member, platform, caller, parent)
+    proxy: Proxy = request.app.state.proxy
+    return await proxy.hand_on(request, EndpointAccess(caller, parent.own, resource_id, "viewer"), None)
+
+
+def _demand_member(platform: Platform, caller: Caller, parent: Parent) -> None:
+    with platform.read() as work:
+        member_of(work.session, caller, parent, "viewer", verb="endpoints.predict")
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("predictions"), list) else None
+
+
+async def _find_served(platform: Platform, headers: dict[str, str]) -> Served:
+    replica_id = headers.get(REPLICA_HEADER.lower(), "")
+    known = _served.get(replica_id)
+    if known is None:
+        known = await run_in_threadpool(_load, platform, replica_id, headers.get(DEPLOYMENT_HEADER.lower(), ""))
+        _served[replica_id] = known
+        while len(_served) > _KEPT:
+            _served.popitem(last=False)
+    return known
+
+
+def _load(platform: Platform, replica_id: str, deployment: str) -> Served:
+    with platform.read() as work:
+        replica = work.session.get(ServingReplica, replica_id)
+        row = None if replica is None else work.session.get(Deployment, replica.deployment_id)
+        if replica is None or row is None:
+            return Served(deployment)
+        revisions = serving.revisions_of(work.session, row.id, numbers=[replica.revision], limit=1)
+        version_id = revisions[0].spec.get("version_id") if revisions else None
+        version = work.session.get(ModelVersion, version_id) if version_id else None
+        model = None if version is None else work.session.get(Model, version.model_id)
+        if version is None or model is None:
+            return Served(row.name)
+        return Served(row.name, model.id, str(version.number), display_name_of(model, version))

@@ -1,0 +1,162 @@
+"""``models.upload``: files in a bucket become a version of a model in the registry.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models/upload
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller
+from api.models.access import by_of
+from api.protocols.gcs.buckets import UPLOADS, find_bucket
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.names import Parent, member_of
+from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.registry import models
+from api.protocols.vertex.training import jobs
+from core.db.repositories import models as rows
+from core.db.tables import Model, ModelVersion
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.model_versions import VersionState
+from core.registry import versions
+from core.registry.sources import Uploaded, find_below
+from core.storage.registry import demand_room
+from core.storage.tree import Tree, split_path
+from core.storage.volumes import tree_of
+from core.wakeups import TOPIC_MODELS
+
+OPERATION: Final = "upload"
+_CANCELLED, _FAILED_PRECONDITION = 1, 9  # google.rpc.Code
+_TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
+_NAME: Final = 63
+
+
+def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict[str, Any]:
+    """An operation, done when the files are copied.
+
+    Raises:
+        InvalidRequest, NotServed: what is asked for.
+        NotFound, Forbidden: the files, or the model that they are a version of.
+        Conflict: there is a model of this id.
+    """
+    jobs.demand_member(platform, caller, parent, "member", verb="models.upload")
+    message = Message(raw, "upload_model_request")
+    message.demand_known(
+        {"parent", "parentModel", "modelId", "model"}, absent={"serviceAccount": "service accounts are"}
+    )
+    told = message.message("model")
+    if told is None:
+        raise InvalidRequest(f"{message.at('model')}: Required field is not set.", field="model")
+    wanted = models.read_upload(
+        told, model_id=message.text("modelId", _NAME), parent=message.text("parentModel", 1_000), where=message.path
+    )
+    if not told.has("containerSpec"):
+        where = told.at("containerSpec")
+        raise InvalidRequest(f"{where}: Required field is not set: what is to serve the model.", field=where)
+    uploaded = _find_files(platform, caller, told)
+    with platform.write() as work:
+        member = member_of(work.session, caller, parent, "member", verb="models.upload")
+        above = models.demand_parent(work.session, member.project_id, wanted)
+        name = above.name if above is not None else models.free_name(work.session, member.project_id, wanted)
+        made = versions.register_upload(
+            work.session,
+            work.now,
+            member.project_id,
+            name,
+            by_of(caller),
+            uploaded,
+            volume=platform.settings.default_volume,
+            told=models.told_of(wanted, is_first=above is None or not rows.has_versions(work.session, above.id)),
+        )
+        made.wanted = {**made.wanted, models.KEY: wanted.body}
+        work.session.flush()
+        work.ring(TOPIC_MODELS)
+        return view_of(parent, made)
+
+
+def look(platform: Platform, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
+    """The operation as it is now. Raises ``NotFound``: nobody uploaded this version."""
+    with platform.read() as work:
+        member = member_of(work.session, caller, parent, "viewer", verb="models.get")
+        model = work.session.get(Model, model_id)
+        found = None
+        if model is not None and model.project_id == member.project_id:
+            # Also one that is deleted: an upload that was cancelled says so.
+            query = select(ModelVersion).where(ModelVersion.model_id == model.id, ModelVersion.number == number)
+            found = work.session.scalars(query).one_or_none()
+        if found is None or found.source["kind"] != Uploaded.KIND:
+            name = parent.name_of(models.COLLECTION, model_id)
+            raise NotFound(f"Operation {name}/operations/{OPERATION}-{number} is not found.")
+        return view_of(parent, found)
+
+
+def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
+    name = parent.name_of(models.COLLECTION, version.model_id)
+    told: dict[str, Any] = {
+        "name": f"{name}/operations/{OPERATION}-{version.number}",
+        "metadata": {
+            "@type": f"{_TYPES}.UploadModelOperationMetadata",
+            "genericMetadata": {
+                "createTime": timestamp(version.created_at),
+                "updateTime": timestamp(version.updated_at),
+            },
+        },
+    }
+    if version.ready_at is not None:  # also where it was deleted since
+        done = {"@type": f"{_TYPES}.UploadModelResponse", "model": name, "modelVersionId": str(version.number)}
+        return {**told, "done": True, "response": done}
+    match version.state:
+        case VersionState.FAILED:
+            error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
+        case VersionState.DELETING:
+            error = {
+                "code": _CANCELLED,
+                "message": "The upload was cancelled: the version was deleted before it was registered.",
+            }
+        case _:
+            return told
+    return {**told, "done": True, "error": error}
+
+
+def _find_files(platform: Platform, caller: Caller, model: Message) -> Uploaded:
+    """Where the model lies, once it is sure that there is something that may be registered."""
+    where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
+    if not uri:
+        raise NotServed(
+            f"{where}: a model without files of its own is not served by this platform; name a folder of a bucket with at least "
+            "one file."
+        )
+    name, _, path = uri.removeprefix("gs://").partition("/")
+    if not uri.startswith("gs://") or not name:
+        raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field="artifact_uri")
+    try:
+        bucket = find_bucket(platform, caller, name)
+        names = split_path(path, field="artifact_uri")
+        if not names or names[0] == UPLOADS:
+            raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field="artifact_uri")
+        bucket.place("/".join(names))  # whose folder it is
+        base = bucket.base
+        if bucket.is_shared:
+            base, names = names[0], names[1:]
+        found = Uploaded(bucket.volume, base, "/".join(names))
+        files = find_below(_top(bucket.top, base), found.path, limit_bytes=platform.settings.model_limit_bytes)
+    except NotFound as error:
+        raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field="artifact_uri") from error
+    room = platform.volumes.find(platform.settings.default_volume, platform.clock())
+    if room is None or room.root is None or room.is_read_only:
+        raise Conflict(
+            f"The registry keeps its files on volume {platform.settings.default_volume!r}, which is not registered, read-only, or "
+            "not seen by the control plane; an admin can change that."
+        )
+    demand_room(tree_of(room), files.size_bytes)
+    return found
+
+
+def _top(volume: Tree, base: str) -> Tree:
+    if base and volume.is_link(base):
+        raise NotFound("The bucket is a link, and is not followed.")
+    return volume.below(base)

@@ -1,0 +1,233 @@
+"""TensorBoards and what is done to many of their parts at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from api.http.cursors import make_cursor, read_cursor
+from api.protocols.vertex.answers import AlreadyExists
+from api.protocols.vertex.proto import Message, camel
+from api.protocols.vertex.records import service
+from api.protocols.vertex.records.kinds import Kind, check_id, read_fields
+from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.tensorboards import points
+from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
+from core.db.repositories.vertex import records as vertex_records
+from core.db.tables import Project, VertexRecord
+from core.domain.errors import InvalidRequest, NotFound
+
+_AT_ONCE: Final = 1_000  # parts of one request
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.tensorboards/batchRead
+_SCALARS, _OTHERS = 1_000, 100
+_EXPORTED: Final = 10_000
+_MOST: Final = 10_000  # values of one time series in one answer
+_ANSWERED: Final = 200_000  # scalars in one answer
+_ANSWERED_BYTES: Final = 64 * 2**20  # of tensors in one answer
+
+
+def create_board(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+    """A location has one default TensorBoard: who asks for another gets that one.
+
+    Two programs that find none at the same moment, and make one, then log to the same.
+    """
+    if message.flag("isDefault"):
+        _lock_defaults(room)
+        known = next(iter(_defaults(room)), None)
+        if known is not None:
+            return known
+    return service.create(room, kind, path, message)
+
+
+def change_board(room: Room, kind: Kind, path: str, message: Message, mask: str) -> VertexRecord:
+    """The one that becomes the default takes that from the one that was."""
+    if message.flag("isDefault"):
+        _lock_defaults(room)
+    record = service.change(room, kind, path, message, mask)
+    if record.body.get("isDefault") and message.flag("isDefault"):
+        for other in _defaults(room):
+            if other.id != record.id:
+                other.body = {name: value for name, value in other.body.items() if name != "isDefault"}
+                other.generation += 1
+                other.updated_at = room.work.now
+        room.session.flush()
+    return record
+
+
+def _lock_defaults(room: Room) -> None:
+    """Until the transaction ends nobody else says which TensorBoard is a location's default."""
+    room.session.execute(select(Project.id).where(Project.id == room.place.project_id).with_for_update())
+
+
+def _defaults(room: Room) -> list[VertexRecord]:
+    """As the others left them, and locked, so that no change of theirs is lost."""
+    query = vertex_records.records_in(room.place, BOARD.noun).order_by(VertexRecord.id).with_for_update()
+    boards: Iterable[VertexRecord] = room.session.scalars(query.execution_options(populate_existing=True))
+    return [board for board in boards if board.body.get("isDefault")]
+
+
+def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]:
+    """With where the uploader puts blobs: it begins with no TensorBoard that has no such place.
+
+    The project's own bucket and no folder in it, as there: behind a folder its client writes two slashes.
+    """
+    return [{**service.view(room, one), "blobStoragePathPrefix": room.parent.own} for one in records]
+
+
+def create_series(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
+    """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that one.
+
+    Replicas of a job that log the same metric at the same moment all find none and make it. Each would log to its own, and their
+    client reads one of them.
+
+    Raises:
+        InvalidRequest: it has no type.
+        AlreadyExists: there is one of this display name with another type, or the client gives the new one an id: it would
+            write to that.
+    """
+    if not message.has("valueType"):
+        raise InvalidRequest(f"{message.at('valueType')}: Required field is not set.", field=message.at("valueType"))
+    fields = read_fields(kind, message)
+    if fields.get("displayName"):
+        collection = path.rpartition("/")[0]
+        service.find(room, RUN, collection.rpartition("/")[0], locks=True)
+        known = vertex_records.records_in(room.place, collection).where(
+            VertexRecord.display_name == fields["displayName"]
+        )
+        found: VertexRecord | None = room.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
+        has_id = not path.endswith("/")
+        if found is not None and (has_id or found.body.get("valueType") != fields.get("valueType")):
+            raise AlreadyExists(
+                f"The run has a time series {found.display_name!r} of type {found.body.get('valueType')} already: "
+                f"{room.name_of(f'{found.collection}/{found.name}')}."
+            )
+        if found is not None:
+            return found
+    return service.add(room, kind, path, fields)
+
+
+def batch_create_runs(room: Room, path: str, message: Message) -> dict[str, Any]:
+    """``runs:batchCreate``. ``path``: the experiment's."""
+    service.find(room, EXPERIMENT, path)
+    return {"tensorboardRuns": [service.view(room, one) for one in _batch(room, RUN, path, message)]}
+
+
+def batch_create_series(room: Room, path: str, message: Message) -> dict[str, Any]:
+    """``experiments:batchCreate``: time series of any of the experiment's runs."""
+    service.find(room, EXPERIMENT, path)
+    made = _batch(room, SERIES, path, message)
+    return {"tensorboardTimeSeries": [service.view(room, one) for one in made]}
+
+
+def write_run(room: Room, path: str, message: Message) -> dict[str, Any]:
+    """``runs:write``."""
+    message.demand_known({"tensorboardRun", "timeSeriesData"})
+    points.write(room, path, _bounded(message, "timeSeriesData"))
+    return {}
+
+
+def write_experiment(room: Room, path: str, message: Message) -> dict[str, Any]:
+    """``experiments:write``: to several of its runs."""
+    message.demand_known({"tensorboardExperiment", "writeRunDataRequests"})
+    for at, item in _bounded(message, "writeRunDataRequests"):
+        one = Message(item, at)
+        one.demand_known({"tensorboardRun", "timeSeriesData"})
+        run = _below(room, one, "tensorboardRun", f"{path}/runs")
+        points.write(room, run, _bounded(one, "timeSeriesData"))
+    return {}
+
+
+def batch_read(room: Room, path: str, names: Sequence[str]) -> dict[str, Any]:
+    """``tensorboards:batchRead``: 1,000 scalars of each time series, or 100 tensors; fewer of each where many are asked for.
+
+    Raises ``InvalidRequest``: one tensor of each is too much already.
+    """
+    service.find(room, BOARD, path)
+    if len(names) > _AT_ONCE:
+        raise InvalidRequest(f"time_series: at most {_AT_ONCE:,} names at once.", field="time_series")
+    paths = [room.path_of(name) or "" for name in names]
+    found = vertex_records.find_records(room.session, room.place, paths)
+    by_run: defaultdict[str, list[VertexRecord]] = defaultdict(list)
+    for place, name in zip(paths, names, strict=True):
+        if place not in found or not place.startswith(f"{path}/") or place.split("/")[-2] != SERIES.noun:
+            raise NotFound(f"The tensorboard time series {name[:500]} is not found in {room.name_of(path)}.")
+        by_run[place.rsplit("/", 2)[0]].append(found[place])
+    runs = vertex_records.find_records(room.session, room.place, list(by_run))
+    scalars = sum(one.body.get("valueType") == SCALAR for one in found.values())
+    share = min(_SCALARS, _ANSWERED // max(1, scalars))
+    budget = points.Budget(_ANSWERED_BYTES, len(found) - scalars)
+    data: dict[str, dict[str, Any]] = {}
+    for run, series in by_run.items():
+        for is_scalar, limit in ((True, share), (False, _OTHERS)):
+            some = {one.id: one for one in series if (one.body.get("valueType") == SCALAR) == is_scalar}
+            read = points.read(room.session, runs[run], list(some.values()), limit, budget)
+            data.update({f"{run}/{SERIES.noun}/{name}": one for name, one in read.items()})
+    return {"timeSeriesData": [data[place] for place in dict.fromkeys(paths)]} if data else {}
+
+
+def read_series(room: Room, path: str, max_points: int) -> dict[str, Any]:
+    """``timeSeries:read``. ``max_points``: 0 for as many as usual, below it as many as there may be."""
+    record = service.find(room, SERIES, path)
+    run = service.find(room, RUN, path.rsplit("/", 2)[0])
+    usual = _SCALARS if record.body.get("valueType") == SCALAR else _OTHERS
+    limit = _MOST if max_points < 0 else min(max_points or usual, _MOST)
+    budget = points.Budget(_ANSWERED_BYTES, 1)
+    return {"timeSeriesData": points.read(room.session, run, [record], limit, budget)[record.name]}
+
+
+def export_series(room: Room, path: str, message: Message) -> dict[str, Any]:
+    """``timeSeries:exportTensorboardTimeSeries``: every scalar, in pages, in the order in which they came."""
+    message.demand_known(
+        {"tensorboardTimeSeries", "pageSize", "pageToken"}, absent={"filter": "filters are", "orderBy": "an order is"}
+    )
+    record = service.find(room, SERIES, path)
+    run = service.find(room, RUN, path.rsplit("/", 2)[0])
+    token = message.text("pageToken", 500)
+    start = read_cursor(token, (int,))[0] if token else 0
+    limit = min(message.whole("pageSize") or _EXPORTED, _EXPORTED)
+    if start < 0 or limit < 0:
+        raise InvalidRequest("page_size: is not negative.", field="page_size")
+    values, end = points.export(room.session, run, record, start, limit)
+    more = {} if end is None else {"nextPageToken": make_cursor(end)}
+    return {**({"timeSeriesDataPoints": values} if values else {}), **more}
+
+
+def _batch(room: Room, kind: Kind, path: str, message: Message) -> list[VertexRecord]:
+    """Each of the requests in ``message``, all or none. ``path``: of what all their parents are, or are below of."""
+    message.demand_known({"parent", "requests"})
+    wanted: list[tuple[str, Message]] = []
+    for at, item in _bounded(message, "requests"):
+        one = Message(item, at)
+        field = camel(kind.word)
+        one.demand_known({"parent", field, kind.id_parameter})
+        above = path if kind is RUN else _below(room, one, "parent", f"{path}/runs")
+        told = one.text(kind.id_parameter, 200)
+        name = check_id(told, one.at(kind.id_parameter)) if told else ""
+        wanted.append((f"{above}/{kind.noun}/{name}", Message(one.raw(field) or {}, one.at(field))))
+    if kind is RUN:
+        return [service.create(room, kind, place, one) for place, one in wanted]
+    # In one order, whatever the order of the requests: two that name the same runs do not wait for each other.
+    for run in sorted({place.rsplit("/", 2)[0] for place, _ in wanted}):
+        service.find(room, RUN, run, locks=True)
+    return [create_series(room, kind, place, one) for place, one in wanted]
+
+
+def _below(room: Room, message: Message, field: str, collection: str) -> str:
+    """Where the whole name in ``field`` leads. Raises ``InvalidRequest``: not into ``collection``."""
+    name = message.text(field, 2_000)
+    path = room.path_of(name)
+    if path is None or path.rpartition("/")[0] != collection:
+        raise InvalidRequest(
+            f"{message.at(field)}: '{name[:300]}' is not below {room.name_of(collection)}.", field=message.at(field)
+        )
+    return path
+
+
+def _bounded(message: Message, field: str) -> list[tuple[str, Any]]:
+    items = message.items(field)
+    if len(items) > _AT_ONCE:
+        raise InvalidRequest(f"{message.at(field)}: at most {_AT_ONCE:,} at once.", field=message.at(field))
+    return items

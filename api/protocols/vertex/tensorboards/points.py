@@ -1,0 +1,313 @@
+"""The data of time series: kept as all metrics are, in one stream for each run, by the ids of the series.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/TimeSeriesData
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from sqlalchemy.orm import Session
+
+from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.records import service
+from api.protocols.vertex.records.in_jobs import copy_metrics
+from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.tensorboards.kinds import RUN, SCALAR, SERIES, TENSOR, VALUE_TYPES
+from core.db.repositories.metrics.reads import Filter, Series, find_series, list_objects, read_points
+from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
+from core.db.repositories.vertex import records as vertex_records
+from core.db.tables import VertexRecord
+from core.domain.errors import InvalidRequest, NotFound
+from core.domain.metrics.limits import OBJECT_BYTES, STEP_LIMIT, TIME_LIMIT_MS
+from core.domain.metrics.points import Points
+
+_TENSORS: Final = "histogram"  # the kind of object that a tensor or a sequence of blobs is kept as
+_MEDIA_TYPE: Final = "application/x-tensorboard-tensor; version="
+_BLOBS_TYPE: Final = "application/x-tensorboard-blobs"  # their ids, as JSON: what they hold lies in a bucket
+_WINDOW: Final = 65_536  # points of a series that are held at once
+
+
+@dataclass(slots=True)
+class Budget:
+    """What the tensors of one answer may take: ``total`` bytes, shared by ``series`` time series."""
+
+    total: int
+    series: int
+    used: int = 0
+
+    def newest(self, rows: Sequence[Any]) -> list[Any]:
+        """Of ``rows``, the oldest first, the last ones that fit into one series' share; one at least.
+
+        Raises ``InvalidRequest``: the answer would be too large with a single one of each.
+        """
+        chosen: list[Any] = []
+        size, share = 0, self.total // max(1, self.series)
+        for row in reversed(rows):
+            if chosen and size + len(row.data) > share:
+                break
+            chosen.append(row)
+            size += len(row.data)
+        self.used += size
+        if self.used > self.total:
+            raise InvalidRequest(
+                f"time_series: the tensors take more than {self.total // 2**20:,} MiB; ask for fewer time series at once.",
+                field="time_series",
+            )
+        return chosen[::-1]
+
+
+def write(room: Room, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
+    """Add values to the time series of a run. ``data``: (where in the request, one of its time series' data).
+
+    Raises ``NotFound``, ``InvalidRequest``, or ``NotServed`` for data of blobs; then nothing of it is kept.
+    """
+    run = service.find(room, RUN, run_path)
+    told = [Message(item, at) for at, item in data]
+    names = {one.text("tensorboardTimeSeriesId", 128) for one in told}
+    known = vertex_records.find_records(
+        room.session, room.place, [f"{run_path}/{SERIES.noun}/{name}" for name in sorted(names)]
+    )
+    series = {record.name: record for record in known.values()}
+    columns: defaultdict[str, Points] = defaultdict(Points)
+    objects: list[NewObject] = []
+    for one in told:
+        one.demand_known({"tensorboardTimeSeriesId", "valueType", "values"})
+        name = one.text("tensorboardTimeSeriesId", 128)
+        if name not in series:
+            path = f"{run_path}/{SERIES.noun}/{name}"
+            raise NotFound(f"{one.path}: The tensorboard time series {room.name_of(path)} is not found.")
+        kind = series[name].body.get("valueType", VALUE_TYPES[0])
+        if one.has("valueType") and one.enum("valueType", VALUE_TYPES) != kind:
+            raise InvalidRequest(
+                f"{one.at('valueType')}: the time series {name} is of type {kind}.", field="value_type"
+            )
+        for at, item in one.items("values"):
+            point = Message(item, at)
+            point.demand_known({"wallTime", "step", "scalar", "tensor", "blobs"})
+            if kind == SCALAR:
+                _add_scalar(point, columns[name], room.work.now)
+            elif kind == TENSOR:
+                objects.append(_tensor(point, name, room.work.now))
+            else:
+                objects.append(_blobs(point, name, room.work.now))
+    added = add_metrics(room.session, _key(run), columns, objects, now=room.work.now)
+    if added.faults:
+        raise InvalidRequest(f"{added.faults[0]}.", field="time_series_data")
+    # As the SDK calls the context of such a run, whose own metrics are there, too.
+    context = f"{run_path.split('/')[-3]}-{run.name}"
+    copy_metrics(room, context, {_shown(series[name]): points for name, points in columns.items() if points})
+
+
+def read(
+    session: Session, run: VertexRecord, series: Sequence[VertexRecord], limit: int, budget: Budget
+) -> dict[str, dict[str, Any]]:
+    """The data of these time series of one run, by their ids, in order of their steps.
+
+    ``limit``: values of each, spread evenly with the last one among them. ``budget``: for the tensors. Raises ``InvalidRequest``.
+    """
+    kept = _kept(session, run, [record.name for record in series])
+    found = {}
+    for record in series:
+        kind = record.body.get("valueType", VALUE_TYPES[0])
+        one = kept.get((record.name, "scalar" if kind == SCALAR else _TENSORS))
+        values: list[dict[str, Any]] = []
+        if one is not None and kind == SCALAR:
+            values = _scalars(thinned(session, one, limit))
+        elif one is not None:
+            values = _tensors(session, one, limit, budget)
+        found[record.name] = {
+            "tensorboardTimeSeriesId": record.name,
+            "valueType": kind,
+            **({"values": values} if values else {}),
+        }
+    return found
+
+
+def show(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]:
+    """Time series of one run with what they reach to."""
+    if not records:
+        return []
+    run = service.find(room, RUN, records[0].collection.rpartition("/")[0])
+    kept = _kept(room.session, run, [record.name for record in records])
+    shown = []
+    for record in records:
+        one = kept.get((record.name, "scalar")) or kept.get((record.name, _TENSORS))
+        reach: dict[str, Any] = {}
+        if one is not None and one.last_time is not None:
+            reach = {"metadata": {"maxStep": str(one.last_step), "maxWallTime": _time(one.last_time)}}
+        shown.append({**service.view(room, record), **reach})
+    return shown
+
+
+def export(
+    session: Session, run: VertexRecord, record: VertexRecord, start: int, limit: int
+) -> tuple[list[dict[str, Any]], int | None]:
+    """At most ``limit`` values from number ``start`` on, in the order in which they came, and where the rest begins."""
+    one = _kept(session, run, [record.name]).get((record.name, "scalar"))
+    if one is None:
+        return [], None
+    values = _scalars(read_points(session, one, start, limit))
+    end = start + len(values)
+    return values, end if values and end < one.count else None
+
+
+def thinned(session: Session, series: Series, limit: int) -> Points:
+    """By step. Of more than ``limit`` points so many, evenly spread over their arrival, the last one among them."""
+    if series.count <= limit:
+        points = read_points(session, series, 0, series.count)
+    else:
+        places = sorted(
+            {series.count - 1 - (number * (series.count - 1)) // max(1, limit - 1) for number in range(limit)}
+        )
+        points = Points()
+        for start in range(0, series.count, _WINDOW):
+            here = [place - start for place in places if start <= place < start + _WINDOW]
+            if here:
+                points.extend(read_points(session, series, start, _WINDOW).chosen(here))
+    order = sorted(range(len(points)), key=lambda place: (points.steps[place], points.times[place]))
+    return points.chosen(order)
+
+
+def _kept(session: Session, run: VertexRecord, names: Sequence[str]) -> dict[tuple[str, str], Series]:
+    found: dict[tuple[str, str], Series] = {}
+    for start in range(0, len(names), 500):
+        part = list(names[start : start + 500])
+        for one in find_series(session, [run.id], Filter(names=part), limit=2 * len(part)):
+            found[one.name, one.kind] = one
+    return found
+
+
+def _key(run: VertexRecord) -> StreamKey:
+    return StreamKey(run.id, 0, "run", 0)
+
+
+def _shown(series: VertexRecord) -> str:
+    return series.display_name or series.name
+
+
+def _add_scalar(point: Message, points: Points, now: datetime) -> None:
+    scalar = point.message("scalar")
+    if scalar is not None:
+        scalar.demand_known({"value"})
+    # proto3 leaves out a value of zero, and then the message that holds it is empty.
+    value = 0.0 if scalar is None else _double(scalar, "value")
+    if "scalar" not in point or point.has("tensor") or point.has("blobs"):
+        raise InvalidRequest(f"{point.path}: the time series is of type SCALAR, and has a scalar in each value.")
+    points.steps.append(_step(point))
+    points.times.append(_ms(point, now))
+    points.values.append(value)
+
+
+def _double(message: Message, name: str) -> float:
+    """A double as proto3 JSON writes it: the numbers that JSON has not are text."""
+    raw = message.raw(name)
+    if raw in ("NaN", "Infinity", "-Infinity"):
+        return float(raw)
+    return message.number(name)
+
+
+def _tensor(point: Message, name: str, now: datetime) -> NewObject:
+    tensor = point.message("tensor")
+    if tensor is None:
+        raise InvalidRequest(f"{point.path}: the time series is of type TENSOR, and has a tensor in each value.")
+    tensor.demand_known({"value", "versionNumber"})
+    try:
+        data = base64.b64decode(tensor.text("value", 4 * OBJECT_BYTES), altchars=None, validate=False)
+    except binascii.Error as error:
+        raise InvalidRequest(f"{tensor.at('value')}: is no base64.", field=tensor.at("value")) from error
+    if len(data) > OBJECT_BYTES:
+        raise InvalidRequest(
+            f"{tensor.at('value')}: takes {len(data):,} bytes, and {OBJECT_BYTES:,} at most are kept.",
+            field=tensor.at("value"),
+        )
+    version = tensor.whole("versionNumber")
+    return NewObject(name, _TENSORS, _step(point), _ms(point, now), f"{_MEDIA_TYPE}{version}", data)
+
+
+def _blobs(point: Message, name: str, now: datetime) -> NewObject:
+    if "blobs" not in point or point.has("scalar") or point.has("tensor"):
+        raise InvalidRequest(f"{point.path}: the time series is of type BLOB_SEQUENCE, and has blobs in each value.")
+    ids: list[str] = []
+    if (sequence := point.message("blobs")) is not None:
+        sequence.demand_known({"values"})
+        for at, item in sequence.items("values"):
+            blob = Message(item, at)
+            blob.demand_known(
+                {"id"},
+                absent={"data": "blobs lie in the TensorBoard's bucket (blob_storage_path_prefix); data here are"},
+            )
+            ids.append(blob.text("id", 128))
+    data = orjson.dumps(ids)
+    if len(data) > OBJECT_BYTES:
+        raise InvalidRequest(f"{point.at('blobs')}: {len(ids):,} blobs are too many.", field=point.at("blobs"))
+    return NewObject(name, _TENSORS, _step(point), _ms(point, now), _BLOBS_TYPE, data)
+
+
+def _step(point: Message) -> int:
+    step = point.whole("step")
+    if abs(step) > STEP_LIMIT:
+        raise InvalidRequest(f"{point.at('step')}: is at most 2**53.", field=point.at("step"))
+    return step
+
+
+def _ms(point: Message, now: datetime) -> int:
+    text = point.text("wallTime", 60)
+    if not text:
+        return int(now.timestamp() * 1000)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise InvalidRequest(
+            f"{point.at('wallTime')}: {text[:60]!r} is no time; write it like 2026-01-31T12:00:00Z.",
+            field=point.at("wallTime"),
+        )
+    ms = math.floor(at.timestamp() * 1000)
+    if not 0 <= ms < TIME_LIMIT_MS:
+        raise InvalidRequest(
+            f"{point.at('wallTime')}: {text[:60]!r} is out of range; a time is from 1970 to 9999, in UTC.",
+            field=point.at("wallTime"),
+        )
+    return ms
+
+
+def _time(ms: int) -> str:
+    return timestamp(datetime.fromtimestamp(ms / 1000, UTC))
+
+
+def _scalars(points: Points) -> list[dict[str, Any]]:
+    return [
+        {"wallTime": _time(time), "step": str(step), "scalar": {"value": _written(value)}}
+        for step, time, value in zip(points.steps, points.times, points.values, strict=True)
+    ]
+
+
+def _written(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _tensors(session: Session, series: Series, limit: int, budget: Budget) -> list[dict[str, Any]]:
+    rows = budget.newest(list_objects(session, series, after=0, limit=10_000)[-limit:])
+    return [
+        {"wallTime": _time(row.time), "step": str(row.step), **_written_object(row.media_type, row.data)}
+        for row in sorted(rows, key=lambda row: (row.step, row.time))
+    ]
+
+
+def _written_object(media_type: str, data: bytes) -> dict[str, Any]:
+    if media_type == _BLOBS_TYPE:
+        return {"blobs": {"values": [{"id": one} for one in orjson.loads(data)]}}
+    version = int(media_type.removeprefix(_MEDIA_TYPE))
+    return {"tensor": {"value": base64.b64encode(data).decode(), "versionNumber": version}}

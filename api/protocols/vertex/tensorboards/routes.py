@@ -1,0 +1,87 @@
+"""TensorBoards: experiments, runs, time series and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+
+from api.app.unit_of_work import PlatformDep
+from api.auth import Role
+from api.protocols.vertex.answers import answer
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.records.principals import Room, VisitorDep
+from api.protocols.vertex.records.routes import Shelf, add_shelf, place_of
+from api.protocols.vertex.request_types import PARENT, ParentDep, RawBody
+from api.protocols.vertex.tensorboards import boards, points
+from api.protocols.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SERIES
+from api.protocols.vertex.vertex_route import VertexRoute
+
+router = APIRouter(route_class=VertexRoute, include_in_schema=False)
+
+BOARDS: Final = Shelf(
+    BOARD, "tensorboards", show=boards.show_boards, make=boards.create_board, change=boards.change_board
+)
+EXPERIMENTS: Final = Shelf(EXPERIMENT, "tensorboards/{board}/experiments", BOARD)
+RUNS: Final = Shelf(RUN, "tensorboards/{board}/experiments/{experiment}/runs", EXPERIMENT)
+TIME_SERIES: Final = Shelf(
+    SERIES,
+    "tensorboards/{board}/experiments/{experiment}/runs/{run}/timeSeries",
+    RUN,
+    show=points.show,
+    make=boards.create_series,
+)
+
+
+def _post(path: str, action: str, verb: str, work_of: Callable[[Room, str, Message], dict[str, Any]]) -> None:
+    """``path``: of what it is asked of."""
+    role: Role = "viewer" if action.startswith("export") else "member"
+
+    def post(
+        request: Request, body: RawBody, parent: ParentDep, visitor: VisitorDep, platform: PlatformDep
+    ) -> Response:
+        with platform.read() if role == "viewer" else platform.write() as work:
+            room = visitor.enter(work, parent, role, verb=verb)
+            return answer(work_of(room, place_of(request, path), Message(body, action)))
+
+    on = f"{path}/runs" if work_of is boards.batch_create_runs else path
+    router.add_api_route(f"{PARENT}/{on}:{action}", post, methods=["POST"], name=f"vertex_{verb}")
+
+
+# In front of the routes that refuse all other verbs.
+_post(EXPERIMENTS.one, "batchCreate", "tensorboardTimeSeries.batchCreate", boards.batch_create_series)
+_post(EXPERIMENTS.one, "batchCreate", "tensorboardRuns.batchCreate", boards.batch_create_runs)
+_post(EXPERIMENTS.one, "write", "tensorboardExperiments.write", boards.write_experiment)
+_post(RUNS.one, "write", "tensorboardRuns.write", boards.write_run)
+_post(TIME_SERIES.one, "exportTensorboardTimeSeries", "tensorboardTimeSeries.read", boards.export_series)
+
+
+@router.get(f"{PARENT}/{BOARDS.one}:batchRead")
+def batch_read(
+    request: Request,
+    parent: ParentDep,
+    visitor: VisitorDep,
+    platform: PlatformDep,
+    timeSeries: Annotated[list[str] | None, Query()] = None,  # noqa: N803
+) -> Response:
+    with platform.read() as work:
+        room = visitor.enter(work, parent, "viewer", verb="tensorboardTimeSeries.batchRead")
+        return answer(boards.batch_read(room, place_of(request, BOARDS.one), timeSeries or []))
+
+
+@router.get(f"{PARENT}/{TIME_SERIES.one}:read")
+def read_series(
+    request: Request,
+    parent: ParentDep,
+    visitor: VisitorDep,
+    platform: PlatformDep,
+    maxDataPoints: Annotated[int, Query(ge=-1, le=10**9)] = 0,  # noqa: N803
+) -> Response:
+    with platform.read() as work:
+        room = visitor.enter(work, parent, "viewer", verb="tensorboardTimeSeries.read")
+        return answer(boards.read_series(room, place_of(request, TIME_SERIES.one), maxDataPoints))
+
+
+for _shelf in (BOARDS, EXPERIMENTS, RUNS, TIME_SERIES):
+    add_shelf(router, _shelf)

@@ -1,0 +1,58 @@
+"""``projects.locations.customJobs``: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller
+from api.protocols.vertex.names import Parent
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.training import jobs, tracking
+from api.protocols.vertex.training.mapping import Order
+from api.protocols.vertex.training.specs import read_spec
+from api.protocols.vertex.web_links import has_web_access, web_access_uris
+from core.domain.jobs.states import JobState
+
+COLLECTION: Final = "customJobs"
+# What only the server says: a client may send back what it was given.
+OUTPUT_ONLY: Final = frozenset(
+    {
+        "name",
+        "state",
+        "createTime",
+        "startTime",
+        "endTime",
+        "updateTime",
+        "error",
+        "webAccessUris",
+        "satisfiesPzs",
+        "satisfiesPzi",
+    }
+)
+_NO_JOB: Final = {"encryptionSpec": "encryption by keys of one's own is"}
+
+
+def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+    """The id of a new job. Raises ``InvalidRequest``, ``NotServed``, ``NotFound`` or ``Forbidden``."""
+    jobs.demand_member(platform, caller, parent, "member", verb="customJobs.create")
+    message = Message(raw, "custom_job")
+    message.demand_known({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
+    told = jobs.read_told(message)
+    spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
+    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
+    return jobs.create(
+        platform,
+        caller,
+        parent,
+        order,
+        {COLLECTION: {"jobSpec": message.raw("jobSpec")}},
+        also=lambda work, job_id: tracking.begin(work, parent, spec, job_id),
+    )
+
+
+def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
+    shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
+    if JobState(found.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
+        shown["webAccessUris"] = web_access_uris(platform.settings, found.job.id, found.job.spec["roles"])
+    return shown

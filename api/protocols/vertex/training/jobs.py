@@ -1,0 +1,331 @@
+"""What all collections of jobs have in common: a row of what the client told beside a job of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, literal, select, tuple_
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller, Role
+from api.http.cursors import make_cursor
+from api.jobs import verbs
+from api.jobs.service import Submission, canonical, check_submission, submit
+from api.protocols.vertex.error_translation import in_their_words, position_of
+from api.protocols.vertex.filters import parse_filter, words_of_jobs
+from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.proto import Message, timestamp
+from api.protocols.vertex.table import table_of
+from api.protocols.vertex.training.mapping import Order, job_spec_of
+from api.protocols.vertex.training.placement_check import demand_place
+from api.protocols.vertex.training.states import JOB_STATES, PIPELINE_STATES, error_of, state_of
+from core.db.rows import AnySelect
+from core.db.tables import Job, Study, Trial, UtcDateTime, VertexResource
+from core.domain.errors import InvalidRequest, NotFound
+
+PAGE: Final = 100
+PAGE_LIMIT: Final = 1_000
+# Rows that one page's filter may look at; the next page goes on behind them.
+_SCANNED: Final = 5_000
+_LABELS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A resource with the job behind it. ``name``: its whole name. ``is_trial``: of a tuning job; its row is not in the database."""
+
+    row: VertexResource
+    job: Job
+    parent: Parent
+    is_trial: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.parent.name_of(self.row.collection, self.row.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What every job says of itself."""
+
+    display_name: str
+    labels: dict[str, str]
+
+
+def read_told(message: Message) -> Told:
+    """Raises ``InvalidRequest``."""
+    name = message.text("displayName", 128)
+    if not name:
+        raise InvalidRequest(f"{message.at('displayName')}: Required field is not set.", field="display_name")
+    labels = message.text_map("labels")
+    if len(labels) > _LABELS or any(len(text) > 63 for pair in labels.items() for text in pair):
+        raise InvalidRequest(
+            f"{message.at('labels')}: at most {_LABELS} labels of at most 63 characters.", field="labels"
+        )
+    return Told(name, labels)
+
+
+def create(
+    platform: Platform,
+    caller: Caller,
+    parent: Parent,
+    order: Order,
+    bodies: dict[str, dict[str, Any]],
+    also: Callable[[Work, str], None] | None = None,
+) -> str:
+    """Submit the job, and keep ``bodies`` (by collection) as the resources that it is. Gives the job's id.
+
+    ``also``: done in the same transaction, with the job's id.
+    """
+    with in_their_words(order.spec):
+        spec = canonical(job_spec_of(platform, caller, order, table_of(platform)))
+        submission = check_submission(platform, caller, spec)
+    demand_place(platform, caller, submission)
+    told = Told(order.display_name, dict(order.labels))
+    return submit_and_keep(platform, caller, parent, submission, told, bodies, also)
+
+
+def submit_and_keep(
+    platform: Platform,
+    caller: Caller,
+    parent: Parent,
+    submission: Submission,
+    told: Told,
+    bodies: dict[str, dict[str, Any]],
+    also: Callable[[Work, str], None] | None = None,
+) -> str:
+    """As ``create``, of a job that is checked."""
+    with platform.write() as work:
+        submitted = submit(work, caller, submission, key=None, digest="")
+        for collection, body in bodies.items():
+            work.session.add(
+                VertexResource(
+                    collection=collection,
+                    id=submitted.job_id,
+                    project_id=submission.member.project_id,
+                    job_id=submitted.job_id,
+                    location=parent.location,
+                    display_name=told.display_name,
+                    labels=told.labels,
+                    body=body,
+                    created_at=work.now,
+                )
+            )
+        work.session.flush()
+        if also is not None:
+            also(work, submitted.job_id)
+    return submitted.job_id
+
+
+def demand_member(platform: Platform, caller: Caller, parent: Parent, role: Role, *, verb: str) -> None:
+    if parent.location == ANY_LOCATION:
+        raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
+    with platform.read() as work:
+        member_of(work.session, caller, parent, role, verb=verb)
+
+
+def find(
+    session: Session, caller: Caller, parent: Parent, collection: str, resource_id: str, role: Role, *, verb: str
+) -> Found:
+    """Raises ``NotFound`` (none, deleted, or of another project or location) or ``Forbidden``."""
+    member = member_of(session, caller, parent, role, verb=verb)
+    row = session.execute(
+        select(VertexResource, Job)
+        .join(Job, Job.id == VertexResource.job_id)
+        .where(
+            VertexResource.collection == collection,
+            VertexResource.id == resource_id,
+            VertexResource.project_id == member.project_id,
+            VertexResource.location == parent.location,
+            Job.deleted_at.is_(None),
+        )
+    ).one_or_none()
+    if row is not None:
+        return Found(row[0], row[1], parent)
+    trial = _find_trial(session, parent, member.project_id, resource_id) if collection == "customJobs" else None
+    if trial is None:
+        raise NotFound(f"{collection} {parent.name_of(collection, resource_id)} is not found.")
+    return trial
+
+
+def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) -> Found | None:
+    """The job of a trial of a hyperparameter tuning job, which names it as a custom job."""
+    row = session.execute(
+        select(Job, Study)
+        .join(Trial, Trial.job_id == Job.id)
+        .join(Study, Study.id == Trial.study_id)
+        .where(
+            Job.id == job_id,
+            Job.project_id == project_id,
+            Job.deleted_at.is_(None),
+            Study.deleted_at.is_(None),
+            Study.spec["vertex"]["location"].as_string() == parent.location,
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    job, told = row[0], row[1].spec["vertex"]
+    resource = VertexResource(
+        collection="customJobs",
+        id=job.id,
+        project_id=project_id,
+        job_id=job.id,
+        location=parent.location,
+        display_name=job.name,
+        labels=dict(told["labels"]),
+        body={"jobSpec": told["body"].get("trialJobSpec", {})},
+        created_at=job.created_at,
+    )
+    return Found(resource, job, parent, is_trial=True)
+
+
+def times_of(job: Job, created_at: datetime) -> dict[str, str]:
+    times = {
+        "createTime": created_at,
+        "startTime": job.started_at,
+        "endTime": job.finished_at,
+        "updateTime": job.updated_at,
+    }
+    return {name: timestamp(at) for name, at in times.items() if at is not None}
+
+
+def status_of(found: Found, prefix: str) -> dict[str, Any]:
+    """State, error, times and labels."""
+    error = error_of(found.job)
+    return {
+        "name": found.name,
+        "displayName": found.row.display_name,
+        "state": f"{prefix}{state_of(found.job)}",
+        **({} if error is None else {"error": error}),
+        **times_of(found.job, found.row.created_at),
+        **({"labels": found.row.labels} if found.row.labels else {}),
+    }
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    filter: str = ""
+    page_size: int = PAGE
+    page_token: str = ""
+    order_by: str = ""
+
+
+def list_page(
+    work: Work,
+    caller: Caller,
+    parent: Parent,
+    collection: str,
+    query: ListQuery,
+    view: Callable[[Found], dict[str, Any]],
+) -> dict[str, Any]:
+    """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
+    demand_newest_first(query.order_by)
+    member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
+    states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
+    test = parse_filter(query.filter, words_of_jobs(states))
+    limit = min(query.page_size or PAGE, PAGE_LIMIT)
+    wanted = (
+        select(VertexResource, Job)
+        .join(Job, Job.id == VertexResource.job_id)
+        .where(
+            VertexResource.collection == collection,
+            VertexResource.project_id == member.project_id,
+            Job.deleted_at.is_(None),
+        )
+        .order_by(VertexResource.created_at.desc(), VertexResource.id.desc())
+    )
+    if parent.location != ANY_LOCATION:
+        wanted = wanted.where(VertexResource.location == parent.location)
+    if query.page_token:
+        wanted = wanted.where(_behind(*position_of(query.page_token)))
+    items: list[dict[str, Any]] = []
+    seen: VertexResource | None = None  # the last row that was looked at
+    for number, (row, job) in enumerate(_in_batches(work.session, wanted, limit)):
+        if len(items) == limit or number == _SCANNED:
+            return _page(collection, items, seen)
+        found = Found(row, job, Parent(parent.project, row.location, parent.own))
+        item = view(found)
+        if test(partial(_field, found, item)):
+            items.append(item)
+        seen = row
+    return _page(collection, items, None)
+
+
+def demand_newest_first(order_by: str) -> None:
+    """Raises ``InvalidRequest``: lists are in no other order. The SDK orders them itself."""
+    if order_by.strip() not in ("", "create_time desc", "createTime desc"):
+        raise InvalidRequest(
+            'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
+        )
+
+
+def _page(collection: str, items: list[dict[str, Any]], last: VertexResource | None) -> dict[str, Any]:
+    token = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
+    return {**({collection: items} if items else {}), **token}
+
+
+def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[tuple[VertexResource, Job]]:
+    """All rows that are wanted; so many at once as a page takes where nothing is filtered out."""
+    place = None
+    while True:
+        query = wanted if place is None else wanted.where(_behind(*place))
+        batch = session.execute(query.limit(limit + 1)).all()
+        yield from ((row, job) for row, job in batch)
+        if len(batch) <= limit:
+            return
+        place = batch[-1][0].created_at, batch[-1][0].id
+
+
+def _behind(created_at: datetime, resource_id: str) -> ColumnElement[bool]:
+    own = tuple_(VertexResource.created_at, VertexResource.id)
+    return own < tuple_(literal(created_at, UtcDateTime), literal(resource_id))
+
+
+def _field(found: Found, item: dict[str, Any], name: str) -> Any:
+    match name:
+        case "labels":
+            return found.row.labels
+        case "create_time":
+            return found.row.created_at
+        case "start_time":
+            return found.job.started_at
+        case "end_time":
+            return found.job.finished_at
+        case "update_time":
+            return found.job.updated_at
+        case "display_name":
+            return found.row.display_name
+        case "training_task_definition":
+            return item.get("trainingTaskDefinition")
+        case _:
+            return item.get(name)
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def cancel(work: Work, caller: Caller, found: Found) -> None:
+    verbs.lock(work.session, found.job)
+    verbs.ask(work, caller, found.job, verbs.Verb.CANCEL, "")
+
+
+def delete(work: Work, caller: Caller, found: Found) -> bool:
+    """Forget an ended job; false while its last processes are still being cleaned up.
+
+    Raises:
+        Conflict: it has not ended.
+    """
+    return verbs.delete_ended(
+        work,
+        caller,
+        found.job,
+        lambda: f"The resource {found.name} is in state {state_of(found.job)}; cancel it first.",
+    )

@@ -1,0 +1,181 @@
+"""From a custom job's spec to a job of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller
+from api.protocols.gcs.buckets import Bucket, find_bucket
+from api.protocols.vertex.table import Table
+from api.protocols.vertex.training import tracking
+from api.protocols.vertex.training.specs import CustomJobSpec, Pool, Program
+from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
+from core.storage.tree import LeavesVolume, split_path
+
+ROLES: Final = ("chief", "worker", "ps", "evaluator")
+GCS: Final = "/gcs"
+# Restarts of a job that asked for them; Vertex AI tells no number.
+_RESTARTS: Final = 3
+_LOW: Final = 25  # priority of those that take what is left
+_BUCKET: Final = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{0,61}[a-z0-9])(?:/([a-z0-9][a-z0-9-]{0,62}))?")
+# Our labels begin and end with a letter or a digit; others are kept for Vertex AI's clients alone.
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_RUNNER: Final = Path(__file__).parents[1] / "code" / "run_in_environment.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``location``: of theirs."""
+
+    spec: CustomJobSpec
+    display_name: str
+    project: str
+    location: str
+    labels: Mapping[str, str]
+
+
+def job_spec_of(platform: Platform, caller: Caller, order: Order, table: Table) -> dict[str, Any]:
+    """Our spec, not yet checked by our own rules. Looks at the buckets that it names.
+
+    Raises:
+        InvalidRequest, NotFound, Forbidden: a machine, an accelerator or a bucket that is none.
+    """
+    spec = order.spec
+    selector = table.node_selector(order.location)
+    roles: dict[str, Any] = {}
+    for role, pool in zip(ROLES, spec.pools, strict=False):
+        if pool is not None:
+            roles[role], own_selector = _role(pool, table)
+            selector |= own_selector
+    found: dict[str, Any] = {
+        "name": slug(order.display_name),
+        "project": order.project,
+        "roles": roles,
+        "env": {
+            "CLOUD_ML_REGION": order.location,
+            **tracking.environment(platform, caller, order.project, order.location, spec, table),
+        },
+        "mounts": _mounts(platform, caller, order, table),
+        "labels": own_labels(order.labels),
+        "max_run_time": spec.timeout_s,
+        "max_restarts": _RESTARTS if spec.restarts else 0,
+        "node_selector": selector,
+    }
+    if spec.max_wait_s is not None:
+        found["max_wait"] = spec.max_wait_s
+    if spec.strategy in ("SPOT", "LOW_COST"):
+        found["priority"] = _LOW
+    if spec.base_output:
+        found["output"] = _output(platform, caller, spec.base_output, table)
+    return found
+
+
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those that may be labels of a job."""
+    return {k: v for k, v in labels.items() if _LABEL.fullmatch(k) and (not v or _LABEL.fullmatch(v))}
+
+
+def slug(display_name: str) -> str:
+    """A name of ours for what may be any text there."""
+    return re.sub(r"[^a-z0-9]+", "-", display_name.lower()).strip("-")[:63].strip("-") or "custom-job"
+
+
+def _role(pool: Pool, table: Table) -> tuple[dict[str, Any], dict[str, str]]:
+    where = f"{pool.path}.machine_spec"
+    machine = table.machine(pool.machine_type, path=f"{where}.machine_type")
+    resources: dict[str, Any] = machine.model_dump(exclude_none=True, include={"cpu", "memory", "shm"})
+    if pool.accelerator_count:
+        resources["gpus"] = pool.accelerator_count
+        resources["gpu_type"] = list(table.gpu_models(pool.accelerator, path=f"{where}.accelerator_type"))
+    program = pool.program
+    role: dict[str, Any] = {
+        "replicas": pool.replicas,
+        "resources": resources,
+        # There a replica is one process, which starts others itself if it wants to, however many GPUs it has.
+        "processes_per_replica": 1,
+        "env": dict(program.env),
+        "args": list(program.args),
+    }
+    if (image := table.image(program.image)) is not None:
+        role["image"] = image
+    if command := _command(program):
+        role["command"] = command
+    return role, machine.node_selector
+
+
+def _command(program: Program) -> list[str]:
+    if not program.module:
+        return list(program.command)
+    packages = [f"{GCS}/{uri.removeprefix('gs://')}" for uri in program.packages]
+    # The arguments are appended.
+    return ["python3", "-c", _RUNNER.read_text(encoding="utf-8"), *packages, "--", "python3", "-m", program.module]
+
+
+# --- buckets ---------------------------------------------------------------------------------------------------------
+
+
+def _mounts(platform: Platform, caller: Caller, order: Order, table: Table) -> list[dict[str, Any]]:
+    """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a text."""
+    found: dict[str, dict[str, Any]] = {}
+    needed = {uri.split("/", 3)[2] for pool in order.spec.pools if pool is not None for uri in pool.program.packages}
+    for name, folder in _named(order.spec):
+        try:
+            bucket = find_bucket(platform, caller, name, table=table)
+            mount = _mount(bucket, folder, order.project, platform.settings.folder_owner)
+        except TrainmasterError:
+            if name in needed:
+                raise
+            continue
+        if mount is not None:
+            found[mount["at"]] = mount
+    return list(found.values())
+
+
+def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
+    """(bucket, the first folder in it) wherever one is written."""
+    for pool in spec.pools:
+        if pool is None:
+            continue
+        program = pool.program
+        texts = (*program.packages, *program.command, *program.args, *(value for _, value in program.env))
+        yield from (match for text in texts for match in _BUCKET.findall(text))
+    yield from _BUCKET.findall(spec.base_output)
+
+
+def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | None) -> dict[str, Any] | None:
+    """On the volume that projects share only their own folder is mounted; another project's is not.
+
+    ``owner``: whom a project's own folder is given to, so that its jobs may write to it, as they may to a bucket there.
+    """
+    at, path = f"{GCS}/{bucket.name}", bucket.base
+    if bucket.is_shared:
+        if folder != project:
+            return None
+        at, path = f"{at}/{project}", project
+    if path:
+        bucket.top.make_folder(path)
+        if bucket.top.is_link(path):
+            raise LeavesVolume(f"{path} is a link, and is not followed.")
+        if owner is not None:
+            bucket.top.give_folder(path, owner)
+    return {"volume": bucket.volume, "path": path, "at": at, "read_only": bucket.is_read_only}
+
+
+def _output(platform: Platform, caller: Caller, uri: str, table: Table) -> str:
+    """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``."""
+    bucket_name, _, path = uri.removeprefix("gs://").partition("/")
+    if not uri.startswith("gs://") or not bucket_name:
+        raise InvalidRequest(
+            f"base_output_directory: '{uri[:200]}' is no Cloud Storage URI.", field="base_output_directory"
+        )
+    try:
+        bucket = find_bucket(platform, caller, bucket_name, writes=True, table=table)
+    except NotFound as error:
+        raise NotFound(f"base_output_directory: {error.sentence} ({uri[:200]})") from error
+    parts = [bucket.volume, *([bucket.base] if bucket.base else []), *split_path(path, field="base_output_directory")]
+    return "/".join(parts)

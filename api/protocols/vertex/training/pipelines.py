@@ -1,0 +1,108 @@
+"""``projects.locations.trainingPipelines``, of custom training alone: ``CustomTrainingJob``, ``CustomContainerTrainingJob``.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.trainingPipelines
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.names import Parent
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.registry import models
+from api.protocols.vertex.training import custom_jobs, jobs, tracking
+from api.protocols.vertex.training.mapping import Order
+from api.protocols.vertex.training.specs import in_camel_case, read_spec
+from core.domain.jobs.states import JobState
+from core.domain.model_versions import VersionState
+
+COLLECTION: Final = "trainingPipelines"
+_FAILED_PRECONDITION: Final = 9  # google.rpc.Code
+_CUSTOM_TASK: Final = "schema/trainingjob/definition/custom_task_1.0.0.yaml"
+_OUTPUT_ONLY: Final = frozenset({*custom_jobs.OUTPUT_ONLY, "trainingTaskMetadata"})
+_NO_PIPELINE: Final = {
+    "inputDataConfig": "managed datasets are",
+    "encryptionSpec": "encryption by keys of one's own is",
+}
+
+
+def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+    """The id of a new pipeline, and of the job behind it. Raises as ``custom_jobs.create``."""
+    jobs.demand_member(platform, caller, parent, "member", verb="trainingPipelines.create")
+    message = Message(raw, "training_pipeline")
+    served = {
+        "displayName",
+        "labels",
+        "trainingTaskDefinition",
+        "trainingTaskInputs",
+        "modelToUpload",
+        "modelId",
+        "parentModel",
+        *_OUTPUT_ONLY,
+    }
+    message.demand_known(served, absent=_NO_PIPELINE)
+    told = jobs.read_told(message)
+    definition = message.text("trainingTaskDefinition", 1_000)
+    if not definition.endswith(_CUSTOM_TASK):
+        raise NotServed(
+            f"{message.at('trainingTaskDefinition')}: {definition[:200]} is not served by this platform; custom training is "
+            f"(gs://google-cloud-aiplatform/{_CUSTOM_TASK})."
+        )
+    upload = None
+    if (wanted := message.message("modelToUpload")) is not None:
+        parent_model = message.text("parentModel", 1_000)
+        upload = models.read_upload(wanted, model_id=message.text("modelId", 63), parent=parent_model)
+    inputs = message.raw("trainingTaskInputs")
+    spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
+
+    def begin(work: Work, job_id: str) -> None:
+        tracking.begin(work, parent, spec, job_id)
+        if upload is not None:
+            models.register(platform, work, caller, upload, job_id)
+
+    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
+    return jobs.create(
+        platform,
+        caller,
+        parent,
+        order,
+        {
+            COLLECTION: {"trainingTaskDefinition": definition, "trainingTaskInputs": inputs},
+            custom_jobs.COLLECTION: {"jobSpec": in_camel_case(inputs)},
+        },
+        also=begin,
+    )
+
+
+def view(found: jobs.Found) -> dict[str, Any]:
+    backing = found.parent.name_of(custom_jobs.COLLECTION, found.job.id)
+    return {
+        **jobs.status_of(found, "PIPELINE_STATE_"),
+        **found.row.body,
+        "trainingTaskMetadata": {"backingCustomJob": backing},
+        **_model_of(found),
+    }
+
+
+def _model_of(found: jobs.Found) -> dict[str, Any]:
+    """The model, where one is asked for: a pipeline goes on until it is registered, and fails where it cannot be."""
+    version = models.of_pipeline(found)
+    if version is None:
+        return {}
+    told = version.wanted[models.KEY]
+    if JobState(found.job.state) is not JobState.SUCCEEDED:
+        return {"modelToUpload": told}
+    match version.state:
+        case VersionState.READY:
+            name = found.parent.name_of(models.COLLECTION, version.model_id)
+            return {"modelToUpload": {**told, "name": name, "versionId": str(version.number)}}
+        case VersionState.FAILED:
+            error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
+            return {"modelToUpload": told, "state": "PIPELINE_STATE_FAILED", "error": error}
+        case VersionState.DELETING:
+            return {"modelToUpload": told}
+        case _:
+            return {"modelToUpload": told, "state": "PIPELINE_STATE_RUNNING"}

@@ -1,0 +1,272 @@
+"""A custom job's spec, read from either of its two spellings.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.proto import Message, camel
+from core.domain.errors import InvalidRequest
+
+ACCELERATORS: Final = {
+    0: "ACCELERATOR_TYPE_UNSPECIFIED",
+    1: "NVIDIA_TESLA_K80",
+    2: "NVIDIA_TESLA_P100",
+    3: "NVIDIA_TESLA_V100",
+    4: "NVIDIA_TESLA_P4",
+    5: "NVIDIA_TESLA_T4",
+    6: "TPU_V2",
+    7: "TPU_V3",
+    8: "NVIDIA_TESLA_A100",
+    9: "NVIDIA_A100_80GB",
+    10: "TPU_V4_POD",
+    11: "NVIDIA_L4",
+    12: "TPU_V5_LITEPOD",
+    13: "NVIDIA_H100_80GB",
+    14: "NVIDIA_H100_MEGA_80GB",
+    15: "NVIDIA_H200_141GB",
+    16: "NVIDIA_B200",
+    17: "NVIDIA_GB200",
+    18: "NVIDIA_RTX_PRO_6000",
+}
+# As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/DiskSpec has them. A replica uses the disk of its node.
+_DISKS: Final = frozenset({"", "pd-ssd", "pd-standard", "pd-balanced", "hyperdisk-balanced"})
+_DISK_GB: Final = (100, 64_000)
+_STRATEGIES: Final = {
+    0: "STRATEGY_UNSPECIFIED",
+    1: "ON_DEMAND",
+    2: "LOW_COST",
+    3: "STANDARD",
+    4: "SPOT",
+    6: "FLEX_START",
+}
+DEFAULT_TIMEOUT_S: Final = 7 * 24 * 3600.0
+_POOLS: Final = 4
+_REPLICAS: Final = 4096
+
+# Fields of the real API that mean nothing here, or nothing yet, by what an error calls them.
+_NO_JOB: Final = {
+    "network": "VPC networks are",
+    "reservedIpRanges": "reserved IP ranges are",
+    "pscInterfaceConfig": "Private Service Connect is",
+    "serviceAccount": "service accounts are",
+    "persistentResourceId": "persistent resources are",
+    "protectedArtifactLocationId": "protected artifacts are",
+    "models": "benchmarking of models is",
+    "enableDashboardAccess": "access to dashboards of training containers is",
+}
+_NO_POOL: Final = {
+    "nfsMounts": "NFS mounts are (register a volume, and use it as a bucket)",
+    "lustreMounts": "Lustre mounts are",
+}
+NO_MACHINE: Final = {
+    "tpuTopology": "TPUs are",
+    "reservationAffinity": "Compute Engine's reservations are",
+    "gpuPartitionSize": "gpu_partition_size is",
+    "multihostGpuNodeCount": "multihost_gpu_node_count is",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a replica runs: an image with its command, or (``module``) a Python module out of packages in buckets."""
+
+    image: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    module: str = ""
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """``path``: where it stands in the request."""
+
+    path: str
+    program: Program
+    replicas: int
+    machine_type: str = ""
+    accelerator: str = ""
+    accelerator_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CustomJobSpec:
+    """``pools``: by position chief, workers, ps, evaluators; ``None`` for an empty one."""
+
+    pools: tuple[Pool | None, ...]
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    max_wait_s: float | None = None
+    restarts: bool = False
+    strategy: str = "STRATEGY_UNSPECIFIED"
+    base_output: str = ""
+    # Whole names of records; see :mod:`api.protocols.vertex.training.tracking`.
+    experiment: str = ""
+    experiment_run: str = ""
+    tensorboard: str = ""
+
+
+def read_spec(raw: Any, path: str) -> CustomJobSpec:
+    """Raises ``InvalidRequest``, or ``NotServed`` for what is of the real API and not of ours."""
+    told = Message(raw, path)
+    served = {
+        "workerPoolSpecs",
+        "scheduling",
+        "baseOutputDirectory",
+        "enableWebAccess",
+        "labels",
+        "experiment",
+        "experimentRun",
+        "tensorboard",
+    }
+    tracked = {name: told.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
+    # There it is needed to write to either; here the job's own token does.
+    told.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
+    told.flag("enableWebAccess")  # whether `webAccessUris` are told; every job has its page
+    told.flag("enableDashboardAccess")
+    pools = tuple(_pool(Message(item, at)) for at, item in told.items("workerPoolSpecs"))
+    while pools and pools[-1] is None:
+        pools = pools[:-1]
+    first = pools[0] if pools else None
+    where = told.at("workerPoolSpecs")
+    if first is None:
+        raise InvalidRequest(f"{where}: the first pool is the primary replica, and is missing.", field=where)
+    if first.replicas != 1:
+        raise InvalidRequest(f"{first.path}.replica_count: must be 1 for the first worker pool, not {first.replicas}.")
+    if len(pools) > _POOLS:
+        raise InvalidRequest(f"{where}: at most {_POOLS} pools, not {len(pools)}.", field=where)
+    base = told.message("baseOutputDirectory")
+    if base is not None:
+        base.demand_known({"outputUriPrefix"})
+    spec = _scheduled(told.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
+    return replace(
+        spec,
+        experiment=tracked["experiment"],
+        experiment_run=tracked["experimentRun"],
+        tensorboard=tracked["tensorboard"],
+    )
+
+
+def _scheduled(told: Message | None, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
+    if told is None:
+        return CustomJobSpec(pools, base_output=base)
+    told.demand_known({"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"})
+    strategy = told.enum("strategy", _STRATEGIES)
+    if strategy == "FLEX_START":
+        raise NotServed(
+            f"{told.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by max_wait_duration how "
+            "long the job may wait."
+        )
+    return CustomJobSpec(
+        pools,
+        timeout_s=told.seconds("timeout") or DEFAULT_TIMEOUT_S,
+        max_wait_s=told.seconds("maxWaitDuration"),
+        restarts=told.flag("restartJobOnWorkerRestart") and not told.flag("disableRetries"),
+        strategy=strategy,
+        base_output=base,
+    )
+
+
+def _pool(told: Message) -> Pool | None:
+    told.demand_known(
+        {"machineSpec", "replicaCount", "diskSpec", "containerSpec", "pythonPackageSpec"}, absent=_NO_POOL
+    )
+    replicas = told.whole("replicaCount")
+    _check_disk(told.message("diskSpec"))
+    container, package = told.message("containerSpec"), told.message("pythonPackageSpec")
+    if container is None and package is None and not replicas:
+        return None
+    if (container is None) == (package is None):
+        raise InvalidRequest(f"{told.path}: exactly one of container_spec and python_package_spec is needed.")
+    if not 0 <= replicas <= _REPLICAS:
+        raise InvalidRequest(f"{told.at('replicaCount')}: is from 1 to {_REPLICAS}, not {replicas}.")
+    program = _container(container) if container is not None else _package(package)
+    machine = told.message("machineSpec")
+    if machine is None:
+        return Pool(told.path, program, replicas or 1)
+    machine.demand_known({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
+    kind, count = machine.enum("acceleratorType", ACCELERATORS), machine.whole("acceleratorCount")
+    if (kind != ACCELERATORS[0]) != (count > 0):
+        raise InvalidRequest(f"{machine.path}: accelerator_type and accelerator_count go together.")
+    return Pool(told.path, program, replicas or 1, machine.text("machineType", 200), kind if count else "", count)
+
+
+def _check_disk(told: Message | None) -> None:
+    """What Vertex AI would take; it says nothing here. Raises ``InvalidRequest``."""
+    if told is None:
+        return
+    told.demand_known({"bootDiskType", "bootDiskSizeGb"})
+    kind, size = told.text("bootDiskType", 100), told.whole("bootDiskSizeGb")
+    if kind not in _DISKS:
+        where = told.at("bootDiskType")
+        raise InvalidRequest(f"{where}: is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.", field=where)
+    if size and not _DISK_GB[0] <= size <= _DISK_GB[1]:
+        where = told.at("bootDiskSizeGb")
+        raise InvalidRequest(f"{where}: is from {_DISK_GB[0]} to {_DISK_GB[1]}, not {size}.", field=where)
+
+
+def _container(told: Message) -> Program:
+    told.demand_known({"imageUri", "command", "args", "env"})
+    if not told.text("imageUri").strip():
+        raise InvalidRequest(f"{told.at('imageUri')}: Required field is not set.", field=told.at("imageUri"))
+    return Program(told.text("imageUri").strip(), told.texts("command"), _args(told), read_env(told))
+
+
+def _package(told: Message | None) -> Program:
+    assert told is not None  # noqa: S101 (one of the two is there)
+    told.demand_known({"executorImageUri", "packageUris", "pythonModule", "args", "env"})
+    for name in ("executorImageUri", "pythonModule", "packageUris"):
+        if not told.has(name):
+            raise InvalidRequest(f"{told.at(name)}: Required field is not set.", field=told.at(name))
+    packages = told.texts("packageUris")
+    if wrong := next((uri for uri in packages if not uri.startswith("gs://")), None):
+        raise InvalidRequest(f"{told.at('packageUris')}: '{wrong[:200]}' is no Cloud Storage URI.")
+    return Program(
+        told.text("executorImageUri").strip(),
+        args=_args(told),
+        env=read_env(told),
+        module=told.text("pythonModule", 500),
+        packages=packages,
+    )
+
+
+def _args(told: Message) -> tuple[str, ...]:
+    """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a float."""
+    return Message({"args": in_words(told.raw("args"))}, told.path).texts("args")
+
+
+def in_words(args: Any) -> Any:
+    """The same with text for each number; a whole one has no point."""
+    if not isinstance(args, list):
+        return args
+    return [
+        str(_plain(item)) if isinstance(item, int | float) and not isinstance(item, bool) else item for item in args
+    ]
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def read_env(told: Message) -> tuple[tuple[str, str], ...]:
+    """Names and values of ``env``."""
+    found = []
+    for path, item in told.items("env"):
+        variable = Message(item, path)
+        variable.demand_known({"name", "value"})
+        found.append((variable.text("name", 256), variable.text("value")))
+    return tuple(found)
+
+
+def in_camel_case(value: Any) -> Any:
+    """A spec that came in snake_case as the resource has it; floats that are whole become whole."""
+    if isinstance(value, dict):
+        return {camel(key): in_camel_case(in_words(item) if key == "args" else item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [in_camel_case(item) for item in value]
+    return _plain(value) if isinstance(value, float) else value

@@ -1,0 +1,70 @@
+"""States and errors of jobs in Vertex AI's words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from core.db.tables import Job
+from core.domain.jobs.exits import ExitKind
+from core.domain.jobs.states import JobState, Wanted
+
+# Of those that there are, the ones that Google's client reads as what they are: it waits for ever for a job that is EXPIRED,
+# and takes one that is PAUSED for completed.
+_STATES: Final = {
+    JobState.QUEUED: "QUEUED",
+    JobState.STARTING: "PENDING",
+    JobState.RUNNING: "RUNNING",
+    JobState.PAUSED: "QUEUED",
+    JobState.CANCELLING: "CANCELLING",
+    JobState.SUCCEEDED: "SUCCEEDED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELLED: "CANCELLED",
+    JobState.EXPIRED: "FAILED",
+}
+# As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState and PipelineState have them.
+JOB_STATES: Final = tuple(
+    f"JOB_STATE_{name}"
+    for name in (
+        "UNSPECIFIED", "QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "PAUSED", "EXPIRED",
+        "UPDATING", "PARTIALLY_SUCCEEDED",
+    )
+)  # fmt: skip
+PIPELINE_STATES: Final = tuple(
+    f"PIPELINE_STATE_{name}"
+    for name in (
+        "UNSPECIFIED", "QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "PAUSED",
+    )
+)  # fmt: skip
+# google.rpc.Code
+CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 4, 8, 13
+_CODES: Final = {
+    ExitKind.CANCELLED: CANCELLED,
+    ExitKind.USER_ERROR: INVALID_ARGUMENT,
+    ExitKind.DEADLINE: DEADLINE_EXCEEDED,
+    ExitKind.OUT_OF_MEMORY: RESOURCE_EXHAUSTED,
+    ExitKind.CAPACITY: RESOURCE_EXHAUSTED,
+}
+
+
+def state_of(job: Job) -> str:
+    """Without a prefix: ``RUNNING``."""
+    state = JobState(job.state)
+    if job.wanted == Wanted.CANCEL and not state.is_terminal:
+        return "CANCELLING"
+    return _STATES[state]
+
+
+def error_of(job: Job) -> dict[str, Any] | None:
+    """A ``google.rpc.Status`` where the job ended without success."""
+    state = JobState(job.state)
+    if not state.is_terminal or state is JobState.SUCCEEDED:
+        return None
+    told = job.exit or {}
+    kinds = {kind.value: code for kind, code in _CODES.items()}
+    if state is JobState.CANCELLED:
+        code = CANCELLED
+    elif state is JobState.EXPIRED:
+        code = DEADLINE_EXCEEDED
+    else:
+        code = kinds.get(str(told.get("kind")), INTERNAL)
+    return {"code": code, "message": str(told.get("sentence") or f"The job is {state.value}.")}

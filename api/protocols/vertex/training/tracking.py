@@ -1,0 +1,108 @@
+"""A job's experiment, its run there, and its TensorBoard: what the job is told of them, and what is made for it.
+
+https://cloud.google.com/vertex-ai/docs/experiments/tensorboard-training
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from api.app.unit_of_work import Platform, Work
+from api.auth import Caller
+from api.protocols.vertex.metadata import kinds as metadata
+from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
+from api.protocols.vertex.names import Parent
+from api.protocols.vertex.records import service
+from api.protocols.vertex.records.kinds import check_id
+from api.protocols.vertex.records.principals import Room
+from api.protocols.vertex.table import Table
+from api.protocols.vertex.tensorboards import kinds as tensorboards
+from api.protocols.vertex.training.specs import CustomJobSpec
+from core.db.repositories.vertex.records import Place, find_record, link
+from core.db.tables import Job, VertexRecord, VertexResource
+from core.domain.errors import InvalidRequest, NotFound
+
+_NAME: Final = re.compile(r"projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)/(?P<path>.+)")
+_CONTEXT: Final = re.compile(r"metadataStores/[^/]+/contexts/[^/]+")
+_BOARD: Final = re.compile(r"tensorboards/[^/]+")
+# The job's Python points Google's SDK at this platform where it reads this.
+_HERE: Final = {"VERTEX_AI_SDK_SERVER": "trainmaster"}
+
+
+def environment(
+    platform: Platform, caller: Caller, project: str, location: str, spec: CustomJobSpec, table: Table
+) -> dict[str, str]:
+    """What the job's processes are told. Looks at the records that the spec names.
+
+    ``project``: ours. Raises ``InvalidRequest``, ``NotFound``: it names what is no experiment, run or TensorBoard there.
+    """
+    wanted = (
+        ("experiment", "AIP_EXPERIMENT_NAME", spec.experiment, _CONTEXT),
+        ("experiment_run", "AIP_EXPERIMENT_RUN_NAME", spec.experiment_run, _CONTEXT),
+        ("tensorboard", "AIP_TENSORBOARD_RESOURCE_NAME", spec.tensorboard, _BOARD),
+    )
+    if spec.experiment_run and not spec.experiment:
+        raise InvalidRequest("job_spec.experiment_run: needs job_spec.experiment, too.", field="experiment")
+    schemas = {"experiment": EXPERIMENT, "experiment_run": RUN, "tensorboard": ""}
+    words = {"experiment": "an experiment", "experiment_run": "a run of one", "tensorboard": "a TensorBoard"}
+    env = dict(_HERE)
+    with platform.read() as work:
+        for field, variable, name, shape in wanted:
+            if not name:
+                continue
+            found = _NAME.fullmatch(name)
+            where = f"job_spec.{field}"
+            if found is None or not shape.fullmatch(found["path"]):
+                raise InvalidRequest(f"{where}: '{name[:300]}' is not the whole name of {words[field]}.", field=where)
+            if (table.project(found["project"]), found["location"]) != (project, location):
+                raise InvalidRequest(
+                    f"{where}: '{name[:300]}' is of another project or location than the job.", field=where
+                )
+            place = Place(caller.member_of(work.session, project).project_id, location)
+            record = find_record(work.session, place, found["path"])
+            if record is None or record.schema_title != schemas[field]:
+                raise NotFound(f"{where}: {name[:300]} is not found, or is not {words[field]}.")
+            env[variable] = name
+            if found["project"] != project:
+                env["CLOUD_ML_PROJECT_ID"] = found["project"]  # so that its scripts write names as these are
+    return env
+
+
+def begin(work: Work, parent: Parent, spec: CustomJobSpec, job_id: str) -> None:
+    """Make what the new job logs to where its client did not: a run of the experiment, an experiment of the TensorBoard.
+
+    Both are called as the job.
+    """
+    job = work.session.get_one(Job, job_id)
+    room = Room(work, parent, Place(job.project_id, parent.location), None)
+    own = work.session.get_one(VertexResource, ("customJobs", job_id))
+    if spec.experiment and not spec.experiment_run:
+        experiment = service.find(room, metadata.CONTEXT, _path(spec.experiment))
+        name = check_id(f"{experiment.name}-{job_id}", "job_spec.experiment")
+        path = f"{experiment.collection}/{name}"
+        fields = {
+            "displayName": job_id,
+            "schemaTitle": RUN,
+            "schemaVersion": "0.0.1",
+            "metadata": {"_params": {}, "_metrics": {}, "_state": "RUNNING"},
+        }
+        run = _of_job(service.add(room, metadata.CONTEXT, path, fields), job_id)
+        link(work.session, experiment, run, "child", work.now)
+        told = {**own.body["jobSpec"], "experimentRun": room.name_of(path)}
+        own.body = {**own.body, "jobSpec": told}
+    if spec.tensorboard:
+        path = f"{_path(spec.tensorboard)}/experiments/{job_id}"
+        source = parent.name_of("customJobs", job_id)
+        fields = {"displayName": own.display_name, "source": source}
+        _of_job(service.add(room, tensorboards.EXPERIMENT, path, fields), job_id)
+    work.session.flush()
+
+
+def _path(name: str) -> str:
+    return name.split("/", 4)[4]
+
+
+def _of_job(record: VertexRecord, job_id: str) -> VertexRecord:
+    record.job_id = job_id
+    return record

@@ -1,0 +1,316 @@
+"""From a tuning job as a client sends it to what our study spec is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainmaster.spec import SpecError
+from trainmaster.spec.errors import join_path
+from trainmaster.studies import StudySpec, parse_study
+
+from api.protocols.vertex.answers import NotServed
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.training import custom_jobs
+from api.protocols.vertex.training.jobs import Told, read_told
+from api.protocols.vertex.training.specs import CustomJobSpec, read_spec
+from core.domain.errors import InvalidRequest
+
+PATH: Final = "hyperparameter_tuning_job"
+ALGORITHMS: Final = {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"}
+_OURS: Final = {"ALGORITHM_UNSPECIFIED": "auto", "GRID_SEARCH": "grid", "RANDOM_SEARCH": "random"}
+_GOALS: Final = {0: "GOAL_TYPE_UNSPECIFIED", 1: "MAXIMIZE", 2: "MINIMIZE"}
+_SELECTIONS: Final = {0: "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED", 1: "LAST_MEASUREMENT", 2: "BEST_MEASUREMENT"}
+_SCALES: Final = {
+    0: "SCALE_TYPE_UNSPECIFIED",
+    1: "UNIT_LINEAR_SCALE",
+    2: "UNIT_LOG_SCALE",
+    3: "UNIT_REVERSE_LOG_SCALE",
+}
+_OUR_SCALES: Final = {"UNIT_LOG_SCALE": "log", "UNIT_REVERSE_LOG_SCALE": "reverse-log"}
+_KINDS: Final = ("doubleValueSpec", "integerValueSpec", "categoricalValueSpec", "discreteValueSpec")
+_RULES: Final = ("decayCurveStoppingSpec", "medianAutomatedStoppingSpec", "convexAutomatedStoppingSpec")
+_CONDITIONS: Final = {
+    "parentDiscreteValues": "discrete",
+    "parentIntValues": "integer",
+    "parentCategoricalValues": "categorical",
+}
+_DEEPEST: Final = 20
+# Of the convex rule, where a client names none: so many measurements a trial has before it is judged.
+_CONVEX_MEASUREMENTS: Final = 5
+
+_NO_TUNING: Final = {"encryptionSpec": "encryption by keys of one's own is"}
+_VIZIER: Final = "is served by Vertex AI Vizier alone, not by hyperparameter tuning jobs; leave it out"
+_NO_STUDY: Final = {
+    "transferLearningConfig": "transfer learning is",
+    "convexStopConfig": "convex_stop_config is (convex_automated_stopping_spec is served)",
+    "studyStoppingConfig": "a stopping config of the whole study is (max_trial_count says when it ends)",
+}
+
+
+@dataclass(slots=True)
+class Tuning:
+    """``study``: our spec's fields without name, project and template. ``places``: of a parameter, where it stands in the request;
+    ``rule``: of the stopping rule.
+    """
+
+    told: Told
+    job: CustomJobSpec
+    study: dict[str, Any]
+    places: dict[str, str] = field(default_factory=dict)
+    rule: str = ""
+
+
+def read_tuning(message: Message) -> Tuning:
+    """Raises ``InvalidRequest``, or ``NotServed`` for what is of the real API and not of ours."""
+    counts = {"maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"}
+    output = {*custom_jobs.OUTPUT_ONLY, "trials"}
+    message.demand_known({"displayName", "labels", "studySpec", "trialJobSpec", *counts, *output}, absent=_NO_TUNING)
+    told = read_told(message)
+    spec = message.message("studySpec")
+    if spec is None:
+        raise _missing(message.at("studySpec"))
+    tuning = Tuning(told, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
+    if tuning.job.experiment:
+        raise NotServed(
+            f"{message.at('trialJobSpec')}.experiment: an experiment of all trials is not served by this platform; have the "
+            "script call aiplatform.init(experiment=…) and start_run itself."
+        )
+    tuning.study["budget"] = {
+        "trials": _count(message, "maxTrialCount"),
+        "parallel": _count(message, "parallelTrialCount"),
+    }
+    failed = message.whole("maxFailedTrialCount")
+    if failed < 0:
+        raise InvalidRequest(f"{message.at('maxFailedTrialCount')}: must not be negative, and is {failed}.")
+    if failed:  # there the job fails with the n-th, here with the one after the allowed ones
+        tuning.study["budget"]["failed_trials"] = failed - 1
+    _read_study(spec, tuning)
+    return tuning
+
+
+def study_spec_of(tuning: Tuning, name: str, project: str, template: Mapping[str, Any]) -> StudySpec:
+    """Raises ``InvalidRequest``: the first mistake, with its place in the request."""
+    try:
+        job = {key: item for key, item in template.items() if key != "name"}  # trials are called after the study
+        return parse_study({"name": name, "project": project, "template": job, **tuning.study})
+    except SpecError as error:
+        first = error.mistakes[0]
+        place = _place(tuning, first.path)
+        raise InvalidRequest(f"{place}: {first.message}.", field=place) from error
+
+
+def _place(tuning: Tuning, path: str) -> str:
+    """Where the request has what our spec has at ``path``."""
+    for name in sorted(tuning.places, key=len, reverse=True):
+        own = join_path(("parameters", name))
+        if path == own or path.startswith((f"{own}.", f"{own}[")):
+            return tuning.places[name]
+    heads = {
+        "parameters": "study_spec.parameters",
+        "metrics": "study_spec.metrics",
+        "algorithm": "study_spec.algorithm",
+        "stopping": tuning.rule,
+        "budget.trials": "max_trial_count",
+        "budget.parallel": "parallel_trial_count",
+        "budget.failed_trials": "max_failed_trial_count",
+        "template": "trial_job_spec",
+    }
+    found = next((head for head in heads if path == head or path.startswith((f"{head}.", f"{head}["))), None)
+    return PATH if found is None else f"{PATH}.{heads[found]}{path[len(found) :] if found == 'metrics' else ''}"
+
+
+# --- the study -------------------------------------------------------------------------------------------------------
+
+
+def _read_study(told: Message, tuning: Tuning) -> None:
+    served = {"metrics", "parameters", "algorithm", "measurementSelectionType", "observationNoise", *_RULES}
+    told.demand_known(served, absent=_NO_STUDY)
+    if told.raw("observationNoise") not in (None, 0, "OBSERVATION_NOISE_UNSPECIFIED"):
+        raise InvalidRequest(f"{told.at('observationNoise')}: {_VIZIER}.", field=told.at("observationNoise"))
+    algorithm = told.enum("algorithm", ALGORITHMS)
+    study = tuning.study
+    study["algorithm"] = _OURS[algorithm]
+    # Left out it is the last one there, and the best one here.
+    study["measurement"] = (
+        "best" if told.enum("measurementSelectionType", _SELECTIONS) == "BEST_MEASUREMENT" else "last"
+    )
+    study["metrics"] = [_metric(Message(item, path)) for path, item in told.items("metrics")]
+    if not study["metrics"]:
+        raise _missing(told.at("metrics"))
+    study["parameters"] = {}
+    for path, item in told.items("parameters"):
+        _read_parameter(Message(item, path), tuning, {}, 0)
+    if not study["parameters"]:
+        raise _missing(told.at("parameters"))
+    endless = next((name for name, one in study["parameters"].items() if one["type"] == "float"), None)
+    if algorithm == "GRID_SEARCH" and endless is not None:
+        raise InvalidRequest(
+            f"{told.at('algorithm')}: for GRID_SEARCH all parameters must be INTEGER, CATEGORICAL or DISCRETE, and {endless} is "
+            "DOUBLE.",
+            field=told.at("algorithm"),
+        )
+    _read_stopping(told, tuning)
+
+
+def _metric(told: Message) -> dict[str, str]:
+    told.demand_known({"metricId", "goal", "safetyConfig"})
+    if told.raw("safetyConfig") is not None:
+        raise InvalidRequest(f"{told.at('safetyConfig')}: {_VIZIER}.", field=told.at("safetyConfig"))
+    goal = told.enum("goal", _GOALS)
+    for name, is_there in (("metricId", bool(told.text("metricId", 200))), ("goal", goal != _GOALS[0])):
+        if not is_there:
+            raise _missing(told.at(name))
+    return {"name": told.text("metricId"), "goal": goal.lower()}
+
+
+def _read_stopping(told: Message, tuning: Tuning) -> None:
+    given = [name for name in _RULES if told.raw(name) is not None]
+    if not given:
+        return
+    if len(given) > 1:
+        raise InvalidRequest(f"{told.at(given[1])}: stands beside {told.at(given[0])}; give one of the two.")
+    rule = Message(told.raw(given[0]), told.at(given[0]))
+    tuning.rule = rule.path.removeprefix(f"{PATH}.")
+    absent = {
+        "useElapsedDuration": "comparing trials by elapsed time is (steps are compared)",
+        "learningRateParameterName": "learning_rate_parameter_name is",
+        "updateAllStoppedTrials": "measurements that are extrapolated are",
+    }
+    if given[0] == "convexAutomatedStoppingSpec":
+        rule.demand_known({"maxStepCount", "minStepCount", "minMeasurementCount"}, absent=absent)
+        stopping: dict[str, Any] = {"rule": "decay-curve"}
+        for name, own in (("maxStepCount", "max_steps"), ("minStepCount", "min_steps")):
+            if rule.whole(name):
+                stopping[own] = rule.whole(name)
+        # As there: more completed trials than this, before any is judged.
+        stopping["min_trials"] = (rule.whole("minMeasurementCount") or _CONVEX_MEASUREMENTS) + 1
+    else:
+        rule.demand_known(set(), absent={"useElapsedDuration": absent["useElapsedDuration"]})
+        stopping = {"rule": "median" if given[0] == "medianAutomatedStoppingSpec" else "decay-curve"}
+    tuning.study["stopping"] = stopping
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+
+def _read_parameter(told: Message, tuning: Tuning, when: Mapping[str, list[Any]], depth: int) -> None:
+    """One parameter with those that depend on it. ``when``: the values of its parent with which it is there."""
+    if depth > _DEEPEST:
+        raise InvalidRequest(f"{told.path}: conditional parameters are nested more than {_DEEPEST} times.")
+    told.demand_known({"parameterId", "scaleType", "conditionalParameterSpecs", *_KINDS})
+    name = told.text("parameterId", 100)
+    if not name:
+        raise _missing(told.at("parameterId"))
+    given = [kind for kind in _KINDS if told.raw(kind) is not None]
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"{told.path}: exactly one of double_value_spec, integer_value_spec, categorical_value_spec and discrete_value_spec "
+            f"is needed for {name}.",
+            field=told.path,
+        )
+    own = _values(Message(told.raw(given[0]), told.at(given[0])), given[0])
+    scale = told.enum("scaleType", _SCALES)
+    if own["type"] == "categorical" and scale != _SCALES[0]:
+        raise InvalidRequest(f"{told.at('scaleType')}: leave it unset for the CATEGORICAL parameter {name}.")
+    if own["type"] == "discrete" and scale in _OUR_SCALES and any(value <= 0 for value in own["values"]):
+        raise InvalidRequest(
+            f"{told.at('scaleType')}: {scale} needs values above 0, and {name} has {min(own['values'])}.",
+            field=told.at("scaleType"),
+        )
+    if own["type"] in ("float", "integer") and scale in _OUR_SCALES:
+        own["scale"] = _OUR_SCALES[scale]
+    if when:
+        own["when"] = {parent: list(values) for parent, values in when.items()}
+    _add(tuning, name, own, told.path)
+    for path, item in told.items("conditionalParameterSpecs"):
+        _read_conditional(Message(item, path), tuning, (name, own["type"]), depth)
+
+
+def _add(tuning: Tuning, name: str, own: dict[str, Any], path: str) -> None:
+    """A parameter that stands under several values of one parent is one parameter here."""
+    parameters = tuning.study["parameters"]
+    known = parameters.get(name)
+    if known is None:
+        parameters[name], tuning.places[name] = own, path
+        return
+    before, now = dict(known), dict(own)
+    when, more = before.pop("when", {}), now.pop("when", {})
+    if not when or when.keys() != more.keys():
+        raise InvalidRequest(f"{path}.parameter_id: there is a parameter {name} already, at {tuning.places[name]}.")
+    if before != now:
+        raise NotServed(
+            f"{path}: the parameter {name} has other values under another value of its parent, which is not served by this "
+            "platform; give it another parameter_id."
+        )
+    for parent, values in more.items():
+        if any(value in when[parent] for value in values):
+            raise InvalidRequest(f"{path}: {name} stands under the same value of {parent} twice.")
+        when[parent] += values
+
+
+def _values(told: Message, kind: str) -> dict[str, Any]:
+    """Type, range or values."""
+    known = {"values"} if kind in ("categoricalValueSpec", "discreteValueSpec") else {"minValue", "maxValue"}
+    told.demand_known({*known, "defaultValue"})
+    if told.raw("defaultValue") is not None:
+        raise InvalidRequest(f"{told.at('defaultValue')}: {_VIZIER}.", field=told.at("defaultValue"))
+    # A bound of zero is left out, so one of the two may be; both would be a parameter of one value.
+    if "minValue" in known and not any(name in told for name in known):
+        raise InvalidRequest(f"{told.path}: min_value and max_value are needed.", field=told.path)
+    match kind:
+        case "doubleValueSpec":
+            return {"type": "float", "min": told.number("minValue"), "max": told.number("maxValue")}
+        case "integerValueSpec":
+            return {"type": "integer", "min": told.whole("minValue"), "max": told.whole("maxValue")}
+        case "categoricalValueSpec":
+            return {"type": "categorical", "values": list(told.texts("values"))}
+    values = [_plain(value) for value in told.numbers("values")]
+    if values != sorted(values):
+        raise InvalidRequest(f"{told.at('values')}: must be in increasing order.", field=told.at("values"))
+    return {"type": "discrete", "values": values}
+
+
+def _read_conditional(told: Message, tuning: Tuning, parent: tuple[str, str], depth: int) -> None:
+    told.demand_known({"parameterSpec", *_CONDITIONS})
+    name, kind = parent
+    given = [condition for condition in _CONDITIONS if told.raw(condition) is not None]
+    if len(given) != 1 or _CONDITIONS[given[0]] != kind:
+        needed = next((condition for condition, own in _CONDITIONS.items() if own == kind), None)
+        if needed is None:
+            raise InvalidRequest(f"{told.path}: {name} is DOUBLE, and no parameter can depend on it.", field=told.path)
+        raise InvalidRequest(
+            f"{told.path}: exactly {Message({}, told.path).at(needed).rpartition('.')[2]} is needed, since {name} is "
+            f"{kind.upper()}.",
+            field=told.path,
+        )
+    condition = Message(told.raw(given[0]), told.at(given[0]))
+    condition.demand_known({"values"})
+    values: list[Any]
+    if kind == "categorical":
+        values = list(condition.texts("values"))
+    else:
+        values = [_plain(value) for value in condition.numbers("values")]
+    if not values:
+        raise _missing(condition.at("values"))
+    spec = told.message("parameterSpec")
+    if spec is None:
+        raise _missing(told.at("parameterSpec"))
+    _read_parameter(spec, tuning, {name: values}, depth + 1)
+
+
+def _plain(value: float) -> int | float:
+    """A whole number is written as one: scripts take ``--batch=16`` by ``type=int``."""
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _count(message: Message, name: str) -> int:
+    found = message.whole(name)
+    if found <= 0:
+        raise InvalidRequest(f"{message.at(name)}: must be above 0, and is {found}.", field=message.at(name))
+    return found
+
+
+def _missing(path: str) -> InvalidRequest:
+    return InvalidRequest(f"{path}: Required field is not set.", field=path)

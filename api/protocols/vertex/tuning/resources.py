@@ -1,0 +1,200 @@
+"""The collection: a study with what its client told of it, kept beside the study's spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, literal, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from api.app.unit_of_work import Platform
+from api.auth import Caller, Role
+from api.http.cursors import make_cursor
+from api.jobs.service import canonical
+from api.protocols.vertex.error_translation import in_their_words, position_of
+from api.protocols.vertex.filters import parse_filter, words_of_jobs
+from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
+from api.protocols.vertex.operations.deletions import view_of
+from api.protocols.vertex.proto import Message
+from api.protocols.vertex.table import table_of
+from api.protocols.vertex.training import jobs
+from api.protocols.vertex.training.mapping import Order, job_spec_of, slug
+from api.protocols.vertex.training.placement_check import demand_place
+from api.protocols.vertex.training.states import JOB_STATES
+from api.protocols.vertex.tuning.reading import PATH, read_tuning, study_spec_of
+from api.protocols.vertex.tuning.views import view
+from api.studies import service
+from api.studies.access import StudyAccess
+from core.db.rows import AnySelect
+from core.db.tables import Study, UtcDateTime
+from core.domain.errors import Conflict, NotFound
+from core.domain.studies.states import StudyEvent, StudyState
+
+COLLECTION: Final = "hyperparameterTuningJobs"
+KEY: Final = "vertex"  # in a study's spec
+_KEPT: Final = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec")
+_SCANNED: Final = 2_000  # rows that one page's filter may look at
+_TRIALS: Final = 10_000  # of all of them together: behind so many the next page begins
+
+
+class TuningJobs:
+    """See :class:`api.protocols.vertex.resource_collection.Collection`."""
+
+    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+        jobs.demand_member(platform, caller, parent, "member", verb=f"{COLLECTION}.create")
+        message = Message(raw, PATH)
+        tuning = read_tuning(message)
+        order = Order(tuning.job, tuning.told.display_name, parent.own, parent.location, tuning.told.labels)
+        template = job_spec_of(platform, caller, order, table_of(platform))
+        metrics = tuning.study["metrics"]
+        if len(metrics) == 1:
+            template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
+        with in_their_words(tuning.job):
+            canonical(template)  # its mistakes are told as those of a custom job
+        spec = study_spec_of(tuning, slug(tuning.told.display_name), parent.own, template)
+        draft = service.check_study(platform, caller, spec)
+        if draft.submission is not None:
+            demand_place(platform, caller, draft.submission)
+        told = {
+            "location": parent.location,
+            "displayName": tuning.told.display_name,
+            "labels": tuning.told.labels,
+            "body": {name: message.raw(name) for name in _KEPT if message.raw(name) is not None},
+        }
+        with platform.write() as work:
+            row = service.create(work, caller, draft).row
+            row.spec = {**row.spec, KEY: told}
+            work.session.flush()
+            return row.id
+
+    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            study = _find(work.session, caller, parent, resource_id, "viewer", "get")
+            return view(work.session, [study], parent, platform.settings)[0]
+
+    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+        """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
+        jobs.demand_newest_first(query.order_by)
+        test = parse_filter(query.filter, words_of_jobs(JOB_STATES))
+        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
+        with platform.read() as work:
+            wanted = _wanted(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
+            if query.page_token:
+                wanted = wanted.where(_behind(*position_of(query.page_token)))
+            items: list[dict[str, Any]] = []
+            seen: Study | None = None
+            trials = 0
+            for number, study in enumerate(_in_batches(work.session, wanted, limit)):
+                if len(items) == limit or number == _SCANNED or trials >= _TRIALS:
+                    assert seen is not None  # noqa: S101 (there was one before)
+                    return _page(items, make_cursor(seen.created_at.isoformat(), seen.id))
+                item = view(work.session, [study], _parent_of(parent, study), platform.settings)[0]
+                trials += len(item.get("trials", ()))
+                if test(partial(_field, study, item)):
+                    items.append(item)
+                seen = study
+        return _page(items, "")
+
+    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
+        with platform.write() as work:
+            study = _find(work.session, caller, parent, resource_id, "member", "cancel")
+            _lock(work.session, study)
+            if StudyState(study.state).is_terminal:
+                raise Conflict(f"The resource {_name(parent, study)} has ended already ({study.state}).")
+            service.ask(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
+
+    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        """Done at once. The jobs of its trials stay."""
+        with platform.write() as work:
+            study = _find(work.session, caller, parent, resource_id, "member", "delete")
+            name = _name(parent, study)
+            if not StudyState(study.state).is_terminal:
+                raise Conflict(f"The resource {name} is in state {study.state.upper()}; cancel it first.")
+            service.delete(work, StudyAccess(caller, study.id, "member"))
+        return view_of(name, is_done=True)
+
+    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            wanted = _wanted(work.session, caller, parent, "get", is_deleted=True).where(Study.id == resource_id)
+            if work.session.scalars(wanted).one_or_none() is None:
+                name = parent.name_of(COLLECTION, resource_id, "operations", "delete")
+                raise NotFound(f"Operation {name} is not found.")
+        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+
+
+def _wanted(session: Session, caller: Caller, parent: Parent, what: str, *, is_deleted: bool = False) -> AnySelect:
+    """The studies that clients of Vertex AI made there."""
+    member = member_of(session, caller, parent, "viewer", verb=f"{COLLECTION}.{what}")
+    location = Study.spec[KEY]["location"].as_string()
+    query = select(Study).where(
+        Study.project_id == member.project_id,
+        Study.deleted_at.is_not(None) if is_deleted else Study.deleted_at.is_(None),
+    )
+    return query.where(location.is_not(None) if parent.location == ANY_LOCATION else location == parent.location)
+
+
+def _find(session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, what: str) -> Study:
+    """Raises ``NotFound`` (none, deleted, or of another project or location) or ``Forbidden``."""
+    member_of(session, caller, parent, role, verb=f"{COLLECTION}.{what}")
+    wanted = _wanted(session, caller, parent, what).where(Study.id == resource_id)
+    study: Study | None = session.scalars(wanted).one_or_none()
+    if study is None:
+        raise NotFound(f"{COLLECTION} {parent.name_of(COLLECTION, resource_id)} is not found.")
+    return study
+
+
+def _lock(session: Session, study: Study) -> None:
+    """Hold the row until the transaction ends, and read it anew: the control loop moves a study with every round, and a
+    client that is told to try again does so at once.
+    """
+    hold = update(Study).where(Study.id == study.id).values(id=Study.id)
+    session.execute(hold.execution_options(synchronize_session=False))
+    session.refresh(study)
+
+
+def _name(parent: Parent, study: Study) -> str:
+    return parent.name_of(COLLECTION, study.id)
+
+
+def _parent_of(parent: Parent, study: Study) -> Parent:
+    return Parent(parent.project, study.spec[KEY]["location"], parent.own)
+
+
+def _page(items: list[dict[str, Any]], token: str) -> dict[str, Any]:
+    return {**({COLLECTION: items} if items else {}), **({"nextPageToken": token} if token else {})}
+
+
+def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[Study]:
+    place: tuple[datetime, str] | None = None
+    while True:
+        query = wanted if place is None else wanted.where(_behind(*place))
+        batch = session.scalars(query.limit(limit + 1)).all()
+        yield from batch
+        if len(batch) <= limit:
+            return
+        place = batch[-1].created_at, batch[-1].id
+
+
+def _behind(created_at: datetime, study_id: str) -> ColumnElement[bool]:
+    return tuple_(Study.created_at, Study.id) < tuple_(literal(created_at, UtcDateTime), literal(study_id))
+
+
+def _field(study: Study, item: dict[str, Any], name: str) -> Any:
+    match name:
+        case "labels":
+            return study.spec[KEY]["labels"]
+        case "create_time":
+            return study.created_at
+        case "end_time":
+            return study.finished_at
+        case "update_time":
+            return study.updated_at
+        case "start_time":
+            return None if "startTime" not in item else datetime.fromisoformat(item["startTime"])
+        case "display_name":
+            return item["displayName"]
+        case _:
+            return item.get(name)

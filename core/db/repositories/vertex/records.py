@@ -1,0 +1,222 @@
+"""Reading and writing what clients of Vertex AI keep: records in collections, and the links between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from core.db.repositories.metrics.writes import forget_metrics
+from core.db.rows import AnyRow, AnySelect
+from core.db.tables import Project, VertexLink, VertexRecord
+from core.domain.errors import Conflict
+from core.ids import new_id
+
+Kind = Literal["child", "member", "input", "output"]
+
+_AT_ONCE: Final = 500  # ids in one statement
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where records lie. ``location``: one of Google's regions, as it was told."""
+
+    project_id: str
+    location: str
+
+
+class NameTaken(Conflict):
+    """There is a record of this name in the collection."""
+
+
+def find_record(session: Session, place: Place, path: str, *, locks: bool = False) -> VertexRecord | None:
+    """The record at ``path``, its collection with its name. ``locks``: nobody else changes it meanwhile."""
+    collection, _, name = path.rpartition("/")
+    query = records_in(place, collection).where(VertexRecord.name == name)
+    if locks:
+        query = query.with_for_update().execution_options(populate_existing=True)
+    found: VertexRecord | None = session.scalars(query).one_or_none()
+    return found
+
+
+def find_records(session: Session, place: Place, paths: Iterable[str]) -> dict[str, VertexRecord]:
+    """By path those of ``paths`` that are there."""
+    wanted: defaultdict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        collection, _, name = path.rpartition("/")
+        wanted[collection].append(name)
+    found = {}
+    for collection, names in wanted.items():
+        for start in range(0, len(names), _AT_ONCE):
+            query = records_in(place, collection).where(VertexRecord.name.in_(names[start : start + _AT_ONCE]))
+            found.update({f"{collection}/{row.name}": row for row in session.scalars(query)})
+    return found
+
+
+def records_in(place: Place, collection: str) -> AnySelect:
+    """A query for all records of a collection."""
+    return select(VertexRecord).where(
+        VertexRecord.project_id == place.project_id,
+        VertexRecord.location == place.location,
+        VertexRecord.collection == collection,
+    )
+
+
+def count_records(session: Session, place: Place, collection: str) -> int:
+    query = select(func.count()).where(
+        VertexRecord.project_id == place.project_id,
+        VertexRecord.location == place.location,
+        VertexRecord.collection == collection,
+    )
+    return session.execute(query).scalar_one()
+
+
+def add_record(session: Session, place: Place, path: str, now: datetime, **values: Any) -> VertexRecord:
+    """Raises ``NameTaken``."""
+    collection, _, name = path.rpartition("/")
+    row = VertexRecord(
+        id=new_id("record"),
+        project_id=place.project_id,
+        location=place.location,
+        collection=collection,
+        name=name,
+        generation=1,
+        created_at=now,
+        updated_at=now,
+        **values,
+    )
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError as error:
+        if find_record(session, place, path) is None:
+            raise
+        raise NameTaken(f"{path} exists already.") from error
+    return row
+
+
+def remove_record(session: Session, record: VertexRecord) -> None:
+    """With all that lies below it, the points of its runs included.
+
+    What begins like its path is compared letter by letter: LIKE would be blind to case on SQLite, and take along what is below
+    another record, whose name differs in case alone.
+    """
+    start = f"{record.collection}/{record.name}/"
+    query = select(VertexRecord.id).where(
+        VertexRecord.project_id == record.project_id,
+        VertexRecord.location == record.location,
+        func.substr(VertexRecord.collection, 1, len(start)) == start,
+    )
+    _remove(session, [*session.scalars(query), record.id])
+
+
+def forget_records(session: Session, limit: int) -> int:
+    """Drop at most ``limit`` records of deleted projects; how many that were."""
+    query = (
+        select(VertexRecord.id)
+        .join(Project, Project.id == VertexRecord.project_id)
+        .where(Project.deleted_at.is_not(None))
+        .limit(limit)
+    )
+    ids = session.scalars(query).all()
+    _remove(session, ids)
+    return len(ids)
+
+
+def _remove(session: Session, ids: Sequence[str]) -> None:
+    for start in range(0, len(ids), _AT_ONCE):
+        part = ids[start : start + _AT_ONCE]
+        forget_metrics(session, part)
+        session.execute(delete(VertexRecord).where(VertexRecord.id.in_(part)))  # links follow by their keys
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def link(session: Session, above: VertexRecord, below: VertexRecord, kind: Kind, now: datetime) -> None:
+    """Done again it changes nothing."""
+    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    row = {"above_id": above.id, "below_id": below.id, "kind": kind, "created_at": now}
+    session.execute(dialect.insert(VertexLink).values(**row).on_conflict_do_nothing())
+
+
+def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind: Kind) -> None:
+    session.execute(
+        delete(VertexLink).where(
+            VertexLink.above_id == above.id, VertexLink.below_id.in_(below_ids), VertexLink.kind == kind
+        )
+    )
+
+
+def above(session: Session, records: Sequence[VertexRecord], kind: Kind) -> dict[str, list[VertexRecord]]:
+    """What each record belongs to, by its id, in the order in which that was said."""
+    return _linked(session, records, kind, VertexLink.below_id, VertexLink.above_id)
+
+
+def members_of(session: Session, context: VertexRecord, limit: int) -> list[VertexRecord]:
+    """The artifacts and executions in a context, at most ``limit``, in the order in which that was said."""
+    query = (
+        select(VertexRecord)
+        .join(VertexLink, VertexLink.below_id == VertexRecord.id)
+        .where(VertexLink.above_id == context.id, VertexLink.kind == "member")
+        .order_by(VertexLink.created_at, VertexRecord.id)
+        .limit(limit)
+    )
+    return list(session.scalars(query))
+
+
+def events_of(session: Session, execution_ids: Sequence[str], limit: int) -> list[AnyRow]:
+    """(above_id, below_id, kind, created_at) of what executions took and made, at most ``limit``, in the order of saying it."""
+    found: list[AnyRow] = []
+    for start in range(0, len(execution_ids), _AT_ONCE):
+        query = (
+            select(VertexLink.above_id, VertexLink.below_id, VertexLink.kind, VertexLink.created_at)
+            .where(
+                VertexLink.above_id.in_(execution_ids[start : start + _AT_ONCE]),
+                VertexLink.kind.in_(("input", "output")),
+            )
+            .order_by(VertexLink.created_at, VertexLink.below_id)
+            .limit(limit - len(found))
+        )
+        found += session.execute(query).all()
+        if len(found) >= limit:
+            break
+    return found
+
+
+def records_of(session: Session, ids: Sequence[str]) -> dict[str, VertexRecord]:
+    """Records by their ids."""
+    found: dict[str, VertexRecord] = {}
+    for start in range(0, len(ids), _AT_ONCE):
+        query = select(VertexRecord).where(VertexRecord.id.in_(ids[start : start + _AT_ONCE]))
+        found.update({row.id: row for row in session.scalars(query)})
+    return found
+
+
+def below(session: Session, records: Sequence[VertexRecord], kind: Kind) -> dict[str, list[VertexRecord]]:
+    """What belongs to each record, by its id, in the order in which that was said."""
+    return _linked(session, records, kind, VertexLink.above_id, VertexLink.below_id)
+
+
+def _linked(
+    session: Session, records: Sequence[VertexRecord], kind: Kind, own: Any, other: Any
+) -> dict[str, list[VertexRecord]]:
+    found: dict[str, list[VertexRecord]] = {record.id: [] for record in records}
+    ids = list(found)
+    for start in range(0, len(ids), _AT_ONCE):
+        query = (
+            select(own, VertexRecord)
+            .join(VertexRecord, VertexRecord.id == other)
+            .where(own.in_(ids[start : start + _AT_ONCE]), VertexLink.kind == kind)
+            .order_by(VertexLink.created_at, VertexRecord.id)
+        )
+        for record_id, row in session.execute(query):
+            found[record_id].append(row)
+    return found

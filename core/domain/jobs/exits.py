@@ -1,0 +1,476 @@
+"""What an exit means: its kind, a sentence with what to do, and whether starting again could help.
+
+The exit code and the cause say little, the last lines of the log say most: they are read here with one table of
+patterns. Pure; the values come from the driver.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from core.domain.jobs import machine_faults
+from core.domain.jobs.machine_faults import Fault
+
+
+class ExitCause(StrEnum):
+    """What the exit code alone cannot say. Told by the runtime or the engine."""
+
+    EXITED = "exited"  # the command ended by itself, with ``exit_code``
+    SIGNALLED = "signalled"
+    OUT_OF_MEMORY = "out_of_memory"
+    DEADLINE = "deadline"
+    STOPPED = "stopped"  # because we asked
+    PEERS_MISSING = "peers_missing"
+    COMMAND_NOT_FOUND = "command_not_found"
+    INTERPRETER_MISSING = "interpreter_missing"
+    START_FAILED = "start_failed"  # work folder, image, engine …: another try may go well
+    START_REFUSED = "start_refused"  # no input, a wrong archive, no right to write …: no other try can go well
+    DISK_FULL = "disk_full"
+    HANGING_EXIT = "hanging_exit"  # finished its work and did not exit; ended by the watchdog, exit_code is the work's
+    NODE_LOST = "node_lost"
+    EVICTED = "evicted"  # its node ran short and the engine removed it
+    ENGINE_REFUSED = "engine_refused"  # the engine did not take it, though the planner saw room
+    UNKNOWN = "unknown"
+
+
+class ExitKind(StrEnum):
+    """Who or what is to blame."""
+
+    SUCCESS = "success"
+    USER_ERROR = "user_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    TRANSIENT = "transient"  # network, peers, a kill from outside: the next try may go well
+    HARDWARE = "hardware"
+    CAPACITY = "capacity"  # a disk or an engine is full
+    PLATFORM = "platform"  # node lost, preemption, the platform's own doing
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+
+
+# A peer that dies of a broken connection this soon before or after another failure died because of it.
+# Seen: gloo within 0.1 s, TensorFlow's MultiWorkerMirrored 6.5 to 8.8 s after the first.
+CONSEQUENCE_WINDOW: Final = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class ExitFacts:
+    """How one replica ended, as the driver tells it. ``who`` is its name, such as ``worker-0``.
+
+    ``blames_node``: false where the control loop ended it for its gang's sake: its machine has no part in that.
+    """
+
+    who: str
+    role: str
+    cause: ExitCause
+    exit_code: int | None
+    at: datetime
+    sentence: str = ""
+    log_tail: str = ""
+    blames_node: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an exit means.
+
+    ``is_hopeless``: the same command would end the same way again. ``is_consequence``: it died because a peer did, as
+    far as it can know. ``signature``: equal for two ends of the same kind in the same place. ``fault``: what its machine did,
+    if that is what ended it.
+    """
+
+    kind: ExitKind
+    sentence: str
+    signature: str
+    is_hopeless: bool = False
+    is_consequence: bool = False
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """``hint`` may use ``{who} {role}`` and the pattern's named groups."""
+
+    pattern: re.Pattern[str]
+    kind: ExitKind
+    hint: str
+    is_hopeless: bool = False
+    is_consequence: bool = False
+
+
+def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, consequence: bool = False) -> _Rule:
+    return _Rule(re.compile(pattern), kind, hint, hopeless, consequence)
+
+
+_NO_SCRIPT: Final = (
+    "the script is not in the job's folder; submit with the folder that holds it (`--code FOLDER`; `trainmaster run` alone takes the "
+    "one it is called in), and see that no ignore file leaves it out"
+)
+# A replica that serves comes without a folder of code.
+_NO_SERVER: Final = (
+    "the server's file is not there; put it into the model's folder and deploy with the command "
+    "`python $AIP_STORAGE_URI/FILE`, or name its whole path"
+)
+# Read from top to bottom; the first that is found counts. The line that matched is quoted before the hint.
+_RULES: Final = (
+    _rule(
+        r"^batch prediction: ",  # trainmaster_serving's own words; what it quotes may be anything
+        ExitKind.USER_ERROR,
+        "the next attempt would end the same way",
+        hopeless=True,
+    ),
+    _rule(
+        machine_faults.OF_MACHINES,
+        ExitKind.HARDWARE,
+        "its node is at fault, not the program; a node that ends jobs so is quarantined",
+    ),
+    _rule(
+        machine_faults.XID_OF_PROGRAMS,
+        ExitKind.USER_ERROR,
+        "NVIDIA counts this Xid among errors of programs; look for an index or an address out of bounds (compute-sanitizer)",
+    ),
+    _rule(
+        r"CUDA out of memory|OutOfMemoryError|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|ResourceExhaustedError"
+        r"|RESOURCE_EXHAUSTED: (?:Out of memory|OOM)",
+        ExitKind.OUT_OF_MEMORY,
+        "the GPU's memory is full; use a smaller batch, or set roles.{role}.resources.gpu_type to a larger model",
+    ),
+    _rule(
+        r"^MemoryError\b|Cannot allocate memory|std::bad_alloc|can't allocate memory|Unable to allocate .* for an array",
+        ExitKind.OUT_OF_MEMORY,
+        "there is no memory left for it; raise roles.{role}.resources.memory, or load less at once",
+    ),
+    _rule(
+        # torch.save and NumPy say only that less was written than they asked for.
+        r"No space left on device|Disk quota exceeded|the output volume is full"
+        r"|inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|^OSError: \d+ requested and \d+ written",
+        ExitKind.CAPACITY,
+        "the disk is full; free space on the output volume, or keep fewer checkpoints",
+    ),
+    _rule(
+        r"\bps \d+ has no memory for ",
+        ExitKind.OUT_OF_MEMORY,
+        "raise roles.ps.resources.memory, or give the job more ps",
+    ),
+    # What a worker or a ps says of itself; what one says of another begins otherwise, and is no reason for its own end.
+    _rule(
+        r"(?:^[\w-]+|Error): (?:worker \d+ (?:has another model than ps|wants mode \w+ and wire)"
+        r"|worker \d+, own step \d+, update \d+: the gradient of|ps\.Options: |\S+ is of another model:) ?",
+        ExitKind.USER_ERROR,
+        "the next attempt would end the same way",
+        hopeless=True,
+    ),
+    _rule(
+        r"DataLoader worker .* killed by signal: Bus error|insufficient shared memory|unable to (?:mmap|write to file </torch)",
+        ExitKind.USER_ERROR,
+        "its shared memory is too small; raise roles.{role}.resources.shm, or use fewer data loader workers",
+    ),
+    _rule(
+        r"^(?:SyntaxError|IndentationError|TabError)\b",
+        ExitKind.USER_ERROR,
+        "correct the code and submit it again",
+        hopeless=True,
+    ),
+    _rule(
+        r"^ModuleNotFoundError: No module named '(?P<module>[^']+)'",
+        ExitKind.USER_ERROR,
+        "install {module} where the job runs (in its image, or in the environment of the nodes), or pack it with the code",
+        hopeless=True,
+    ),
+    _rule(
+        r"^ImportError: Keras cannot be imported",
+        ExitKind.USER_ERROR,
+        "TF_USE_LEGACY_KERAS asks for Keras 2: install it with `pip install --no-deps tf_keras`, or take the variable away",
+        hopeless=True,
+    ),
+    _rule(
+        r"unsupported type \(<class 'tensorflow\.python\.distribute\.values\.PerReplica'>\)",
+        ExitKind.USER_ERROR,
+        "Keras 3 cannot `fit` over several workers; set env.TF_USE_LEGACY_KERAS to 1 where the package tf_keras is installed",
+        hopeless=True,
+    ),
+    _rule(
+        r"^AttributeError: module 'tensorflow(?:\.[\w.]+)?' has no attribute 'estimator'",
+        ExitKind.USER_ERROR,
+        "TensorFlow has no estimators since 2.16; install tensorflow 2.15 where the job runs",
+        hopeless=True,
+    ),
+    _rule(
+        r"^AttributeError: module 'keras(?:\.[\w.]+)?' has no attribute",
+        ExitKind.USER_ERROR,
+        "this is Keras 3; where the script is for Keras 2, set env.TF_USE_LEGACY_KERAS to 1 and install the package tf_keras",
+    ),
+    _rule(
+        r"^TypeError: BF16 all reduce communication hook required",
+        ExitKind.USER_ERROR,
+        "torch's own bf16 hook needs NCCL; without GPUs use trainmaster_train.distributed.wrap(model, compression='bf16')",
+        hopeless=True,
+    ),
+    _rule(
+        r"^ImportError\b",
+        ExitKind.USER_ERROR,
+        "the installed version of a package does not fit; pin the version that has it",
+        hopeless=True,
+    ),
+    _rule(
+        r"can't open file '?(?P<file>[^':]+)'?: \[Errno 2\]",
+        ExitKind.USER_ERROR,
+        _NO_SCRIPT,
+        hopeless=True,
+    ),
+    _rule(
+        r"(?:command not found|: not found)$",
+        ExitKind.USER_ERROR,
+        "write the command's full path, or install it where the job runs",
+        hopeless=True,
+    ),
+    _rule(
+        r"error: (?:unrecognized arguments|the following arguments are required|argument .*: invalid)",
+        ExitKind.USER_ERROR,
+        "correct the job's command or args",
+        hopeless=True,
+    ),
+    _rule(r"Address already in use|EADDRINUSE", ExitKind.TRANSIENT, "a port was taken; the next attempt gets others"),
+    _rule(
+        r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandled|gloo/transport|\[.*gloo.*\]"
+        r"|Connection reset by peer|Connection refused|Connection closed by peer|Broken pipe|Connection timed out"
+        r"|DistBackendError|DistNetworkError|DistStoreError|StoreTimeout|Socket [Tt]imeout|HorovodInternalError"
+        r"|failed to connect to all addresses|^(?:Connection\w*Error|BrokenPipeError|EOFError)\b"
+        r"|UnavailableError|Timed out waiting for|Read (?:timed out|error)|Application timeout caused pair closure",
+        ExitKind.TRANSIENT,
+        "it lost the connection to a peer, which is gone or not reachable",
+        consequence=True,
+    ),
+    _rule(
+        r"^FileNotFoundError\b",
+        ExitKind.USER_ERROR,
+        "see that the path exists in the job: the input is at /data/data, the output at /data/output, the code at /data",
+    ),
+    _rule(
+        r"Read-only file system|\[Errno 30\]|^PermissionError\b.*['\"]/data/data(?:/[^'\"]*)?['\"]",
+        ExitKind.USER_ERROR,
+        "write to /data/output only: input and mounts are read-only",
+    ),
+    _rule(
+        r"^PermissionError\b.*?: (?P<quote>['\"])(?P<path>.+?)(?P=quote)",
+        ExitKind.USER_ERROR,
+        "the user that the job runs as may not access {path}; give that user the right, or use another path",
+    ),
+    _rule(r"^PermissionError\b", ExitKind.USER_ERROR, "the user that the job runs as may not do this; see its log"),
+)
+
+# What a runtime or an engine puts before a line: the log's time, the rank, torchrun's own rank.
+_PREFIX: Final = re.compile(r"^(?:\d{4}-\d\d-\d\dT[\d:.]+Z ?)?(?:\[rank ?\d+\]:? ?)*")
+# The last line of a Python traceback. Names end like this by convention; a message is optional.
+_EXCEPTION: Final = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b(?::\s.*)?$"
+)
+_QUOTE_CHARS: Final = 300
+_RUNTIME: Final = "trainmaster: "  # how the runtime begins its lines in a log
+
+_SIGNAL_HINTS: Final = {
+    signal.SIGKILL: (
+        ExitKind.TRANSIENT,
+        "something outside the platform killed it (kill -9, or the machine ran short of memory)",
+    ),
+    signal.SIGTERM: (ExitKind.TRANSIENT, "something outside the platform asked it to stop"),
+    signal.SIGINT: (ExitKind.TRANSIENT, "something outside the platform interrupted it"),
+    signal.SIGHUP: (ExitKind.TRANSIENT, "something outside the platform hung it up"),
+    signal.SIGBUS: (
+        ExitKind.USER_ERROR,
+        "a memory-mapped file shrank, or shared memory is too small: raise roles.{role}.resources.shm",
+    ),
+    signal.SIGSEGV: (
+        ExitKind.USER_ERROR,
+        "native code crashed; look for versions of packages that do not fit each other",
+    ),
+    signal.SIGABRT: (ExitKind.USER_ERROR, "native code gave up; the lines above in its log say why"),
+    signal.SIGILL: (ExitKind.USER_ERROR, "a package was built for another kind of CPU; install one for this machine"),
+    signal.SIGFPE: (ExitKind.USER_ERROR, "native code divided by zero"),
+}
+
+_CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
+    ExitCause.OUT_OF_MEMORY: (
+        ExitKind.OUT_OF_MEMORY,
+        "{who} was killed because it used more memory than it may: raise roles.{role}.resources.memory, or use a smaller batch",
+        False,
+    ),
+    ExitCause.DEADLINE: (
+        ExitKind.DEADLINE,
+        "{who} was ended because max_run_time is over: raise it, or clone the job to go on from the last checkpoint",
+        True,
+    ),
+    ExitCause.STOPPED: (ExitKind.PLATFORM, "{who} was stopped by the platform", False),
+    ExitCause.PEERS_MISSING: (
+        ExitKind.TRANSIENT,
+        "{who} did not find its peers in time: the other replicas never became reachable",
+        False,
+    ),
+    ExitCause.COMMAND_NOT_FOUND: (
+        ExitKind.USER_ERROR,
+        "The command of {who} does not exist: write its full path, or install it where the job runs",
+        True,
+    ),
+    ExitCause.INTERPRETER_MISSING: (
+        ExitKind.USER_ERROR,
+        "The interpreter that {who} needs is not there: choose an image that has it, or correct the command",
+        True,
+    ),
+    ExitCause.START_FAILED: (ExitKind.USER_ERROR, "{who} could not be started", False),
+    ExitCause.START_REFUSED: (ExitKind.USER_ERROR, "{who} can never be started as it is written", True),
+    ExitCause.DISK_FULL: (
+        ExitKind.CAPACITY,
+        "The disk was full while {who} was writing: free space on the output volume, or keep fewer checkpoints",
+        False,
+    ),
+    ExitCause.NODE_LOST: (ExitKind.PLATFORM, "The node of {who} was lost", False),
+    ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {who} ran short, and {who} was removed from it", False),
+    ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {who} where it was placed", False),
+    ExitCause.UNKNOWN: (
+        ExitKind.PLATFORM,
+        "{who} is gone and left no exit code: its machine restarted, or somebody removed it",
+        False,
+    ),
+}
+
+
+def classify(facts: ExitFacts) -> Verdict:
+    """What the end of one replica means."""
+    told = _CAUSE_VERDICTS.get(facts.cause)
+    if told is not None:
+        kind, text, is_hopeless = told
+        # The driver saw what happened and says it better than a table can.
+        sentence = facts.sentence or text.format(who=facts.who, role=facts.role) + "."
+        fault = _fault_of(facts)
+        if fault is not None and kind is ExitKind.USER_ERROR:
+            kind = ExitKind.HARDWARE
+        return Verdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
+    if facts.exit_code == 0:
+        return Verdict(ExitKind.SUCCESS, f"{facts.who} finished.", "success")
+    return _from_log(facts)
+
+
+def told_of_server(verdict: Verdict) -> Verdict:
+    """``verdict`` in the words for a replica that serves a model."""
+    return replace(verdict, sentence=verdict.sentence.replace(_NO_SCRIPT, _NO_SERVER))
+
+
+def _fault_of(facts: ExitFacts) -> Fault | None:
+    """What the machine did, as far as the cause tells. What runs short there, or who is stopped, is no fault of its."""
+    if not facts.blames_node:
+        return None
+    match facts.cause:
+        case ExitCause.NODE_LOST:
+            return machine_faults.NODE_LOST
+        case ExitCause.ENGINE_REFUSED:
+            return machine_faults.fault_in(facts.sentence) or machine_faults.REFUSED
+        case ExitCause.START_FAILED:
+            return machine_faults.fault_in(facts.sentence)
+    return None
+
+
+def _from_log(facts: ExitFacts) -> Verdict:
+    lines = [_PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
+    # The runtime's own lines tell what it did about the end, not what led to it.
+    lines = [line for line in lines if line and not line.startswith(_RUNTIME)]
+    exception = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
+    ending = _ending(facts)
+    # The exception is the best witness; other lines count only when it says nothing that we know.
+    for candidates in ((exception,) if exception else (), tuple(reversed(lines))):
+        for rule in _RULES:
+            for line in candidates:
+                found = rule.pattern.search(line)
+                if found:
+                    hint = rule.hint.format(who=facts.who, role=facts.role, **found.groupdict())
+                    sentence = f"{facts.who} {ending}: {_quote(line)} – {hint}."
+                    fault = None
+                    if rule.kind is ExitKind.HARDWARE:
+                        fault = machine_faults.fault_in(line, is_exception=line is exception)
+                    if fault is not None and line is not exception and exception is not None:
+                        # A program that failed in its own words may print anything.
+                        fault = replace(fault, is_certain=False)
+                    return Verdict(
+                        rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence, fault
+                    )
+    number = _signal_of(facts)
+    if number is not None and exception is None:
+        kind, text = _SIGNAL_HINTS.get(number, (ExitKind.USER_ERROR, "its log says more"))
+        return Verdict(kind, f"{facts.who} {ending}: {text.format(role=facts.role)}.", _signature(facts, number.name))
+    if facts.exit_code in (126, 127) and exception is None:
+        # What /bin/sh answers: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
+        text = "does not exist" if facts.exit_code == 127 else "is not executable"
+        said = f": {_quote(lines[-1])}" if lines else ""
+        sentence = f"The command of {facts.who} {text} (exit code {facts.exit_code}){said} – correct the command, or install it where the job runs."
+        return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, text), is_hopeless=True)
+    if exception is not None:
+        sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."
+        return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
+    # What spans several lines may end in a bracket of its own: gRPC's errors do.
+    telling = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
+    last = f"; its last line was: {_quote(telling.strip())}" if lines else "; it wrote nothing to its log"
+    sentence = f"{facts.who} {ending}{last}"
+    if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may have a stop of its own
+        sentence += "."
+    return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
+
+
+def is_worth_a_restart(verdict: Verdict, previous_signature: str | None, *, has_progressed: bool) -> bool:
+    """Whether another attempt could end differently.
+
+    Args:
+        previous_signature: how the attempt before ended, if it made no progress either.
+        has_progressed: this attempt trained: it told of a step, left a checkpoint, or ran for long.
+    """
+    if verdict.is_hopeless:
+        return False
+    repeatable = verdict.kind in (ExitKind.USER_ERROR, ExitKind.OUT_OF_MEMORY)
+    return not (repeatable and not has_progressed and verdict.signature == previous_signature)
+
+
+def root_cause(ends: Sequence[ExitFacts]) -> ExitFacts | None:
+    """The failure that brought the others: the first in time, but never a lost connection beside a real failure."""
+    failures = sorted(
+        (end for end in ends if end.cause is not ExitCause.STOPPED and classify(end).kind is not ExitKind.SUCCESS),
+        key=lambda end: (end.at, end.who),
+    )
+    if not failures:
+        return None
+    first = failures[0]
+    if not classify(first).is_consequence:
+        return first
+    return next(
+        (end for end in failures if end.at - first.at <= CONSEQUENCE_WINDOW and not classify(end).is_consequence),
+        first,
+    )
+
+
+def _signal_of(facts: ExitFacts) -> signal.Signals | None:
+    # A shell reports its child's death by signal as 128 + n, too.
+    if facts.exit_code is None or not 128 < facts.exit_code < 128 + 65:
+        return None
+    try:
+        return signal.Signals(facts.exit_code - 128)
+    except ValueError:
+        return None
+
+
+def _ending(facts: ExitFacts) -> str:
+    number = _signal_of(facts)
+    if number is not None:
+        return f"was ended by {number.name} (exit code {facts.exit_code})"
+    return "failed" if facts.exit_code is None else f"failed with exit code {facts.exit_code}"
+
+
+def _signature(facts: ExitFacts, text: str) -> str:
+    # Numbers (addresses, pids, line numbers) differ from run to run for the same mistake; so does the role that
+    # comes upon it first, where all roles run one script.
+    return f"{facts.exit_code}:{re.sub(r'[0-9]+', '#', text)[:200]}"
+
+
+def _quote(line: str) -> str:
+    return line if len(line) <= _QUOTE_CHARS else line[: _QUOTE_CHARS - 1] + "…"

@@ -1,0 +1,339 @@
+"""When a node takes no new work because jobs end there for reasons of the machine. Pure: facts in, changes out.
+
+The same facts always give the same answer, whoever asks and however often. Three things keep the innocent out: ends that
+are the program's own are no facts here (:mod:`core.domain.jobs.machine_faults`); a job that fails in the same way on two nodes counts for
+none of them; and of the nodes of one kind only a part is quarantined at once, never the last that takes work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import floor
+from typing import Any, Final, TypeAlias
+
+from core.domain.jobs.machine_faults import REFUSED
+from core.domain.sharing.policy import Policy
+
+# What ends within this of another loss of the node is the same loss: a reboot ends all that runs there.
+_ONE_LOSS: Final = timedelta(minutes=5)
+# A node that was open for so long begins anew with the shortest time.
+_FORGIVEN: Final = timedelta(days=7)
+_LONGEST: Final = timedelta(days=365)
+_TOLD: Final = 5
+# Of more than that the newest are kept, or as many as the policy asks for.
+_MOST_CAUSES: Final = 20
+
+# The node, the job, the sort of fault, and which it is if it is certain
+_Claim: TypeAlias = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A replica of job ``job_id``, named ``job``, that ended on ``node`` for a reason of the machine."""
+
+    node: str
+    job_id: str
+    job: str
+    at: datetime
+    error: str
+    is_certain: bool = False
+    is_loss: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "job": self.job,
+            "at": self.at.isoformat(),
+            "error": self.error,
+            "is_certain": self.is_certain,
+            "is_loss": self.is_loss,
+        }
+
+    @classmethod
+    def from_json(cls, node: str, data: Mapping[str, Any]) -> Failure:
+        return cls(
+            node,
+            data["job_id"],
+            data["job"],
+            datetime.fromisoformat(data["at"]),
+            data["error"],
+            bool(data.get("is_certain")),
+            bool(data.get("is_loss")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node as the rule sees it. ``kind``: equal for nodes that can stand in for one another.
+
+    ``takes_work``: it is ready and nobody has closed it. ``causes``: of the quarantine that it is in, and ``until`` when; or of
+    the one that it was let out of since no other node took work (``is_let_out``); ``()`` if of none.
+    """
+
+    name: str
+    kind: tuple[Any, ...] = ()
+    takes_work: bool = True
+    is_quarantined: bool = False
+    is_let_out: bool = False
+    causes: tuple[Failure, ...] = ()
+    until: datetime | None = None
+    trusted_since: datetime | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """``until``: ``None``, until it is released. ``count``: how many there are in a row by now."""
+
+    causes: tuple[Failure, ...]
+    until: datetime | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """It would be quarantined but for ``why_not``, which goes on after "but". Over at ``until``.
+
+    ``is_let_out``: it was quarantined, and is again when another node takes work.
+    """
+
+    causes: tuple[Failure, ...]
+    why_not: str
+    until: datetime
+    is_let_out: bool = False
+
+
+@dataclass(slots=True)
+class Changes:
+    """By node. ``releases``: why, a sentence; among them ``refuted``: those that should not have been quarantined, and
+    ``let_out``: those that are only suspected from now on, since no other one takes work.
+    """
+
+    quarantines: dict[str, Quarantine] = field(default_factory=dict)
+    releases: dict[str, str] = field(default_factory=dict)
+    refuted: set[str] = field(default_factory=set)
+    let_out: set[str] = field(default_factory=set)
+    suspicions: dict[str, Suspicion] = field(default_factory=dict)
+
+
+def judge(
+    nodes: Sequence[Suspect],
+    failures: Sequence[Failure],
+    successes: Mapping[str, datetime],
+    policy: Policy,
+    now: datetime,
+) -> Changes:
+    """What to change of ``nodes``, which are all there are.
+
+    Args:
+        failures: at least those of the last ``quarantine_window_s``, and all of jobs that are among the causes of a quarantine.
+        successes: when a replica last succeeded on a node.
+    """
+    changes = Changes()
+    window = timedelta(seconds=policy.quarantine_window_s)
+    elsewhere = _everywhere(failures, window)
+    for node in nodes:
+        if node.is_quarantined and node.until is not None and node.until <= now:
+            changes.releases[node.name] = "its time is over"
+    if not policy.quarantines:
+        return changes
+    _open(changes, nodes, elsewhere, policy)
+    by_node: dict[str, list[Failure]] = {}
+    for one in failures:
+        if _claim(one) not in elsewhere and one.at > now - window:
+            by_node.setdefault(one.node, []).append(one)
+    found: list[tuple[bool, datetime, Suspect, tuple[Failure, ...]]] = []
+    for node in nodes:
+        if node.is_quarantined and node.name not in changes.let_out:
+            continue
+        causes = _causes(node, by_node.get(node.name, ()), successes.get(node.name), policy)
+        kept = _kept(node, elsewhere, policy, now)
+        if kept and (not causes or kept[-1].is_certain):
+            causes = kept
+        if causes:
+            found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
+    shut = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
+    # The certain ones first: what may still be taken is theirs.
+    for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
+        why_not = _why_not(node, nodes, shut, policy)
+        if why_not:
+            is_kept = bool(_kept(node, elsewhere, policy, now))
+            until = (node.until or now + _FORGIVEN) if is_kept else causes[0].at + window
+            changes.suspicions[node.name] = Suspicion(causes, why_not, until, is_kept)
+            continue
+        shut.add(node.name)
+        is_again = node.trusted_since is not None and now - node.trusted_since < _FORGIVEN
+        count = node.count + 1 if is_again else 1
+        changes.quarantines[node.name] = Quarantine(causes, _until(now, count, policy), count)
+    return changes
+
+
+def told(causes: Sequence[Failure], hidden: Collection[str] = ()) -> str:
+    """Why, as a phrase: ``uncorrectable ECC error in job x``. ``hidden``: jobs whose names are not for the reader."""
+
+    def name(one: Failure) -> str:
+        return "a job of another project" if one.job_id in hidden else f"job {one.job}"
+
+    if len(causes) == 1:
+        return f"{causes[0].error} in {name(causes[0])}"
+    shown = ", ".join(f"{name(one)} ({one.error})" for one in causes[:_TOLD])
+    more = f" and {len(causes) - _TOLD} more" if len(causes) > _TOLD else ""
+    return f"{len(causes)} jobs in a row ended for what looks like its fault: {shown}{more}"
+
+
+def errors_text(causes: Iterable[Failure]) -> str:
+    """What happened there, for readers who may know of no job: ``input/output error, Xid 94``."""
+    return ", ".join(dict.fromkeys(one.error for one in causes))
+
+
+def at_text(at: datetime) -> str:
+    """A moment in sentences that are kept: they say the same whenever they are read."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def until_text(until: datetime | None) -> str:
+    return "until it is released" if until is None else f"until {at_text(until)}"
+
+
+# The parts
+
+
+def _sort(one: Failure) -> str:
+    """What can be compared: the loss of another node says nothing about what a program met here."""
+    if one.is_loss:
+        return "loss"
+    return "refusal" if one.error == REFUSED.error else "words"
+
+
+def _claim(one: Failure) -> _Claim:
+    return one.node, one.job_id, _sort(one), one.error if one.is_certain else ""
+
+
+def _refutes(one: Failure, other: Failure) -> bool:
+    """Whether ``one`` shows that ``other``, of the same job on another node, is no fault of that node."""
+    if other.is_certain:
+        return one.is_certain and one.error == other.error
+    return _sort(one) == _sort(other)
+
+
+def _everywhere(failures: Iterable[Failure], window: timedelta) -> dict[_Claim, set[str]]:
+    """What a job met on several nodes within the window, with the other nodes: that is no node's fault."""
+    by_job: dict[str, list[Failure]] = {}
+    for one in failures:
+        by_job.setdefault(one.job_id, []).append(one)
+    found: dict[_Claim, set[str]] = {}
+    for ends in by_job.values():
+        ends.sort(key=lambda one: (one.at, one.node))
+        for i, first in enumerate(ends):
+            for second in ends[i + 1 :]:
+                if second.at - first.at > window:
+                    break
+                if second.node == first.node:
+                    continue
+                for one, other in ((first, second), (second, first)):
+                    if _refutes(one, other):
+                        found.setdefault(_claim(other), set()).add(one.node)
+    return found
+
+
+def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, policy: Policy) -> tuple[Failure, ...]:
+    """What is enough to quarantine it, the oldest first; ``()``: not enough."""
+    fresh = sorted(
+        (one for one in ends if node.trusted_since is None or one.at > node.trusted_since),
+        key=lambda one: (one.at, one.job_id),
+    )
+    certain = next((one for one in fresh if one.is_certain), None)
+    if certain is not None:
+        return (certain,)
+    counted = _incidents(one for one in fresh if success is None or one.at > success)
+    if len(counted) < policy.quarantine_failures:
+        return ()
+    return tuple(counted[-max(_MOST_CAUSES, int(policy.quarantine_failures)) :])
+
+
+def _open(changes: Changes, nodes: Sequence[Suspect], elsewhere: Mapping[_Claim, set[str]], policy: Policy) -> None:
+    """Release before their time those whose causes are refuted, and then those without which nobody takes work."""
+    for node in nodes:
+        if node.is_quarantined and node.name not in changes.releases:
+            left = [one for one in node.causes if _claim(one) not in elsewhere]
+            # Only the setting may have grown: that takes back nothing.
+            if len(left) < len(node.causes) and not _enough(left, policy):
+                changes.releases[node.name] = _refuted(node, elsewhere)
+                changes.refuted.add(node.name)
+    for name in _let_out(nodes, changes.releases):
+        changes.releases[name] = "no other node of its kind does, so it is no more than suspected until one does"
+        changes.let_out.add(name)
+
+
+def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
+    """Of each kind of which only quarantined nodes take work, the one that is least surely broken."""
+    by_kind: dict[tuple[Any, ...], list[Suspect]] = {}
+    for node in nodes:
+        if node.takes_work:
+            by_kind.setdefault(node.kind, []).append(node)
+    found = []
+    for alike in by_kind.values():
+        if all(one.is_quarantined and one.name not in releases for one in alike):
+            surely = {one.name: sum(cause.is_certain for cause in one.causes) for one in alike}
+            found.append(min(alike, key=lambda one: (surely[one.name], len(one.causes), one.name)).name)
+    return found
+
+
+def _kept(node: Suspect, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime) -> tuple[Failure, ...]:
+    """Why it goes back into quarantine as soon as another node takes work; ``()``: it need not."""
+    is_over = node.until is not None and node.until <= now
+    if is_over or not (node.is_let_out or node.is_quarantined):
+        return ()
+    left = tuple(one for one in node.causes if _claim(one) not in elsewhere)
+    return node.causes if len(left) == len(node.causes) else left if _enough(left, policy) else ()
+
+
+def _incidents(ends: Iterable[Failure]) -> list[Failure]:
+    """One for each job, and for each loss of the node."""
+    counted: list[Failure] = []
+    jobs: set[str] = set()
+    lost_at: datetime | None = None
+    for one in ends:
+        if one.is_loss:
+            is_same = lost_at is not None and one.at - lost_at <= _ONE_LOSS
+            lost_at = one.at
+            if is_same:
+                continue
+        if one.job_id not in jobs:
+            jobs.add(one.job_id)
+            counted.append(one)
+    return counted
+
+
+def _enough(causes: Sequence[Failure], policy: Policy) -> bool:
+    return any(one.is_certain for one in causes) or len(causes) >= policy.quarantine_failures
+
+
+def _refuted(node: Suspect, elsewhere: Mapping[_Claim, set[str]]) -> str:
+    job = next(one for one in node.causes if _claim(one) in elsewhere)
+    others = ", ".join(sorted(elsewhere[_claim(job)])[:_TOLD])
+    return f"job {job.job} failed so on {others}, too, so it is not this node's fault"
+
+
+def _why_not(node: Suspect, nodes: Iterable[Suspect], shut: Collection[str], policy: Policy) -> str:
+    alike = [one for one in nodes if one.kind == node.kind]
+    if not any(one.takes_work and one.name not in shut and one.name != node.name for one in alike):
+        return "it is the last node of its kind that takes work"
+    closed = [one for one in alike if one.name in shut]
+    most = max(1, floor(policy.quarantine_share * len(alike)))
+    if len(closed) >= most:
+        are = "is" if len(closed) == 1 else "are"
+        return (
+            f"{len(closed)} of the {len(alike)} nodes of its kind {are} quarantined already, and no more may be at once "
+            "(quarantine_share)"
+        )
+    return ""
+
+
+def _until(now: datetime, count: int, policy: Policy) -> datetime | None:
+    if policy.quarantine_release_s is None:
+        return None
+    longest_s = max(_LONGEST.total_seconds(), policy.quarantine_release_s)
+    return now + timedelta(seconds=min(longest_s, policy.quarantine_release_s * 2 ** min(count - 1, 40)))

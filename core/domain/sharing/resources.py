@@ -1,0 +1,194 @@
+"""Amounts of CPU, memory and GPUs, and what a gang asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainmaster.spec import JobSpec, ServerPlacement
+
+# A replica that states no CPU or memory is not limited and shares what is free; it still reserves this
+# little, so that a node cannot be filled with an unlimited number of them.
+UNSTATED_CPU_MILLI: Final = 100
+UNSTATED_MEMORY_BYTES: Final = 128 * 2**20
+
+
+def as_gpus(gpu_milli: int) -> int | float:
+    """Thousandths as a number of GPUs: ``2``, ``0.5``."""
+    return gpu_milli // 1000 if gpu_milli % 1000 == 0 else gpu_milli / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """An amount of everything a node has. ``gpus``: model name -> count of whole devices.
+
+    ``shares``: by model, what is left (in thousandths) of each device that is given away in parts, the least first; such
+    devices do not count in ``gpus``.
+    """
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def gpu_count(self) -> int:
+        return sum(self.gpus.values())
+
+    def to_json(self) -> dict[str, Any]:
+        shares = {"shares": {model: list(left) for model, left in self.shares.items()}} if self.shares else {}
+        return {"cpu_milli": self.cpu_milli, "memory_bytes": self.memory_bytes, "gpus": dict(self.gpus), **shares}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Amounts:
+        shares = {model: tuple(left) for model, left in data.get("shares", {}).items()}
+        return cls(int(data["cpu_milli"]), int(data["memory_bytes"]), dict(data.get("gpus", {})), shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one replica reserves on its node.
+
+    ``gpu_models``: accepted models, best first, as the user wrote them (:mod:`core.domain.sharing.gpu_models` tells which are
+    meant); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``: a part of one device in
+    thousandths, 1 to 999, beside which others may use the rest; then ``gpu_count`` is 0.
+    """
+
+    cpu_milli: int = UNSTATED_CPU_MILLI
+    memory_bytes: int = UNSTATED_MEMORY_BYTES
+    gpu_count: int = 0
+    gpu_models: tuple[str, ...] = ()
+    gpu_milli: int = 0
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it asks for any GPU, or a part of one."""
+        return bool(self.gpu_count or self.gpu_milli)
+
+    def times(self, members: int) -> Request:
+        """What ``members`` replicas reserve together on one node; of parts of a GPU only one member makes sense."""
+        if members == 1:
+            return self
+        if self.gpu_milli:
+            raise ValueError("parts of a GPU do not add up: each needs a device with room for it")
+        return Request(members * self.cpu_milli, members * self.memory_bytes, members * self.gpu_count, self.gpu_models)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRole:
+    """``replicas`` equal members of a gang. ``most``: as many may run where there is place, if that is more."""
+
+    role: str
+    replicas: int
+    request: Request
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All replicas of an attempt: placed together or not at all. Roles are in rank order.
+
+    ``servers``: where parameter servers go: beside the workers as far as there is room (``None``), or only on nodes without
+    any other replica of the gang (``"apart"``). ``spread_servers``: no two of them on one node.
+    """
+
+    roles: tuple[GangRole, ...]
+    node_selector: tuple[tuple[str, str], ...] = ()
+    topology: str | None = None  # "node" | "rack" | "zone"
+    topology_required: bool = False
+    servers: str | None = None  # "apart"
+    spread_servers: bool = False
+
+    @property
+    def size(self) -> int:
+        """Replicas that must be placed together."""
+        return sum(role.replicas for role in self.roles)
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of those replicas."""
+        return sum(role.replicas * role.request.gpu_count for role in self.roles)
+
+    @property
+    def gpu_milli(self) -> int:
+        """The same in thousandths, with the parts of GPUs."""
+        return sum(role.replicas * (1000 * role.request.gpu_count + role.request.gpu_milli) for role in self.roles)
+
+    @property
+    def elastic(self) -> GangRole | None:
+        """The role that may have more replicas than must be there."""
+        return next((role for role in self.roles if role.most is not None), None)
+
+    def shape(self) -> str:
+        """Equal for gangs that every planner treats alike, whatever their names: a short stable hash."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "roles": [
+                [
+                    r.role,
+                    r.replicas,
+                    r.request.cpu_milli,
+                    r.request.memory_bytes,
+                    r.request.gpu_count,
+                    list(r.request.gpu_models),
+                    # What most gangs lack is left out: their shapes stay what they were.
+                    *((r.most, r.request.gpu_milli) if r.request.gpu_milli else () if r.most is None else (r.most,)),
+                ]
+                for r in self.roles
+            ],
+            "select": [list(pair) for pair in self.node_selector],
+            "topology": [self.topology, self.topology_required],
+            **({"servers": [self.servers, self.spread_servers]} if self.servers or self.spread_servers else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Gang:
+        return cls(
+            roles=tuple(
+                GangRole(
+                    r[0],
+                    r[1],
+                    Request(r[2], r[3], r[4], tuple(r[5]), r[7] if len(r) > 7 else 0),
+                    r[6] if len(r) > 6 else None,
+                )
+                for r in data["roles"]
+            ),
+            node_selector=tuple((key, value) for key, value in data["select"]),
+            topology=data["topology"][0],
+            topology_required=data["topology"][1],
+            servers=data.get("servers", [None, False])[0],
+            spread_servers=data.get("servers", [None, False])[1],
+        )
+
+
+def gang_of(spec: JobSpec) -> Gang:
+    """What the planner must place for ``spec``."""
+    servers = spec.roles.get("ps")
+    return Gang(
+        roles=tuple(
+            GangRole(
+                name,
+                (role.min_replicas or role.replicas) if role.is_elastic else role.replicas,
+                Request(
+                    role.resources.cpu_milli if role.resources.cpu_milli is not None else UNSTATED_CPU_MILLI,
+                    role.resources.memory_bytes if role.resources.memory_bytes is not None else UNSTATED_MEMORY_BYTES,
+                    0 if role.resources.gpu_milli else role.resources.device_count,
+                    role.resources.gpu_type,
+                    role.resources.gpu_milli,
+                ),
+                role.replicas if role.is_elastic else None,
+            )
+            for name, role in spec.ordered_roles()
+        ),
+        node_selector=tuple(sorted(spec.node_selector.items())),
+        topology=spec.topology.level.value if spec.topology else None,
+        topology_required=bool(spec.topology and spec.topology.required),
+        servers="apart" if servers is not None and servers.placement is ServerPlacement.APART else None,
+        spread_servers=servers is not None and servers.spread,
+    )

@@ -1,0 +1,346 @@
+"""What replicas report: taken once each, in order, whatever was lost or sent twice on the way."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+from sqlalchemy import Insert, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+from trainmaster.wire.metrics import NewMetrics
+from trainmaster.wire.runtime import Report, ReportItem
+
+from core.db.repositories.events import append_event
+from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
+from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
+from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
+from core.domain.ids import AttemptId
+from core.domain.jobs import progress_rate
+from core.domain.metrics.limits import STEP_LIMIT
+from core.domain.metrics.points import Points
+from core.domain.studies import metric_sources
+from core.ids import new_id
+from core.reports.points import columns_of, objects_of
+from core.reports.shrunk_replicas import check_wanted
+
+# Each start of a replica counts its items from 1. The column holds the start's number above, the item's below:
+# 2^40 items of one start, a hundred a second, are 350 years.
+_SEQ_BITS: Final = 40
+_SEQ_MASK: Final = 2**_SEQ_BITS - 1
+_GENERATION_MAX: Final = 2**22
+_INDEX_MAX: Final = 2**31 - 1
+
+_NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_METRIC_LIMIT: Final = 256  # values of one report item
+_NAME_LIMIT: Final = 200
+_PATH_LIMIT: Final = 4096
+_TEXT_LIMIT: Final = 4000
+_BIG: Final = 2**63 - 1
+# A job's own words must not read like the platform's: they all have this noun, which the platform never uses.
+_KIND: Final = re.compile(r"^train\.[a-z][a-z0-9_]{0,60}$")
+_NOTE: Final = "train.note"
+_DROPPED: Final = "train.events_dropped"
+# Lines that all replicas of one attempt may add to the history, which is kept for good.
+EVENT_LIMIT: Final = 10_000
+# What a runtime still had in its spool when its attempt ended may come in for this long.
+_LATE: Final = timedelta(seconds=60)
+_PLACE: Final = ["job_id", "path"]  # a checkpoint is known by its job and its path
+
+
+class _Refused(ValueError):
+    """One item cannot be used; the sentence says why."""
+
+
+def take_report(
+    session: Session, attempt_id: AttemptId, report: Report, *, now: datetime, was_kept: bool = False
+) -> int:
+    """Write what is new of ``report`` and return the largest number that the sender may forget.
+
+    Everything that was sent is acknowledged: an item that cannot be used is told in the job's history, not sent again.
+
+    Args:
+        was_kept: it comes from where its replica kept what it could not send, not from the replica itself. It proves no
+            life, and may be as old as the attempt.
+
+    Raises:
+        InvalidRequest: numbers that no replica has.
+        NotFound: the attempt or the replica is not there; reporting again is of no use.
+        AttemptEnded: a minute ago or longer, or its job was deleted, or the gang goes on without it: the replica should
+            end.
+    """
+    newest = max((item.seq for item in report.items), default=0)
+    if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
+        raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
+    replica, job, number = _lock_replica(session, attempt_id, report, now, was_kept=was_kept)
+    generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
+    if generation < report.generation:
+        seen = 0
+    is_late = generation > report.generation or replica.generation > report.generation
+    items = sorted((item for item in report.items if is_late or item.seq > seen), key=lambda item: item.seq)
+
+    taker = _Taker(session, replica, job, now, is_late=is_late)
+    for item in items:
+        taker.take(item)
+    # The items of a late report cannot be told from those that came before, so its metrics have a number of their own.
+    taker.add_metrics(number, writer=f"runtime-{report.generation}", batch=newest)
+    taker.tell_refusals()
+    if is_late:
+        return newest
+    acked = max(seen, newest)
+    changes: dict[str, Any] = {"report_seq": (report.generation << _SEQ_BITS) | acked}
+    if not was_kept:
+        changes["heartbeat_at"] = now
+    if taker.progress is not None:
+        changes["progress"] = taker.progress
+    session.execute(
+        update(Replica).where(Replica.id == replica.id).values(**changes).execution_options(synchronize_session=False)
+    )
+    return acked
+
+
+def _lock_replica(
+    session: Session, attempt_id: AttemptId, report: Report, now: datetime, *, was_kept: bool
+) -> tuple[Replica, Job, int]:
+    row = session.execute(
+        select(Replica, Job, Attempt.number, Attempt.ended_at, Attempt.world)
+        .join(Attempt, Attempt.id == Replica.attempt_id)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Replica.attempt_id == attempt_id, Replica.role == report.role, Replica.index == report.index)
+        .with_for_update(of=Replica)  # two requests of one replica must not both find an item new
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
+    replica, job, number, ended_at, world = row
+    if job.deleted_at is not None:
+        raise AttemptEnded("The job of this token was deleted; its replicas report no more.")
+    if ended_at is not None and now - ended_at > _LATE:
+        raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
+    # Kept reports of an attempt with one world are of nobody who went on alone.
+    if not was_kept or world > 1:
+        check_wanted(replica, report.generation, now, _LATE)
+    return replica, job, number
+
+
+class _Taker:
+    """Takes the items of one report. ``progress``: the new value, ``None`` while nothing changed it."""
+
+    def __init__(self, session: Session, replica: Replica, job: Job, now: datetime, *, is_late: bool) -> None:
+        self.session = session
+        self.now = now
+        self.replica = replica
+        self.job = job
+        self.is_late = is_late  # of an earlier start of this replica: its files still count, its progress does not
+        self.progress: dict[str, Any] | None = None
+        self.refusals: list[str] = []
+        self._points: dict[str, Points] = {}
+        self._printed: dict[str, Points] = {}
+        self._objects: list[NewObject] = []
+        self._told: int | None = None  # lines of this attempt so far; counted when the first one comes
+
+    def take(self, item: ReportItem) -> None:
+        try:
+            match item.kind:
+                case "heartbeat":
+                    pass  # any report proves life
+                case "progress":
+                    if not self.is_late:
+                        self._take_progress(item)
+                case "checkpoint":
+                    self._take_checkpoint(item)
+                case "event":
+                    if not self.is_late:
+                        self._take_event(item)
+                case "metrics":
+                    self._take_metrics(item)
+        except _Refused as refusal:
+            self.refusals.append(f"{item.kind}: {refusal}")
+
+    def _take_progress(self, item: ReportItem) -> None:
+        before = self.replica.progress if self.progress is None else self.progress
+        if "roads" in item.data:  # how its metrics came; told by itself, at the end, and no progress
+            told = metric_sources.kept(item.data["roads"])
+            self.progress = before if told is None else {**before, metric_sources.KEY: told}
+            return
+        known: dict[str, Any] = {
+            name: _number(item.data, name) for name in ("step", "steps", "epoch", "epochs") if name in item.data
+        }
+        metrics = {**before.get("metrics", {}), **_metrics(item.data)}
+        if len(metrics) > _METRIC_LIMIT:
+            raise _Refused(f"more than {_METRIC_LIMIT} metrics")
+        self.progress = {**before, **known, "metrics": metrics, "at": _utc(item.at).isoformat()}
+        self.progress[progress_rate.KEY] = progress_rate.with_sample(self.progress, _utc(item.at).timestamp())
+        self._note_points(item, self.progress.get("step"))
+
+    def _note_points(self, item: ReportItem, step: float | None) -> None:
+        """The metrics of a progress item as points of its step, what is no number included."""
+        at = int(max(0.0, _utc(item.at).timestamp()) * 1000)
+        for name, value in (item.data.get("metrics") or {}).items():
+            if value is not None and abs(step or 0) <= STEP_LIMIT:
+                number = _NO_NUMBERS[value] if isinstance(value, str) else float(value)
+                self._points.setdefault(name[:_NAME_LIMIT], Points()).extend(Points([int(step or 0)], [at], [number]))
+
+    def _take_metrics(self, item: ReportItem) -> None:
+        try:
+            new = NewMetrics.model_validate(item.data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise _Refused(f"{place}: {first['msg']}") from None
+        for name, points in columns_of(new.series, _utc(item.at), self.refusals).items():
+            among = self._printed if new.is_printed else self._points
+            known = among.get(name)
+            if known is None:
+                among[name] = points
+            else:
+                known.extend(points)
+        self._objects += objects_of(new.objects, _utc(item.at), self.refusals)
+
+    def add_metrics(self, attempt: int, *, writer: str, batch: int) -> None:
+        """Write the points and objects of all items."""
+        if self._points or self._printed or self._objects:
+            key = StreamKey(self.job.id, attempt, self.replica.role, self.replica.index)
+            added = add_metrics(
+                self.session,
+                key,
+                self._points,
+                self._objects,
+                printed=self._printed,
+                now=self.now,
+                writer=writer,
+                batch=batch,
+            )
+            self.refusals += added.faults
+
+    def _take_checkpoint(self, item: ReportItem) -> None:
+        path = _relative_path(item.data.get("path"))
+        step = _number(item.data, "step")
+        values: dict[str, Any] = {
+            "job_id": self.job.id,
+            "attempt_id": self.replica.attempt_id,
+            "path": path,
+            "step": None if step is None else int(step),
+            "metrics": _metrics(item.data),
+            "size_bytes": _size(item.data.get("size_bytes")),
+            "created_at": min(_utc(item.at), self.now),
+        }
+        self.session.execute(_upsert_checkpoint(self.session, values))
+        at_step = "" if step is None else f" at step {int(step)}"
+        self._tell("checkpoint.saved", f"{path}{at_step}", {"path": path, "step": values["step"]})
+
+    def _take_event(self, item: ReportItem) -> None:
+        kind = item.data.get("kind")
+        reason = str(item.data.get("reason", ""))[:_TEXT_LIMIT]
+        if isinstance(kind, str) and _KIND.match(kind):
+            self._tell(kind, reason, {})
+        else:
+            self._tell(_NOTE, reason, {"kind": str(kind)[:_NAME_LIMIT]} if kind else {})
+
+    def tell_refusals(self) -> None:
+        """One line for all, so that a script that reports nonsense does not flood the history."""
+        if self.refusals:
+            count = len(self.refusals)
+            reason = (
+                f"{count} reported {'item was' if count == 1 else 'items were'} not usable; first {self.refusals[0]}"
+            )
+            if not self._was_told("replica.report_refused", reason):
+                self._tell("replica.report_refused", reason, {"count": count})
+
+    def _was_told(self, kind: str, reason: str) -> bool:
+        """Whether this replica's history says just this already: a script that goes on with it needs no second line."""
+        told = select(Event.id).where(
+            Event.job_id == self.job.id,
+            Event.attempt_id == self.replica.attempt_id,
+            Event.kind == kind,
+            Event.actor == f"runtime:{self.replica.role}-{self.replica.index}",
+            Event.reason == reason,
+        )
+        return self.session.execute(told.limit(1)).first() is not None
+
+    def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
+        if self._told is None:
+            self._told = self._count_told()
+        self._told += 1
+        if self._told > EVENT_LIMIT + 1:
+            return
+        if self._told > EVENT_LIMIT:
+            kind, reason, data = _DROPPED, f"This attempt has told {EVENT_LIMIT:,} events; the rest is dropped.", {}
+        append_event(
+            self.session,
+            at=self.now,
+            kind=kind,
+            actor=f"runtime:{self.replica.role}-{self.replica.index}",
+            project_id=self.job.project_id,
+            job_id=self.job.id,
+            attempt_id=self.replica.attempt_id,
+            reason=reason,
+            data=data,
+        )
+
+    def _count_told(self) -> int:
+        """At most one more than the limit and its notice, so that a flood is not read whole each time."""
+        told = select(Event.id).where(
+            Event.job_id == self.job.id,
+            Event.attempt_id == self.replica.attempt_id,
+            Event.actor.startswith("runtime:", autoescape=True),
+        )
+        counted = select(func.count()).select_from(told.limit(EVENT_LIMIT + 1).subquery())
+        return self.session.execute(counted).scalar_one()
+
+
+def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
+    # The same path told again is the same checkpoint written again: the newest word counts.
+    again = {name: values[name] for name in ("attempt_id", "step", "metrics", "size_bytes", "created_at")}
+    row = {"id": new_id("checkpoint"), **values}
+    if session.get_bind().dialect.name == "postgresql":
+        return postgresql.insert(Checkpoint).values(**row).on_conflict_do_update(index_elements=_PLACE, set_=again)
+    return sqlite.insert(Checkpoint).values(**row).on_conflict_do_update(index_elements=_PLACE, set_=again)
+
+
+def _utc(at: datetime) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError:  # as of the year 1, east of Greenwich
+        raise _Refused(f"at is not a time: {at.isoformat()}") from None
+
+
+def _number(data: Mapping[str, Any], name: str) -> float | int | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _BIG or not math.isfinite(value):
+        raise _Refused(f"{name} is not a number")
+    return value
+
+
+def _metrics(data: Mapping[str, Any]) -> dict[str, float | int]:
+    metrics = data.get("metrics") or {}
+    if not isinstance(metrics, dict) or len(metrics) > _METRIC_LIMIT:
+        raise _Refused(f"metrics is not an object of at most {_METRIC_LIMIT} numbers")
+    found: dict[str, float | int] = {}
+    for name, value in metrics.items():
+        # A loss that became NaN arrives as null, or as the training library's word for it: the last real value stays.
+        number = None if isinstance(value, str) and value in _NO_NUMBERS else _number(metrics, name)
+        if number is not None:
+            found[name[:_NAME_LIMIT]] = number
+    return found
+
+
+def _size(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _BIG:
+        raise _Refused("size_bytes is not a size")
+    return value
+
+
+def _relative_path(value: Any) -> str:
+    if not isinstance(value, str) or not value or len(value) > _PATH_LIMIT:
+        raise _Refused("path is missing")
+    if value.startswith("/") or ".." in value.split("/") or "\0" in value:
+        raise _Refused(f"path {value[:100]!r} is not relative to the output")
+    return "/".join(part for part in value.split("/") if part not in ("", "."))

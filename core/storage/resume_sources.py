@@ -1,0 +1,133 @@
+"""A job that goes on from a checkpoint of another one: what it mounts, and which checkpoint that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Checkpoint, Job
+from core.domain.errors import InvalidRequest, TrainmasterError
+from core.inspection.discovery import Landed, all_landed
+from core.storage.checkpoints import FOLDER, is_checkpoint_name, step_in
+from core.storage.outputs import RESUME_MOUNT, job_output
+from core.storage.tree import Tree
+
+# A job may keep its last few only; the newest that is still there is among these.
+_TOLD_LIMIT: Final = 50
+
+
+def with_resume_mount(spec: Mapping[str, Any], job: Job) -> dict[str, Any]:
+    """``spec`` with the output of ``job`` mounted read-only at ``RESUME_MOUNT``."""
+    mount = {"volume": job.output_volume, "path": job.output_path, "at": RESUME_MOUNT, "read_only": True}
+    others = [other for other in spec.get("mounts") or () if other.get("at") != RESUME_MOUNT]
+    return {**spec, "mounts": [*others, mount]}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A checkpoint that the job told of. ``path`` is relative to the output."""
+
+    path: str
+    step: int | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """What the database knows of a job's checkpoints. ``told``: the newest first. ``output``: where to look whether they
+    are there still, and for more; ``None``: not to be seen from here.
+    """
+
+    name: str
+    told: tuple[Told, ...]
+    output: Tree | None
+
+    def newest(self) -> str:
+        """The newest complete checkpoint, told or found in the output, as the containers of the job's clone see it.
+
+        Lists files, which may take its time on a network volume: call it outside of transactions.
+
+        Raises:
+            InvalidRequest: there is none.
+        """
+        return self._chosen(None)
+
+    def instead_of(self, path: str) -> str:
+        """What to go on from where the checkpoint ``path`` is gone: the next one after it, else the newest. As :meth:`newest`."""
+        return self._chosen(step_in(path.rpartition("/")[2]))
+
+    def _chosen(self, step: int | None) -> str:
+        found = self._found()
+        if not found:
+            raise InvalidRequest(
+                f"Job {self.name!r} has no complete checkpoint to resume from; clone it without `resume`.",
+                field="resume",
+            )
+        newest = max(found, key=lambda one: (one.step is not None, one.step or 0, one.at))
+        after = [] if step is None else [one for one in found if one.step is not None and one.step >= step]
+        chosen = min(after, key=lambda one: one.step or 0, default=newest)
+        return f"{RESUME_MOUNT}/{chosen.path}"
+
+    def has(self, path: str) -> bool:
+        """Whether what a clone was given under ``path`` is there, as far as that can be seen. Blocks on the file system."""
+        if self.output is None:
+            return True
+        try:
+            return self.output.exists(path.removeprefix(f"{RESUME_MOUNT}/"))
+        except TrainmasterError:
+            return True  # away at this moment
+
+    def _found(self) -> list[Told]:
+        if self.output is None:
+            return list(self.told)
+        try:
+            landed = {one.path: one for one in all_landed(self.output)}
+            # Of a folder the job knows best when it is complete; of a file its end tells.
+            there = [
+                one
+                for one in self.told
+                if (landed[one.path].is_complete or landed[one.path].is_dir
+                    if one.path in landed else self.output.exists(one.path))
+            ]  # fmt: skip
+        except (TrainmasterError, OSError):
+            return list(self.told)  # away at this moment: what the job told of is left
+        known = {one.path for one in there}
+        return [
+            *there,
+            *(
+                Told(one.path, one.step, one.modified_at)
+                for one in landed.values()
+                if one.is_complete and one.path not in known and _is_for_resuming(one)
+            ),
+        ]
+
+
+def _is_for_resuming(landed: Landed) -> bool:
+    """Whether it is a state of the training, not what the training came to, or a file of settings beside it."""
+    if not landed.path.startswith(f"{FOLDER}/"):
+        return landed.format == "huggingface" and landed.step is not None
+    return landed.is_dir or landed.step is not None or is_checkpoint_name(landed.path)
+
+
+def resumable(session: Session, job: Job) -> Resumable:
+    """What to ask for the newest checkpoint of ``job`` once the transaction is closed."""
+    query = select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at).where(Checkpoint.job_id == job.id)
+    rows = session.execute(
+        query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(_TOLD_LIMIT)
+    )
+    told = tuple(Told(row.path, row.step, row.created_at) for row in rows)
+    try:
+        output = job_output(session, job)
+    except TrainmasterError:
+        output = None
+    return Resumable(job.name, told, output)
+
+
+def resume_path(session: Session, job: Job) -> str:
+    """The newest checkpoint of ``job``, as the containers of its clone see it; see :meth:`Resumable.newest`."""
+    return resumable(session, job).newest()

@@ -1,0 +1,244 @@
+"""What replicas could not report, and kept in their job's output: see ``trainmaster_runtime.reports.spool``, which writes it.
+
+The output is the job's to write, and may be other jobs' too: all of it may be wrong, endless or somebody else's. What is not
+signed with the attempt's token is nothing that its replicas reported. The job has that token as well, so what is signed is
+its own word and still anything at all: it is read piece by piece, and within bounds.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import itertools
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, BinaryIO, Final
+
+import orjson
+from pydantic import ValidationError
+from trainmaster.wire.runtime import Report, ReportItem
+
+from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.storage.tree import Tree
+
+FOLDER: Final = ".trainmaster/reports"
+# A runtime spools 16 MiB at most, and has a batch of half a MiB in flight.
+FILE_BYTES: Final = 32 * 2**20
+LINES: Final = 500_000  # of a file: more than fit into a spool
+LINE_BYTES: Final = 2 * 2**20  # a runtime reads lines of a MiB, and writes them a little longer
+_BATCH: Final = 500  # lines, and
+_BATCH_BYTES: Final = 512 * 1024  # what a runtime sends at once
+_PIECE: Final = 64 * 1024
+_CODE_BYTES: Final = 64 + 1  # of the last line: SHA-256 in hex
+_STRANGERS: Final = 1_000  # names in a folder that are nobody's, until each one that may be there is asked for by name
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, where a backslash is written twice
+_DRAFT: Final = ".part"  # what a runtime that was killed had not written whole
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Start:
+    """One start of a replica."""
+
+    role: str
+    index: int
+    generation: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.role}-{self.index}.{self.generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLines:
+    """Lines of a start's file as they stand there: read, they may take thirty times the room. ``first_seq``: the first's."""
+
+    start: Start
+    first_seq: int
+    lines: tuple[bytes, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.lines))
+
+    def report(self) -> Report:
+        """Those of them that are items."""
+        found = (_item(line, seq) for seq, line in enumerate(self.lines, self.first_seq))
+        items = [item for item in found if item is not None]
+        start = self.start
+        return Report(role=start.role, index=start.index, generation=start.generation, items=items)
+
+
+def place_of(job_id: str, attempt_number: int) -> str:
+    """The folder of an attempt's, relative to the output."""
+    return f"{FOLDER}/{job_id}/{attempt_number}"
+
+
+def find_kept(output: Tree, folder: str, starts: Collection[Start]) -> dict[Start, int]:
+    """Those of ``starts`` of which there is something, and its bytes; oldest first of each replica.
+
+    Raises:
+        Unavailable: the volume is away.
+    """
+    names = {start.file_name + end: start for start in starts for end in ("", _DRAFT)}
+    found: dict[Start, int] = {}
+    try:
+        with output.open_folder(folder) as fd:
+            for name in _names(fd, names):
+                with suppress(FileNotFoundError):
+                    size = os.stat(name, dir_fd=fd, follow_symlinks=False).st_size
+                    found[names[name]] = max(found.get(names[name], 0), size)
+    except (NotFound, Forbidden, Conflict):
+        return {}
+    return dict(sorted(found.items()))
+
+
+def _names(fd: int, wanted: Collection[str]) -> Collection[str]:
+    """Those of ``wanted`` that may be in the folder: all of them where others have filled it, to hide what is there."""
+    limit = len(wanted) + _STRANGERS
+    with os.scandir(fd) as entries:
+        listed = [entry.name for entry in itertools.islice(entries, limit + 1)]
+    return wanted if len(listed) > limit else [name for name in listed if name in wanted]
+
+
+def read_kept(output: Tree, folder: str, start: Start, token: str) -> Iterator[KeptLines]:
+    """What ``start`` kept, as much at once as a runtime reports at once; nothing where the file is not that replica's word.
+
+    It ends at the first line that no runtime writes. While it is read:
+
+    Raises:
+        Unavailable: the volume is away.
+        OSError: the same, as some volumes tell it.
+    """
+    try:
+        fd = output.open_file(f"{folder}/{start.file_name}")
+    except (NotFound, Forbidden, InvalidRequest):
+        return
+    with os.fdopen(fd, "rb") as stream:
+        size = os.fstat(fd).st_size - _CODE_BYTES
+        digests = _verified(stream, size, token) if 0 < size <= FILE_BYTES - _CODE_BYTES else None
+        if digests is None:
+            return
+        lines = _lines(_read_again(stream, size, digests))
+        first = _first_seq(next(lines, b""), start)
+        if first is not None:
+            yield from _batches(start, lines, first)
+
+
+def drop_kept(output: Tree, folder: str, starts: Collection[Start]) -> None:
+    """Unlink what ``starts`` kept, and the folders that are empty then. No link on the way is followed, and nothing else is
+    touched: whatever others put there in the meantime is theirs.
+
+    Raises:
+        Unavailable: the volume is away.
+        OSError: the file system refuses.
+    """
+    names = folder.split("/")
+    with output.open_folder() as top:
+        way = [os.dup(top)]
+        try:
+            for name in names:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                way.append(os.open(name, flags, dir_fd=way[-1]))
+            for start in starts:
+                for end in ("", _DRAFT):
+                    with suppress(FileNotFoundError):
+                        os.unlink(start.file_name + end, dir_fd=way[-1])
+            # The attempt's and the job's. Those above are other jobs' too, which may be about to make their own in them.
+            if _is_removed(names[-1], way[-2]):
+                _is_removed(names[-2], way[-3])
+        finally:
+            for fd in way:
+                os.close(fd)
+
+
+def _is_removed(name: str, parent: int) -> bool:
+    """Whether the folder is gone now: one that is not empty stays."""
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _verified(stream: BinaryIO, size: int, token: str) -> list[bytes] | None:
+    """The digests of the pieces of what is signed; ``None`` where the code below is not of it."""
+    code = hmac.new(token.encode(), digestmod="sha256")
+    digests = []
+    for piece in _pieces(stream, size):
+        code.update(piece)
+        digests.append(sha256(piece).digest())
+    told = stream.read(_CODE_BYTES)
+    return digests if hmac.compare_digest(code.hexdigest().encode() + b"\n", told) else None
+
+
+def _read_again(stream: BinaryIO, size: int, digests: Sequence[bytes]) -> Iterator[bytes]:
+    """The pieces, as long as they are those that were verified: another job may write them anew in between."""
+    stream.seek(0)
+    for piece, digest in zip(_pieces(stream, size), digests, strict=True):
+        if sha256(piece).digest() != digest:
+            return
+        yield piece
+
+
+def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    for at in range(0, size, _PIECE):
+        yield stream.read(min(_PIECE, size - at))
+
+
+def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Without their ends. Of a line that is too long there is more than ``LINE_BYTES``, but not all."""
+    begun = b""
+    for piece in pieces:
+        *whole, begun = (begun + piece).split(b"\n")
+        yield from whole
+        begun = begun[: LINE_BYTES + 1]
+
+
+def _batches(start: Start, lines: Iterator[bytes], first: int) -> Iterator[KeptLines]:
+    batch: list[bytes] = []
+    size = 0
+    for line in itertools.islice(lines, LINES):
+        is_long = len(line) > LINE_BYTES
+        if not is_long and not (line.startswith(b"{") and line.endswith(b"}")):
+            break
+        kept = b"" if is_long else line  # no item, and it has its number all the same
+        batch.append(kept)
+        size += len(kept)
+        if len(batch) == _BATCH or size >= _BATCH_BYTES:
+            yield KeptLines(start, first, tuple(batch))
+            first, batch, size = first + len(batch), [], 0
+    if batch:
+        yield KeptLines(start, first, tuple(batch))
+
+
+def _first_seq(head: bytes, start: Start) -> int | None:
+    """The first item's number; ``None`` where the file is another start's, under this one's name."""
+    data = _object(head) if len(head) <= LINE_BYTES else {}
+    if (data.get("role"), data.get("index"), data.get("generation")) != (start.role, start.index, start.generation):
+        return None
+    first = data.get("first_seq")
+    return first if isinstance(first, int) and first > 0 else None
+
+
+def _item(line: bytes, seq: int) -> ReportItem | None:
+    try:
+        return ReportItem.model_validate({**_object(line), "seq": seq})
+    except ValidationError:
+        return None
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """Empty where it is none, or has what no database keeps: a NUL, half a character, a number of a thousand digits."""
+    try:
+        data = json.loads(line)  # which knows NaN, as metrics may be
+        orjson.dumps(data)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) and not _NUL.search(line) else {}

@@ -1,0 +1,33 @@
+"""The scheduler's bell: a hint that there is something to do. Losing a ring costs latency, never truth."""
+
+from __future__ import annotations
+
+from core.wakeups.base import (
+    TOPIC_ENDPOINT,
+    TOPIC_FORECAST,
+    TOPIC_MODELS,
+    TOPIC_RECONCILE,
+    TOPIC_STUDY,
+    TOPIC_TICK,
+    Wakeup,
+    NullBell,
+    TellsProblem,
+)
+from core.wakeups.factory import make_bell
+from core.wakeups.socket import BellSocket, SocketBell, bell_path
+
+__all__ = [
+    "TOPIC_ENDPOINT",
+    "TOPIC_FORECAST",
+    "TOPIC_MODELS",
+    "TOPIC_RECONCILE",
+    "TOPIC_STUDY",
+    "TOPIC_TICK",
+    "Wakeup",
+    "BellSocket",
+    "NullBell",
+    "SocketBell",
+    "TellsProblem",
+    "bell_path",
+    "make_bell",
+]

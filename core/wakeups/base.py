@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Final, Protocol, runtime_checkable
+
+TOPIC_TICK: Final = "tick"
+TOPIC_FORECAST: Final = "forecast"
+TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
+TOPIC_STUDY: Final = "study"  # key: the study's id
+TOPIC_MODELS: Final = "models"
+TOPIC_ENDPOINT: Final = "endpoint"  # key: the endpoint's id
+
+
+class Wakeup(Protocol):
+    """Rings the scheduler after a commit. Never raises and never blocks for more than 50 ms."""
+
+    def ring(self, topic: str, key: str = "") -> None: ...
+
+
+@runtime_checkable
+class TellsProblem(Protocol):
+    """A bell that needs somebody between it and the scheduler."""
+
+    def problem(self, *, is_asking: bool = True) -> str | None:
+        """What is wrong with that one, in words, or ``None``. Without ``is_asking``: as it was last, at once."""
+        ...
+
+
+class NullBell:
+    """Rings nobody; the scheduler's own clock finds the work."""
+
+    def ring(self, topic: str, key: str = "") -> None:
+        pass

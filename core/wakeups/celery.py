@@ -1,0 +1,102 @@
+"""The production bell: a Celery message, sent by name, so that the sender needs none of the scheduler's code."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Final
+
+from celery import Celery
+
+from core.wakeups.base import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+
+TASK_OF_TOPIC: Final = {
+    TOPIC_TICK: "trainmaster.tick",
+    TOPIC_FORECAST: "trainmaster.forecast",
+    TOPIC_RECONCILE: "trainmaster.reconcile",
+    TOPIC_STUDY: "trainmaster.study",
+    TOPIC_MODELS: "trainmaster.models",
+    TOPIC_ENDPOINT: "trainmaster.endpoint",
+}
+# Who asks for a forecast waits for it: it does not stand in line behind a thousand reconciles.
+QUEUE_OF_TOPIC: Final = {
+    TOPIC_TICK: "tick",
+    TOPIC_FORECAST: "tick",
+    TOPIC_RECONCILE: "reconcile",
+    TOPIC_STUDY: "reconcile",
+    TOPIC_MODELS: "care",
+    TOPIC_ENDPOINT: "reconcile",
+}
+# More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
+_WAITING_RINGS: Final = 1000
+# Who asks how the broker is, asks for the whole platform's health and waits for it.
+_ASK_WITHIN_S: Final = 0.3
+_ANSWER_HOLDS_S: Final = 1.0
+_AWAY: Final = "Redis, the broker, does not answer; jobs are taken, but the schedulers look at their own interval only"
+
+
+class CeleryBell:
+    """Hands each ring to one background thread: a broker that is slow or away never holds a request up."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._app = Celery("trainmaster-bell", broker=broker_url, set_as_current=False)
+        self._app.conf.update(
+            broker_connection_timeout=2,
+            broker_transport_options={"socket_timeout": 2, "socket_connect_timeout": 2},
+            task_ignore_result=True,
+        )
+        self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(_WAITING_RINGS)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._problem: str | None = None
+        self._asked_at = float("-inf")
+        self._asking = threading.Lock()
+
+    def problem(self, *, is_asking: bool = True) -> str | None:
+        """What is wrong with the broker, in words. Asks it within about a second, or tells what it said last.
+
+        A ring tells nothing here: a quiet platform rings nobody for hours.
+        """
+        # One asks for all: the others would only wait for the same answer.
+        if is_asking and self._asking.acquire(blocking=False):
+            try:
+                if time.monotonic() - self._asked_at >= _ANSWER_HOLDS_S:
+                    self._problem = None if _answers(self._app) else _AWAY
+                    self._asked_at = time.monotonic()
+            finally:
+                self._asking.release()
+        return self._problem
+
+    def ring(self, topic: str, key: str = "") -> None:
+        try:
+            self._waiting.put_nowait((topic, key))
+        except queue.Full:
+            return
+        if self._thread is None or not self._thread.is_alive():  # not alive: the process has forked since
+            with self._starting:
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._send, name="bell", daemon=True)
+                    self._thread.start()
+
+    def _send(self) -> None:
+        while True:
+            topic, key = self._waiting.get()
+            options: dict[str, Any] = {"retry": False, "ignore_result": True, "expires": 30}
+            try:
+                self._app.send_task(
+                    TASK_OF_TOPIC[topic], args=(key,) if key else (), queue=QUEUE_OF_TOPIC[topic], **options
+                )
+            except Exception:  # noqa: BLE001, S110 - the edge of a hint: whatever the broker says, the ring may be lost
+                pass
+
+
+def _answers(app: Celery) -> bool:
+    # ``max_retries``: one more try at once, for a connection may be refused by chance.
+    patience = {"socket_timeout": _ASK_WITHIN_S, "socket_connect_timeout": _ASK_WITHIN_S}
+    try:
+        with app.connection_for_write(connect_timeout=_ASK_WITHIN_S, transport_options=patience) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=_ASK_WITHIN_S)
+    except Exception:  # noqa: BLE001 - whatever the broker's library says: it is not well
+        return False
+    return True

@@ -1,0 +1,338 @@
+"""The objects of one replica, built purely: one Pod, and the Service that all replicas share (see also ``secret``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from core.domain.errors import ExecutorRefused
+from core.domain.ids import AttemptId
+from executors.base import MountOrder, ReplicaOrder, VolumeSource
+from executors.containers import labels, names, places
+from executors.kubernetes.cache import WORLD_TOLD
+from executors.kubernetes.nodes import gpu_resource
+from executors.kubernetes.options import Options
+from executors.kubernetes.pods.secret import Kept, is_plain, own, plain_env, volume_items
+from executors.kubernetes.volumes import render_volume
+
+Json = dict[str, Any]
+
+MAIN: Final = "main"
+INSTALLER: Final = "runtime"
+# On the Pod, shown to its container as places.STOP_ASKED; empty until the stop is asked for.
+STOP: Final = "trainmaster/stop"
+# On the Pod of an elastic gang: the number of the world that it was told of last, 0 while it joins. WORLD_TOLD is what it
+# was told, shown to its container as places.WORLD_ASKED, empty before.
+WORLD: Final = "trainmaster/world"
+# On the Pod: the image's own command runs, without the runtime.
+PLAIN: Final = "trainmaster/plain"
+# On tombstones, whose attempt must not look like one that is held.
+REMOVED: Final = "trainmaster/removed"
+
+# The runtime keeps stop_grace itself; kubelet's, for pods that somebody else deletes, must not end first.
+_GRACE_SLACK_S: Final = 5
+_JOIN_PATIENCE_S: Final = 7200
+# On the Pod of a replica with a part of a GPU: the device.
+DEVICE: Final = "trainmaster/gpu-device"
+# Which devices NVIDIA's container runtime shows to a container; a device plugin sets it where kubelet gives devices.
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+# Devices that are shown to a container by their names alone.
+_SHARABLE: Final = "nvidia.com/"
+# Node trouble is the control loop's business: a pod stays until the platform has decided about its whole gang.
+_NODE_TROUBLE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def check(order: ReplicaOrder, options: Options) -> None:
+    """Raise :class:`ExecutorRefused` for what cannot run on this cluster."""
+    role = order.key.role
+    if not (order.image or options.default_image):
+        raise ExecutorRefused(
+            f"Role {role} names no image, and this platform has no default one (TRAINMASTER_DEFAULT_IMAGE); set `image`.",
+            field=f"roles.{role}.image",
+        )
+    if order.request.gpu_milli and not gpu_resource(order.gpus[0], options.rules).startswith(_SHARABLE):
+        raise ExecutorRefused(
+            f"On Kubernetes only NVIDIA's GPUs are given in parts, and {order.node} has others; ask for whole ones.",
+            field=f"roles.{role}.resources.gpus",
+        )
+    if order.command:
+        return
+    if order.world is not None:
+        raise ExecutorRefused(
+            f"Role {role} has no command, and on Kubernetes an image's own command runs without what would tell it of "
+            "another world: set `command`, or `workers` to one number.",
+            field=f"roles.{role}.command",
+        )
+    if order.code_digest is not None:
+        raise ExecutorRefused(
+            f"Role {role} has code but no command; on Kubernetes an image's own command runs without the code: set `command`.",
+            field=f"roles.{role}.command",
+        )
+    if len(order.process_env) > 1:
+        raise ExecutorRefused(
+            f"Role {role} asks for several processes but has no command; set `command`.", field=f"roles.{role}.command"
+        )
+    if any(not path.startswith(f"{places.OWN}/") for path in order.files):
+        raise ExecutorRefused(
+            f"The contract of role {role} writes files, which needs a command; set `command`.",
+            field=f"roles.{role}.command",
+        )
+
+
+def owned(thing: Json, kind: str, owner: Mapping[str, Any]) -> Json:
+    """``thing``, which goes when its owner goes, even if this platform never comes back."""
+    return {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner_reference(kind, owner)]}}
+
+
+def owner_reference(kind: str, owner: Mapping[str, Any]) -> Json:
+    metadata = owner["metadata"]
+    return {"apiVersion": "v1", "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def render_service(order: ReplicaOrder, options: Options, namespace: str) -> Json:
+    """Gives every replica its name from the start: peers look for each other before they are ready."""
+    key = order.key
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": names.attempt_name(key.attempt_id),
+            "namespace": namespace,
+            "labels": labels.attempt_labels(options.instance, order),
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels.selector(options.instance, key.attempt_id),
+        },
+    }
+
+
+def show_device(pod: Json, device: str) -> None:
+    """Let ``pod``, of a replica with a part of a GPU, see ``device``: kubelet gives it none by itself."""
+    (main,) = pod["spec"]["containers"]
+    for variable in main["env"]:
+        if variable["name"] == _VISIBLE:
+            variable["value"] = device
+    pod["metadata"]["annotations"][DEVICE] = device
+
+
+def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept | None = None) -> Json:
+    """The Pod, bound to the planner's node by affinity: kube-scheduler and kubelet still check that it fits.
+
+    ``kept``: where its secrets are; a Secret of its own where it is not told. With a part of a GPU it sees none before
+    :func:`show_device`.
+    """
+    key = order.key
+    kept = kept or own(order)
+    volumes, mounts = _volumes(order, options, namespace, kept)
+    metadata = _metadata(order, options, namespace)
+    metadata["annotations"] = {STOP: "", **({PLAIN: "true"} if is_plain(order) else {})}
+    if order.world is not None:
+        metadata["annotations"] |= {WORLD: str(order.world), WORLD_TOLD: ""}
+    spec: Json = {
+        "restartPolicy": "Never",
+        "hostname": names.host_name(key.role, key.index),
+        "subdomain": names.attempt_name(key.attempt_id),
+        "terminationGracePeriodSeconds": math.ceil(order.stop_grace.total_seconds()) + _GRACE_SLACK_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": {"nodeAffinity": on_node(order.node)},
+        "tolerations": tolerations(options),
+        "securityContext": pod_security(options),
+        "containers": [_main(order, options, mounts, kept)],
+        "volumes": volumes,
+    }
+    if not is_plain(order):
+        spec["initContainers"] = [_installer(order, options)]
+    if options.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def render_tombstone(attempt_id: AttemptId, options: Options) -> Json:
+    """Says that the attempt was removed: whoever creates a part of it late finds this and gives up."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.attempt_name(attempt_id),
+            "namespace": options.namespace,
+            "labels": {labels.INSTANCE: options.instance, REMOVED: labels.label_value(attempt_id)},
+        },
+    }
+
+
+# Parts of the Pod
+
+
+def _metadata(order: ReplicaOrder, options: Options, namespace: str) -> Json:
+    return {
+        "name": names.replica_name(order.key),
+        "namespace": namespace,
+        "labels": labels.replica_labels(options.instance, order),
+    }
+
+
+def on_node(node: str) -> Json:
+    """A node affinity that lets a Pod onto this node alone."""
+    # By the node's own name: the label kubernetes.io/hostname differs from it on some clouds. DaemonSets do the same.
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
+
+
+def tolerations(options: Options) -> list[Json]:
+    """What all our Pods tolerate."""
+    tolerated = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _NODE_TROUBLE]
+    return [*tolerated, *(dict(one) for one in options.rules.tolerations)]
+
+
+def pod_security(options: Options) -> Json:
+    """The security context of all our Pods."""
+    context: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if options.uid:
+        context |= {
+            "runAsNonRoot": True,
+            "runAsUser": options.uid,
+            "runAsGroup": options.gid,
+            "fsGroup": options.gid,
+            # A volume of millions of files must not be walked through at every start.
+            "fsGroupChangePolicy": "OnRootMismatch",
+        }
+    return context
+
+
+def container_security(options: Options) -> Json:
+    """The security context of all our containers."""
+    # An image that runs as root needs what root may do in a container (chown, changing users), but no raw packets.
+    drop = ["ALL"] if options.uid else ["NET_RAW"]
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": drop}}
+
+
+def _installer(order: ReplicaOrder, options: Options) -> Json:
+    """Copies the runtime into the Pod."""
+    resources = {
+        kind: {name: amount for name, amount in amounts.items() if name in ("cpu", "memory")}
+        for kind, amounts in _resources(order, options).items()
+    }
+    return {
+        "name": INSTALLER,
+        "image": options.runtime_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [f"{places.RUNTIME}/busybox", "cp", "-r", f"{places.RUNTIME}/.", "/into/"],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        # As much as the main container: a quota that asks for limits gets them, and nothing more is reserved.
+        "resources": resources,
+        "securityContext": container_security(options),
+        "volumeMounts": [{"name": "runtime", "mountPath": "/into"}],
+    }
+
+
+def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: Kept) -> Json:
+    container: Json = {
+        "name": MAIN,
+        "image": order.image or options.default_image,
+        "imagePullPolicy": "IfNotPresent",
+        "terminationMessagePath": places.TERMINATION_LOG,
+        # Where the runtime left no record, the end of the log says more than nothing.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": _resources(order, options),
+        "securityContext": container_security(options),
+        "volumeMounts": list(mounts),
+    }
+    # Images of NVIDIA's kind ask for all devices, and get them where its container runtime is the node's default.
+    hidden = [{"name": _VISIBLE, "value": "void"}] if not order.request.gpu_count else []
+    if is_plain(order):
+        told = [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": kept.name, "key": f"{kept.prefix}{name}"}}}
+            for name in sorted(plain_env(order))
+        ]
+        container["env"] = [*hidden, *told]
+        if order.args:
+            container["args"] = list(order.args)
+        return container
+    container["command"] = list(places.entry())
+    if order.world == 0:
+        # Pods that run can tell the API server nothing by themselves: kubelet looks, and stops looking when it is ready.
+        # The control loop's patience ends before kubelet's does.
+        asked = [f"{places.RUNTIME}/busybox", "test", "-e", places.JOINS]
+        container["startupProbe"] = {
+            "exec": {"command": asked},
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+            "failureThreshold": _JOIN_PATIENCE_S,
+        }
+    if hidden:
+        container["env"] = hidden
+    return container
+
+
+def _resources(order: ReplicaOrder, options: Options) -> Json:
+    request = order.request
+    requests = {"cpu": f"{request.cpu_milli}m", "memory": str(request.memory_bytes)}
+    limits: dict[str, str] = {}
+    if order.cpu_limit_milli is not None:
+        limits["cpu"] = f"{order.cpu_limit_milli}m"
+    if order.memory_limit_bytes is not None:
+        limits["memory"] = str(order.memory_limit_bytes)
+    if request.gpu_count:
+        resource = gpu_resource(order.gpus[0] if order.gpus else "", options.rules)
+        requests[resource] = limits[resource] = str(request.gpu_count)
+    return {"requests": requests, "limits": limits} if limits else {"requests": requests}
+
+
+def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) -> tuple[list[Json], list[Json]]:
+    """Volumes and where the main container has them, parents first."""
+    shm: Json = {"medium": "Memory"}
+    # The engine's own 64 MiB would fail every data loader. Its pages count against the memory limit; that a volume
+    # without a size is not larger than that is so from 1.22 on only.
+    size_bytes = order.shm_bytes if order.shm_bytes is not None else order.memory_limit_bytes
+    if size_bytes is not None:
+        shm["sizeLimit"] = str(size_bytes)
+    volumes: list[Json] = [{"name": "shm", "emptyDir": shm}]
+    mounts: list[Json] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount of the container's)
+    # Readable for the group alone where the group is ours, else for whoever the image runs as.
+    secret: Json = {"secretName": kept.name, "defaultMode": 0o440 if options.uid else 0o444}
+    if (items := volume_items(order, kept)) is not None:
+        secret["items"] = items
+    if is_plain(order):
+        if items:  # none would mean all
+            volumes.append({"name": "order", "secret": secret})
+            mounts.append({"name": "order", "mountPath": places.OWN, "readOnly": True})
+    else:
+        asked = [{"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}]
+        if order.world is not None:
+            asked.append({"path": "world", "fieldRef": {"fieldPath": f"metadata.annotations['{WORLD_TOLD}']"}})
+        volumes += [
+            {"name": "order", "secret": secret},
+            {"name": "runtime", "emptyDir": {}},
+            {"name": "asked", "downwardAPI": {"items": asked}},
+        ]
+        mounts += [
+            {"name": "order", "mountPath": places.ORDER, "readOnly": True},
+            {"name": "runtime", "mountPath": places.RUNTIME, "readOnly": True},
+            {"name": "asked", "mountPath": places.ASKED, "readOnly": True},
+        ]
+        for number, folder in enumerate(places.scratch_folders(order)):
+            volumes.append({"name": f"scratch-{number}", "emptyDir": {}})
+            mounts.append({"name": f"scratch-{number}", "mountPath": folder.target})
+    mounted: dict[str, Json] = {}
+    for mount in sorted(order.mounts, key=lambda mount: mount.target):
+        volume, one = _mount(mount, f"mount-{len(mounted)}", options, namespace)
+        # A volume that is used twice is one volume of the Pod: a claim must not be there twice.
+        key = repr(sorted((name, repr(value)) for name, value in volume.items() if name != "name"))
+        known = mounted.setdefault(key, volume)
+        mounts.append({**one, "name": known["name"]})
+    return volumes + list(mounted.values()), mounts
+
+
+def _mount(mount: MountOrder, name: str, options: Options, namespace: str) -> tuple[Json, Json]:
+    return render_volume(
+        mount.volume or VolumeSource(name, "local", {"path": mount.source}),
+        name=name,
+        target=mount.target,
+        read_only=mount.read_only,
+        host_paths=options.host_paths,
+        namespace=namespace,
+    )

@@ -1,0 +1,65 @@
+"""What a running Pod is told: another world of its elastic gang.
+
+It is written into an annotation of the Pod, as a stop is, and kubelet shows it to the runtime as a file within a second.
+So the answer of the API server is enough to know that the replica will hear of it, and nobody needs a way into the Pod.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Final
+
+from core.domain.errors import ExecutorRefused
+from executors.base import ReplicaOrder
+from executors.containers.order import render_world
+from executors.kubernetes.api_server.client import Cluster, NotFound, path
+from executors.kubernetes.cache import WORLD_TOLD, PodCache
+from executors.kubernetes.pods.observe import has_begun, is_over, world_of
+from executors.kubernetes.pods.render import WORLD
+
+# Of all annotations of an object together, which have others beside ours.
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/ names no limit; the API server has one of
+# 256 KiB (apimachinery, TotalAnnotationSizeLimitB).
+_LIMIT_BYTES: Final = 200 * 1024
+
+
+class Telling:
+    """Tells Pods of worlds."""
+
+    def __init__(self, cluster: Cluster, pods: PodCache) -> None:
+        self._cluster = cluster
+        self._pods = pods
+
+    def change_world(self, order: ReplicaOrder) -> None:
+        """See :class:`executors.base.ChangesWorlds`."""
+        pod = self._pods.find(order.key)
+        if pod is None or is_over(pod) or not has_begun(pod):
+            return
+        known = world_of(pod)
+        world = order.world or 0
+        if known is None or known >= world:
+            return
+        told = {WORLD: str(world), WORLD_TOLD: encode(order)}
+        try:
+            # Only this Pod: another one of its name has another uid.
+            patch = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": told}}
+            url = path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
+            self._pods.put(self._cluster.patch(url, patch))
+        except NotFound:
+            return
+
+
+def encode(order: ReplicaOrder) -> str:
+    """What the annotation holds.
+
+    Raises:
+        ExecutorRefused: it is too long, for a gang of thousands.
+    """
+    text = base64.b64encode(zlib.compress(render_world(order))).decode()
+    if len(text) > _LIMIT_BYTES:
+        raise ExecutorRefused(
+            f"The layout of this gang takes {len(text) / 2**10:.0f} KiB, and Kubernetes takes at most "
+            f"{_LIMIT_BYTES / 2**10:.0f} KiB to tell a replica of another one: ask for fewer replicas."
+        )
+    return text

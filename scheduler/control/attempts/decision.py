@@ -1,0 +1,80 @@
+"""What was decided about one attempt: what to record, and what to ask of the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from core.domain.jobs.exits import ExitFacts
+from core.domain.jobs.lifecycle import ReplicaEvent
+from scheduler.control.attempts.attempt_snapshot import Member, Stop
+from scheduler.control.attempts.ending import End
+from scheduler.control.attempts.worlds import WorldChange
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMove:
+    """``exit`` is what the driver told of the end; ``at`` when it happened there."""
+
+    member: Member
+    event: ReplicaEvent
+    at: datetime
+    reason: str = ""
+    exit: ExitFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the executor says of a replica, for people. ``facts`` empty: unchanged."""
+
+    member: Member
+    detail: str
+    facts: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``moves`` and the other writes are recorded first, then ``creates``, ``tells`` and ``stops`` are sent.
+
+    ``world``: who goes on together from now on; ``given_up``: whose places are free then; ``tells``: who has not heard of
+    the newest world; ``leaves``: of whom the engine still shows something though the gang goes on without. ``end``
+    needs the executor's word first that nothing is left of the attempt. ``next_look``: when time alone will change
+    something.
+    """
+
+    moves: tuple[ReplicaMove, ...] = ()
+    notes: tuple[Note, ...] = ()
+    stop: Stop | None = None
+    is_decided: bool = False
+    is_running: bool = False
+    counted_restarts: int = 0
+    world: WorldChange | None = None
+    given_up: tuple[Member, ...] = ()
+    creates: tuple[Member, ...] = ()
+    tells: tuple[Member, ...] = ()
+    leaves: tuple[Member, ...] = ()
+    stops: tuple[Member, ...] = ()
+    end: End | None = None
+    next_look: datetime | None = None
+
+    @property
+    def has_writes(self) -> bool:
+        return bool(
+            self.moves
+            or self.notes
+            or self.stop
+            or self.is_decided
+            or self.is_running
+            or self.world
+            or self.given_up
+            or self.counted_restarts
+        )
+
+
+def names(members: Iterable[Member]) -> str:
+    """``worker-0, worker-1 and 6 more``: at most three names."""
+    listed = [member.name for member in members]
+    if len(listed) <= 3:
+        return " and ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed)
+    return f"{', '.join(listed[:3])} and {len(listed) - 3} more"

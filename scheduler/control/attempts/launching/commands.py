@@ -1,0 +1,77 @@
+"""What the executor is asked of replicas that are there: to end, to learn of another world, to leave nothing behind.
+
+Each is asked again after a while, as long as the engine shows no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
+from scheduler.control.attempts.attempt_snapshot import Member, stop_grace
+from scheduler.control.attempts.launching.replica_orders import OrderBook, world_order
+from scheduler.control.attempts.reconcile_result import Memory
+from scheduler.control.attempts.storage.attempt_loader import AttemptRows
+from scheduler.control.context import Control
+
+# Stopping is asked again this often, in case the engine lost it.
+_STOP_AGAIN: Final = timedelta(seconds=5)
+# The same of a new world. Its members show that they know it within a tenth of a second.
+_TELL_AGAIN: Final = timedelta(seconds=2)
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class Asks:
+    """Asks of one round. ``memory``: when what was asked, of rounds before."""
+
+    def __init__(self, control: Control, rows: AttemptRows, memory: Memory) -> None:
+        self.control = control
+        self.job = rows.job
+        self.attempt = rows.attempt
+        self.memory = memory
+
+    def stop(self, members: Sequence[Member]) -> None:
+        """Have them end within their grace; again, in case the engine lost it."""
+        now = self.control.clock()
+        grace = stop_grace(self.job.spec, self.attempt.stop)
+        for member in members:
+            key = self._key(member)
+            asked = self.memory.stops.get(key)
+            if asked is None or now - asked >= _STOP_AGAIN:
+                self.control.executor.stop(key, grace=grace)
+                self.memory.stops[key] = now
+
+    def tell(self, members: Sequence[Member]) -> None:
+        """Tell running replicas of the newest world; the engine shows what each of them knows."""
+        executor = self.control.executor
+        if not members or not isinstance(executor, ChangesWorlds):
+            return
+        now = self.control.clock()
+        due = [m for m in members if now - self.memory.told.get((m.id, self.attempt.world), _LONG_AGO) >= _TELL_AGAIN]
+        if not due:
+            return
+        # What else has changed since they were started, such as a secret or a volume that is gone, is not their business.
+        job = self.job
+        book = OrderBook(job, self.attempt, {}, dict.fromkeys(job.spec.secrets, ""))
+        for member in due:
+            executor.change_world(world_order(self.control, book, member))
+            self.memory.told[member.id, self.attempt.world] = now
+
+    def leave(self, members: Sequence[Member], seen: Sequence[Observation]) -> None:
+        """End what is left of those that the gang goes on without; again, while the engine shows it as alive."""
+        executor = self.control.executor
+        if not members or not isinstance(executor, ChangesWorlds):
+            return
+        now = self.control.clock()
+        live = {o.key for o in seen if o.exit is None and o.phase is not Phase.LOST}
+        for member in members:
+            key = self._key(member)
+            asked = self.memory.left.get(key)
+            if asked is None or (key in live and now - asked >= _STOP_AGAIN):
+                executor.give_up(key)
+                self.memory.left[key] = now
+
+    def _key(self, member: Member) -> ReplicaKey:
+        return ReplicaKey(self.job.id, self.attempt.id, member.role, member.index, member.generation)

@@ -1,0 +1,94 @@
+"""What a user should know of the environment that an attempt is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from core.domain.contracts import AttemptContext, TrialContext, render
+from core.domain.jobs.layout import Layout
+from core.tokens import attempt_token
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts
+from scheduler.control.context import Control
+
+_LAYOUT: Final = "TRAINMASTER_LAYOUT"
+# Replicas of one role differ by numbers alone; of a large role some from both ends stand for the others, since each
+# names all and drawing every one would take longer than the lease.
+_DRAWN_OF_ROLE: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentNote:
+    """``clashes``: the user's own variables that win over ours. ``omitted``: ours that are longer than Linux takes."""
+
+    clashes: tuple[str, ...]
+    omitted: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.clashes or self.omitted)
+
+    @property
+    def sentence(self) -> str:
+        told = []
+        if self.clashes:
+            verb = "is" if len(self.clashes) == 1 else "are"
+            told.append(f"The job's own {_listed(self.clashes)} {verb} used instead of the platform's.")
+        if self.omitted:
+            is_one = len(self.omitted) == 1
+            advice = (
+                f"read {_LAYOUT} instead" if _LAYOUT not in self.omitted else "ask for fewer replicas to have them all"
+            )
+            told.append(
+                f"{_listed(self.omitted)} {'is' if is_one else 'are'} too large for Linux and "
+                f"{'is' if is_one else 'are'} left out; {advice}."
+            )
+        return " ".join(told)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"clashes": list(self.clashes), "omitted": list(self.omitted)}
+
+
+def attempt_context(control: Control, job: JobFacts, attempt: AttemptFacts, resume_from: str | None) -> AttemptContext:
+    """What the contracts know of the attempt."""
+    return AttemptContext(
+        job_id=job.id,
+        job_name=job.name,
+        attempt_id=attempt.id,
+        attempt_number=attempt.number,
+        project=job.project,
+        api_url=control.api_url,
+        resume_from=resume_from,
+        region=control.region,
+        trial=_trial(job),
+        token=attempt_token(control.secret_key, attempt.id),
+    )
+
+
+def _trial(job: JobFacts) -> TrialContext | None:
+    if job.trial is None:
+        return None
+    about = job.trial
+    return TrialContext(about["study_id"], about["study"], int(about["number"]), about["parameters"])
+
+
+def environment_note(job: JobFacts, layout: Layout, context: AttemptContext) -> EnvironmentNote:
+    """Clashes and omissions of all replicas together."""
+    # A secret's name is enough: whatever its value is, it is not ours.
+    secrets = dict.fromkeys(job.spec.secrets, "")
+    clashes: set[str] = set()
+    omitted: set[str] = set()
+    for role in job.spec.roles:
+        replicas = [replica for replica in layout.replicas if replica.role == role]
+        half = _DRAWN_OF_ROLE // 2
+        drawn = replicas if len(replicas) <= _DRAWN_OF_ROLE else [*replicas[:half], *replicas[-half:]]
+        for replica in drawn:
+            rendered = render(job.spec, layout, replica, context, secrets=secrets)
+            clashes.update(rendered.clashes)
+            omitted.update(rendered.omitted)
+    return EnvironmentNote(tuple(sorted(clashes)), tuple(sorted(omitted)))
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,229 @@
+"""From rows to what the executor is told: rendered contracts, volumes as mounts, secrets, token and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from trainmaster.spec import JobSpec, Warm
+
+from core import tokens
+from core.db.tables import Volume
+from core.domain.contracts import mlflow, render
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
+from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
+from core.domain.sharing.resources import gang_of
+from core.storage.archives import ArchiveStore
+from core.storage.tree import LeavesVolume, has_lasting_inodes
+from core.storage.volumes import find_place, split_location, tree_of
+from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member
+from scheduler.control.attempts.launching.environment import attempt_context
+from scheduler.control.context import Control
+
+DATA_PATH = "/data/data"
+OUTPUT_PATH = "/data/output"
+# The kinds that no node sees as a path before the engine has mounted them.
+_ENGINE_KINDS: Final = ("pvc", "csi")
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFacts:
+    """A registered volume. ``source``: its top as the nodes see it."""
+
+    name: str
+    root: str | None
+    source: str | None
+    is_read_only: bool
+    kind: str = "local"
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBook:
+    """What the orders of one attempt share. ``database_id``: of the database that knows it. ``inodes``: what
+    :func:`check_places` saw.
+    """
+
+    job: JobFacts
+    attempt: AttemptFacts
+    volumes: Mapping[str, VolumeFacts]
+    secrets: Mapping[str, str]
+    database_id: str = ""
+    joins_warm: bool = False  # the gang's processes go from world to world by themselves
+    inodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        if self.attempt.layout is None:
+            raise ValueError("an attempt without addresses has no orders")
+        return self.attempt.layout
+
+    def layout_for(self, member: Member) -> Layout:
+        """The layout with ``member`` in it. One that joins gets an address only with its world; until then it is last."""
+        layout = self.layout
+        if any((r.role, r.index) == (member.role, member.index) for r in layout.replicas):
+            return layout
+        processes = self.job.spec.roles[member.role].process_count
+        joining = ReplicaAddress(member.role, member.index, "", Ports(), member.node, member.gpus, processes)
+        return Layout((*layout.replicas, joining))
+
+
+def load_volumes(session: Session, jobs: Sequence[JobFacts]) -> list[dict[str, VolumeFacts]]:
+    """The volumes that each job uses, by name."""
+    wanted = [_volumes_of(job) for job in jobs]
+    rows = session.scalars(select(Volume).where(Volume.name.in_(set().union(*wanted)))).all()
+    known = {
+        row.name: VolumeFacts(
+            row.name, row.root, row.config.get("path") or row.root, row.is_read_only, row.kind, row.config
+        )
+        for row in rows
+    }
+    return [{name: known[name] for name in names if name in known} for names in wanted]
+
+
+def _volumes_of(job: JobFacts) -> set[str]:
+    wanted = {job.output_volume, *(mount.volume for mount in job.spec.mounts)}
+    if job.spec.input is not None:
+        wanted.add(split_location(job.spec.input, field="input")[0])
+    return wanted
+
+
+def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:
+    """The order of one replica; the same rows always give the same order.
+
+    Raises:
+        ExecutorRefused: a volume or the code archive is gone.
+    """
+    bare = world_order(control, book, member)
+    return replace(bare, code_path=_code_path(control, book.job.spec), mounts=_mounts(book))
+
+
+def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:
+    """The same without code and mounts: all that a running replica may be told anew. Nothing stands against that."""
+    job, attempt, spec = book.job, book.attempt, book.job.spec
+    role = spec.roles[member.role]
+    layout = book.layout_for(member)
+    is_joining = layout is not book.layout
+    context = attempt_context(control, job, attempt, attempt.resume_from)
+    address = layout.find(member.role, member.index)
+    rendered = render(spec, layout, address, context, secrets=book.secrets)
+    request = next(r.request for r in gang_of(spec).roles if r.role == member.role)
+    return ReplicaOrder(
+        key=ReplicaKey(job.id, attempt.id, member.role, member.index, member.generation),
+        job_name=job.name,
+        attempt_number=attempt.number,
+        node=member.node,
+        command=rendered.command,
+        args=rendered.args,
+        env=rendered.env,
+        process_env=rendered.process_env,
+        files=rendered.files,
+        request=request,
+        image=role.image or spec.image,
+        project=job.project,
+        database_id=book.database_id,
+        code_digest=spec.code,
+        gpus=member.gpus,
+        cpu_limit_milli=role.resources.cpu_milli,
+        memory_limit_bytes=role.resources.memory_bytes,
+        shm_bytes=role.resources.shm_bytes,
+        stop_grace=timedelta(seconds=spec.grace.stop),
+        exit_grace=timedelta(seconds=spec.grace.exit),
+        peers_grace=timedelta(seconds=spec.grace.peers),
+        peer_hosts=tuple(dict.fromkeys(replica.host for replica in book.layout.replicas)),
+        deadline_s=spec.max_run_time,
+        may_start_warm=spec.warm is Warm.AUTO,
+        api_url=control.api_url,
+        token=tokens.attempt_token(control.secret_key, attempt.id),
+        world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
+        joins_warm=is_joining and book.joins_warm,
+        # What is told of a later world may be readable for others.
+        kept_env=frozenset((*spec.secrets, *spec.role_env(member.role), *mlflow.SECRETS)),
+    )
+
+
+def elastic_role_of(control: Control, spec: JobSpec) -> str | None:
+    """The role whose replicas may come and go, where the executor can tell the others."""
+    return spec.elastic_role if control.can_change_worlds else None
+
+
+def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int]:
+    """Look again, before each start, whether the job's paths lie where its user was allowed to go.
+
+    Since the submission a job of the same project may have put a link in the way. Blocks on the file system.
+
+    Returns:
+        The inode of each folder by its volume's name and its path there, for those drivers whose engine follows the path
+        again, later. Not of folders whose file system gives out new numbers at any time (FUSE).
+
+    Raises:
+        ExecutorRefused: a link leads out of the volume, or to another project's folder.
+        ExecutorTryAgain: a volume is away.
+    """
+    job, spec = book.job, book.job.spec
+    places = [("output", job.output_volume, job.output_path)]
+    if spec.input is not None:
+        places.append(("input", *split_location(spec.input, field="input")))
+    places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
+    inodes = {}
+    for where, name, path in places:
+        volume = book.volumes.get(name)
+        if volume is None or volume.root is None:
+            continue
+        try:
+            found = find_place(tree_of(volume), path, is_shared=name == control.default_volume)
+            if has_lasting_inodes(found.device):
+                inodes[name, path] = found.inode
+        except LeavesVolume as error:
+            raise ExecutorRefused(f"{where}: {error.sentence}") from error
+        except Unavailable as away:
+            raise ExecutorTryAgain(away.sentence) from away
+        except TrainmasterError:
+            pass  # not there or not to be seen by us: the engine knows better
+    return inodes
+
+
+def _code_path(control: Control, spec: JobSpec) -> str | None:
+    if spec.code is None:
+        return None
+    if control.archive_dir is None:
+        raise ExecutorRefused("code: this scheduler has no archive folder; set TRAINMASTER_HOME to the platform's.")
+    # The limit counts for uploads alone; here the store only knows where an archive lies.
+    path = ArchiveStore(control.archive_dir, limit_bytes=0).path_of(spec.code)
+    if not path.is_file():
+        raise ExecutorRefused("code: the uploaded archive is gone; submit the job again to upload it anew.")
+    return str(path)
+
+
+def _mounts(book: OrderBook) -> tuple[MountOrder, ...]:
+    job, spec = book.job, book.job.spec
+    mounts = []
+    if spec.input is not None:
+        volume, path = split_location(spec.input, field="input")
+        mounts.append(_mount(book, volume, path, DATA_PATH, where="input", read_only=True))
+    mounts.append(_mount(book, job.output_volume, job.output_path, OUTPUT_PATH, where="output", read_only=False))
+    for number, mount in enumerate(spec.mounts):
+        mounts.append(
+            _mount(book, mount.volume, mount.path, mount.at, where=f"mounts.{number}", read_only=mount.read_only)
+        )
+    return tuple(mounts)
+
+
+def _mount(book: OrderBook, name: str, path: str, target: str, *, where: str, read_only: bool) -> MountOrder:
+    volume = book.volumes.get(name)
+    if volume is None:
+        raise ExecutorRefused(f"{where}: volume {name} is not registered any more; ask an administrator to add it.")
+    if volume.is_read_only and not read_only:
+        raise ExecutorRefused(f"{where}: volume {name} is read-only; choose another one to write to.")
+    if volume.source is None and volume.kind not in _ENGINE_KINDS:
+        raise ExecutorRefused(f"{where}: volume {name} has no path that this executor could mount.")
+    source = str(PurePosixPath(volume.source or "/") / path)
+    config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
+    inode = book.inodes.get((name, path))
+    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode)

@@ -1,0 +1,201 @@
+"""The checkpoint that an attempt goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session, aliased
+
+from core.db.tables import Attempt, Checkpoint, Job, Volume
+from core.domain.errors import InvalidRequest, TrainmasterError
+from core.storage import checkpoints
+from core.storage.outputs import OUTPUT_MOUNT
+from core.storage.resume_sources import Resumable, Told, resumable
+from core.storage.tree import Tree
+from core.storage.volumes import make_place, tree_of
+from scheduler.control.attempts.attempt_snapshot import JobFacts
+
+# A job may keep its last few only; the newest that is still there is among these.
+_TOLD_LIMIT: Final = 50
+# Of all jobs that share its output; older ones came before this job's first attempt as a rule, and do not count for that.
+_OTHERS_LIMIT: Final = 500
+# Clocks of file servers differ from ours. Only for an output that no other job has: there they tell whose it is.
+_CLOCK_SLACK: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSources:
+    """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``since``: what was complete
+    before is another job's. ``chosen``: the checkpoint that a user wants the job to go on from, and when the first attempt
+    after that began. ``others``: paths in the same output that another job was the last to tell of. ``parent``: of a trial
+    that goes on from another one's checkpoint, that one's.
+    """
+
+    told: tuple[Told, ...]
+    volume: Tree | None
+    output_path: str
+    since: datetime
+    chosen: Told | None = None
+    others: frozenset[str] = frozenset()
+    parent: Resumable | None = None
+
+    @property
+    def output(self) -> Tree | None:
+        return None if self.volume is None else self.volume.below(self.output_path)
+
+    def make_output(self, *, is_shared: bool, owner: tuple[int, int] | None = None) -> None:
+        """Make the job's output folder, where the control plane sees its volume.
+
+        Args:
+            is_shared: as in ``find_place``.
+            owner: (uid, gid) of what is made.
+        """
+        if self.volume is not None:
+            make_place(self.volume, self.output_path, is_shared=is_shared, owner=owner)
+
+
+def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSources]:
+    """What a first attempt needs, which goes on from nothing of its own: where the outputs are."""
+    names = {job.output_volume for job in jobs}
+    found = {row.name: row for row in session.scalars(select(Volume).where(Volume.name.in_(names)))}
+    volumes = {name: tree_of(row) for name, row in found.items() if row.root is not None}
+    parents = _parents(session, jobs)
+    return [
+        ResumeSources(
+            (), volumes.get(job.output_volume), job.output_path, job.created_at, parent=parents.get(job.id)
+        )
+        for job in jobs
+    ]  # fmt: skip
+
+
+def load_sources(session: Session, job: JobFacts) -> ResumeSources:
+    """Read what :func:`find_resume_path` needs."""
+    rows = session.execute(
+        select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at)
+        .where(Checkpoint.job_id == job.id)
+        .order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc())
+        .limit(_TOLD_LIMIT)
+    ).all()
+    volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
+    others = _told_by_others(session, job)
+    own = tuple(
+        Told(row.path, row.step, row.created_at)
+        for row in rows
+        if row.path not in others or row.created_at >= others[row.path]
+    )
+    choice = session.execute(select(Job.resume_choice).where(Job.id == job.id)).scalar_one_or_none()
+    return ResumeSources(
+        own,
+        None if volume is None or volume.root is None else tree_of(volume),
+        job.output_path,
+        _own_since(session, job),
+        None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
+        frozenset(others) - {told.path for told in own},
+        _parents(session, [job]).get(job.id),
+    )
+
+
+def _parents(session: Session, jobs: Sequence[JobFacts]) -> dict[str, Resumable]:
+    """Of trials that go on from others, those others, by the trial's job."""
+    heirs = [job.id for job in jobs if job.trial is not None and job.resume_from is not None]
+    if not heirs:
+        return {}
+    heir, parent = aliased(Job), aliased(Job)
+    query = select(heir.id, parent).join(parent, parent.id == heir.cloned_from).where(heir.id.in_(heirs))
+    return {row[0]: resumable(session, row[1]) for row in session.execute(query.where(parent.deleted_at.is_(None)))}
+
+
+def _told_by_others(session: Session, job: JobFacts) -> dict[str, datetime]:
+    """What jobs told of that share the output, such as an original that still writes beside its clone, and when."""
+    rows = session.execute(
+        select(Checkpoint.path, Checkpoint.created_at)
+        .where(Checkpoint.job_id.in_(_sharers(job)))
+        .order_by(Checkpoint.created_at.desc())
+        .limit(_OTHERS_LIMIT)
+    ).all()
+    return {row.path: row.created_at for row in reversed(rows)}
+
+
+def _sharers(job: JobFacts) -> Select[str]:
+    return select(Job.id).where(
+        Job.output_volume == job.output_volume, Job.output_path == job.output_path, Job.id != job.id
+    )
+
+
+def _own_since(session: Session, job: JobFacts) -> datetime:
+    if session.execute(_sharers(job).limit(1)).scalar_one_or_none() is None:
+        return job.created_at - _CLOCK_SLACK
+    # A clone often begins seconds after its original wrote the last one, or while that still writes.
+    first = session.execute(select(func.min(Attempt.created_at)).where(Attempt.job_id == job.id)).scalar_one()
+    return first or job.created_at
+
+
+def _began_after(session: Session, job: JobFacts, at: str) -> datetime:
+    # The attempt before may have written one more when it was stopped for the choice.
+    query = select(func.min(Attempt.created_at)).where(
+        Attempt.job_id == job.id, Attempt.created_at > datetime.fromisoformat(at)
+    )
+    return session.execute(query).scalar_one() or datetime.max.replace(tzinfo=UTC)
+
+
+def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
+    """The newest complete checkpoint of earlier attempts, as the containers see it; else what a clone was given.
+
+    What the job told of counts while it is still there; a scan finds what it did not tell. After a user chose one, only
+    those count that later attempts wrote, and then the chosen one. Blocks on the file system.
+    """
+    chosen = sources.chosen
+    if chosen is not None and not _is_there(sources.output, chosen.path):
+        chosen = None  # deleted since: as if nobody had chosen
+    since = None if chosen is None else chosen.at
+    told = next(
+        (told for told in sources.told if (since is None or told.at > since) and _is_there(sources.output, told.path)),
+        None,
+    )
+    found = _scan(sources.output, sources.since if since is None else max(since, sources.since), sources.others)
+    if told is not None and (found is None or _rank(told.step, told.at) >= _rank(found.step, found.modified_at)):
+        return f"{OUTPUT_MOUNT}/{told.path}"
+    if found is not None:
+        return f"{OUTPUT_MOUNT}/{found.path}"
+    if chosen is not None:
+        return f"{OUTPUT_MOUNT}/{chosen.path}"
+    return given_path(job, sources)
+
+
+def given_path(job: JobFacts, sources: ResumeSources) -> str | None:
+    """What a clone was given to go on from. Where a trial's parent, which may run still, has made room for newer ones since,
+    the nearest of those that are there now: at the parent's end nothing would be left to train. Blocks on the file system.
+    """
+    given, parent = job.resume_from, sources.parent
+    if given is None or parent is None or parent.has(given):
+        return given
+    try:
+        return parent.instead_of(given)
+    except InvalidRequest:
+        return given  # the trial fails by it, and says so
+
+
+def _rank(step: int | None, at: datetime) -> tuple[bool, int, datetime]:
+    return (step is not None, step or 0, at)
+
+
+def _is_there(output: Tree | None, path: str) -> bool:
+    if output is None:
+        return True  # not ours to see: the job's word is all there is
+    try:
+        return output.exists(path)
+    except TrainmasterError:
+        return False
+
+
+def _scan(output: Tree | None, since: datetime, others: frozenset[str]) -> checkpoints.FoundCheckpoint | None:
+    if output is None:
+        return None
+    try:
+        return checkpoints.newest_complete(output, since=since, except_paths=others)
+    except (TrainmasterError, OSError):
+        return None  # the volume is away at this moment: what the job told of is left

@@ -1,0 +1,160 @@
+"""What the replicas of an attempt kept because nobody took it: read when it ends, before its end is written.
+
+So a trial that ends while the API is away, or whose node dies meanwhile, has the metrics that it reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+import structlog
+from sqlalchemy.orm import Session
+
+from core.domain.errors import ExecutorTryAgain, StaleWrite, TrainmasterError, Unavailable
+from core.domain.ids import AttemptId
+from core.reports.ingest import take_report
+from core.storage import spooled_reports
+from core.storage.spooled_reports import FILE_BYTES, KeptLines, Start, find_kept, place_of, read_kept
+from core.storage.tree import Tree
+from core.tokens import attempt_token
+from scheduler.control.attempts.launching.resume import load_outputs
+from scheduler.control.attempts.reconcile_result import Memory
+from scheduler.control.attempts.storage.attempt_loader import AttemptRows
+from scheduler.control.attempts.storage.effects import Read, Renew, Steps, WriteAlone
+from scheduler.control.context import Control
+
+log = structlog.get_logger(__name__)
+
+# How long an attempt's end waits for the volume of its output. Whose volume is away has mostly kept nothing in it.
+_PATIENCE: Final = timedelta(seconds=60)
+_RETRY_S: Final = 5.0
+# What is read of one attempt: a job that signs endless files takes up no more of the control loop.
+ATTEMPT_BYTES: Final = 256 * 2**20
+ATTEMPT_LINES: Final = 2_000_000
+_FIND_AT_ONCE: Final = 1_000  # names that are looked for
+
+
+def take_kept(control: Control, rows: AttemptRows, memory: Memory) -> Steps[bool]:
+    """Take what there is, once; true where anything was taken: then the rows say more than before.
+
+    Raises:
+        ExecutorTryAgain: the volume of the output is away, for less than a minute so far.
+    """
+    if memory.has_taken_kept or rows.attempt.layout is None:
+        return False
+    try:
+        return (yield from _take_all(control, rows, memory))
+    except _VolumeAway as away:
+        memory.volume_away_since = memory.volume_away_since or control.clock()
+        if control.clock() - memory.volume_away_since < _PATIENCE:
+            raise ExecutorTryAgain(away.sentence, retry_after_s=_RETRY_S) from away
+        log.warning("reports.not_read", attempt=rows.attempt.id, why=away.sentence)
+        memory.has_taken_kept = True
+        return False
+
+
+def drop_kept(rows: AttemptRows, memory: Memory) -> None:
+    """The end is written: what was taken is needed no more. A volume that is just away keeps it."""
+    if memory.kept_in is None:
+        return
+    try:
+        spooled_reports.drop_kept(memory.kept_in, _folder(rows), memory.kept)
+    except (TrainmasterError, OSError) as error:
+        log.info("reports.left_behind", attempt=rows.attempt.id, why=str(error))
+
+
+class _VolumeAway(Exception):
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+class _Lease:
+    """Kept while much is read, whatever comes of it."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._renewed_at = control.clock()
+
+    def keep(self) -> Steps[None]:
+        if self._control.clock() - self._renewed_at > self._control.lease_ttl / 3:
+            yield Renew()
+            self._renewed_at = self._control.clock()
+
+
+def _take_all(control: Control, rows: AttemptRows, memory: Memory) -> Steps[bool]:
+    sources = yield Read(lambda session: load_outputs(session, [rows.job])[0])
+    output: Tree | None = sources.output
+    if output is None:
+        return False
+    lease = _Lease(control)
+    kept = yield from _find(output, rows, lease)
+    token = attempt_token(control.secret_key, rows.attempt.id)
+    bytes_left, lines_left = ATTEMPT_BYTES, ATTEMPT_LINES
+    for start, size in kept.items():
+        bytes_left -= size if size <= FILE_BYTES else 0  # a larger one is not read
+        yield from lease.keep()
+        if bytes_left >= 0:
+            reports = read_kept(output, _folder(rows), start, token)
+            lines_left -= yield from _take(control, rows.attempt.id, reports, lease, lines_left)
+        if bytes_left < 0 or lines_left < 0:
+            log.warning("reports.too_many", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
+            break
+        log.info("reports.taken", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
+    memory.has_taken_kept = True
+    if kept:
+        memory.kept_in, memory.kept = output, tuple(kept)
+    return bool(kept)
+
+
+def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Steps[dict[Start, int]]:
+    started = sorted({Start(m.role, m.index, n) for m in rows.members for n in range(1, m.generation + 1)})
+    kept: dict[Start, int] = {}
+    for begin in range(0, len(started), _FIND_AT_ONCE):
+        yield from lease.keep()
+        try:
+            kept |= find_kept(output, _folder(rows), started[begin : begin + _FIND_AT_ONCE])
+        except (Unavailable, OSError) as away:
+            raise _VolumeAway(str(away)) from away
+    return kept
+
+
+def _take(
+    control: Control, attempt_id: AttemptId, reports: Iterator[KeptLines], lease: _Lease, limit: int
+) -> Steps[int]:
+    """How many lines it read; it stops where that is more than ``limit``."""
+    read = 0
+    while read <= limit and (lines := _next(reports)) is not None:
+        read += len(lines.lines)
+        yield from lease.keep()
+        try:
+            yield WriteAlone(partial(_write, attempt_id=attempt_id, lines=lines, now=control.clock()))
+        except (Unavailable, StaleWrite):
+            raise
+        except TrainmasterError as no:  # as of a job that was deleted
+            log.info("reports.not_taken", attempt=attempt_id, why=str(no))
+            return read
+        except Exception:  # whatever a job wrote there, it does not hold up its end
+            log.exception("reports.failed", attempt=attempt_id)
+    return read
+
+
+def _next(reports: Iterator[KeptLines]) -> KeptLines | None:
+    try:
+        return next(reports, None)
+    except (Unavailable, OSError) as away:
+        raise _VolumeAway(str(away)) from away
+
+
+def _write(session: Session, *, attempt_id: AttemptId, lines: KeptLines, now: datetime) -> None:
+    # Read only here, where one look after the other is: of many that end at once not all have theirs in memory.
+    report = lines.report()
+    if report.items:
+        take_report(session, attempt_id, report, now=now, was_kept=True)
+
+
+def _folder(rows: AttemptRows) -> str:
+    return place_of(rows.job.id, rows.attempt.number)

@@ -1,0 +1,268 @@
+"""Reading one attempt's rows into values."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from threading import Lock
+from typing import Any, Final, cast
+
+from sqlalchemy import Table, bindparam, exists, select
+from sqlalchemy.orm import Session
+from trainmaster.spec import JobSpec
+
+from core.db.repositories.nodes import is_live
+from core.db.rows import AnyRow, AnySelect
+from core.db.tables import Attempt, Checkpoint, Event, Job, Node, Project, Replica
+from core.domain.ids import AttemptId, JobId
+from core.domain.jobs.exits import ExitCause, ExitFacts
+from core.domain.jobs.layout import Layout
+from core.domain.jobs.lifecycle import AttemptEvent, advance
+from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member, PastEnd, Stop
+
+_SPEC_CACHE_SIZE: Final = 4096
+
+# Built once, and of plain columns: a look reads all of this, and building statements and objects took longer than the
+# database itself.
+_attempts, _jobs, _replicas, _nodes = (cast("Table", one.__table__) for one in (Attempt, Job, Replica, Node))
+_projects, _checkpoints = cast("Table", Project.__table__), cast("Table", Checkpoint.__table__)
+_ATTEMPT: Final[AnySelect] = (
+    select(
+        _attempts.c.id, _attempts.c.number, _attempts.c.state, _attempts.c.generation, _attempts.c.layout,
+        _attempts.c.resume_from, _attempts.c.stop, _attempts.c.created_at, _attempts.c.started_at,
+        _attempts.c.decided_at, _attempts.c.world,
+        _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.wanted,
+        _jobs.c.generation.label("job_generation"), _jobs.c.restart_count, _jobs.c.attempt_count,
+        _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path, _jobs.c.trial,
+        _jobs.c.created_at.label("job_created_at"),
+        _projects.c.name.label("project"),
+        # By the job's, too: of these there is an index.
+        exists()
+        .where(_checkpoints.c.job_id == _attempts.c.job_id, _checkpoints.c.attempt_id == _attempts.c.id)
+        .label("has_checkpoint"),
+    )
+    .join(_jobs, _jobs.c.id == _attempts.c.job_id)
+    .join(_projects, _projects.c.id == _jobs.c.project_id)
+    .where(_attempts.c.id.in_(bindparam("attempts", expanding=True)), is_live())
+)  # fmt: skip
+_REPLICAS: Final[AnySelect] = (
+    select(
+        _replicas.c.attempt_id, _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
+        _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
+        _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
+        _replicas.c.leaves,
+        _nodes.c.is_ready, _nodes.c.seen_at,
+    )
+    .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
+    .where(_replicas.c.attempt_id.in_(bindparam("attempts", expanding=True)))
+    .order_by(_replicas.c.attempt_id, _replicas.c.rank)
+)  # fmt: skip
+_SPECS: Final = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(bindparam("jobs", expanding=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRows:
+    """Everything of the database that a decision about one attempt depends on."""
+
+    job: JobFacts
+    attempt: AttemptFacts
+    members: tuple[Member, ...]
+    lost_nodes: Mapping[str, datetime]
+    previous: PastEnd | None
+    has_checkpoint: bool
+    wish: str
+
+    def started(self, layout: Layout, resume_from: str | None) -> AttemptRows:
+        """The same after :meth:`scheduler.control.attempts.storage.attempt_writer.AttemptWriter.start`."""
+        state = advance(self.attempt.state, AttemptEvent.START).state
+        attempt = replace(
+            self.attempt, state=state, layout=layout, resume_from=resume_from, generation=self.attempt.generation + 1
+        )
+        return replace(self, attempt=attempt)
+
+
+class SpecCache:
+    """Parsed specs by job. A spec never changes, and parsing costs more than all the reads of a look together."""
+
+    def __init__(self) -> None:
+        self._specs: OrderedDict[str, JobSpec] = OrderedDict()
+        self._lock = Lock()
+
+    def read(self, session: Session, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Their specs; from the database only those that are not known yet."""
+        found: dict[str, JobSpec] = {}
+        with self._lock:
+            for job_id in job_ids:
+                known = self._specs.get(job_id)
+                if known is not None:
+                    self._specs.move_to_end(job_id)
+                    found[job_id] = known
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        if missing:
+            rows = session.connection().execute(_SPECS, {"jobs": missing})
+            fresh = {row.id: JobSpec.model_validate(row.spec) for row in rows}
+            found |= fresh
+            with self._lock:
+                self._specs.update(fresh)
+                while len(self._specs) > _SPEC_CACHE_SIZE:
+                    self._specs.popitem(last=False)
+        return found
+
+
+def load_attempt(
+    session: Session, attempt_id: AttemptId, specs: SpecCache, *, now: datetime, node_grace: timedelta
+) -> AttemptRows | None:
+    """The rows of a live attempt, or ``None`` when there is none of this id, or it has ended."""
+    return load_attempts(session, [attempt_id], specs, now=now, node_grace=node_grace).get(attempt_id)
+
+
+def load_attempts(
+    session: Session, attempt_ids: Sequence[AttemptId], specs: SpecCache, *, now: datetime, node_grace: timedelta
+) -> dict[AttemptId, AttemptRows]:
+    """The rows of those of these attempts that are live."""
+    connection = session.connection()
+    found = connection.execute(_ATTEMPT, {"attempts": list(attempt_ids)}).all()
+    if not found:
+        return {}
+    replicas: dict[str, list[AnyRow]] = {row.id: [] for row in found}
+    for replica in connection.execute(_REPLICAS, {"attempts": list(replicas)}):
+        replicas[replica.attempt_id].append(replica)
+    known = specs.read(session, [row.job_id for row in found])
+    return {
+        AttemptId(row.id): AttemptRows(
+            job=_job(row, known[row.job_id]),
+            attempt=_attempt(row),
+            members=tuple(map(_member, replicas[row.id])),
+            lost_nodes=_lost_nodes(replicas[row.id], now=now, grace=node_grace),
+            previous=_previous(session, row),
+            has_checkpoint=row.has_checkpoint,
+            wish=_wish(session, row),
+        )
+        for row in found
+    }
+
+
+def exit_to_json(facts: ExitFacts, verdict_kind: str, sentence: str) -> dict[str, Any]:
+    """As ``replicas.exit`` keeps it; the wire's ``ExitView`` is a part of it."""
+    return {
+        "kind": verdict_kind,
+        "sentence": sentence,
+        "exit_code": facts.exit_code,
+        "role": facts.role,
+        "index": int(facts.who.rpartition("-")[2]),
+        "cause": facts.cause.value,
+        "at": facts.at.isoformat(),
+        "told": facts.sentence,
+        "log_tail": facts.log_tail,
+    }
+
+
+def _exit(data: Mapping[str, Any] | None) -> ExitFacts | None:
+    if data is None:
+        return None
+    return ExitFacts(
+        f"{data['role']}-{data['index']}",
+        data["role"],
+        ExitCause(data["cause"]),
+        data["exit_code"],
+        datetime.fromisoformat(data["at"]),
+        data.get("told", ""),
+        data.get("log_tail", ""),
+    )
+
+
+def _job(row: AnyRow, spec: JobSpec) -> JobFacts:
+    return JobFacts(
+        id=JobId(row.job_id),
+        name=row.name,
+        project_id=row.project_id,
+        project=row.project,
+        state=JobState(row.job_state),
+        wanted=Wanted(row.wanted),
+        generation=row.job_generation,
+        restart_count=row.restart_count,
+        attempt_count=row.attempt_count,
+        resume_from=row.job_resume_from,
+        output_volume=row.output_volume,
+        output_path=row.output_path,
+        created_at=row.job_created_at,
+        spec=spec,
+        trial=row.trial,
+    )
+
+
+def _attempt(row: AnyRow) -> AttemptFacts:
+    return AttemptFacts(
+        id=AttemptId(row.id),
+        number=row.number,
+        state=AttemptState(row.state),
+        generation=row.generation,
+        layout=Layout.from_json(row.layout) if row.layout is not None else None,
+        resume_from=row.resume_from,
+        stop=Stop.from_json(row.stop) if row.stop is not None else None,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        decided_at=row.decided_at,
+        world=row.world,
+    )
+
+
+def _member(row: AnyRow) -> Member:
+    return Member(
+        id=row.id,
+        role=row.role,
+        index=row.replica_index,
+        generation=row.generation,
+        state=ReplicaState(row.state),
+        node=row.node,
+        gpus=tuple(row.gpus),
+        exit=_exit(row.exit),
+        detail=row.detail,
+        has_facts=bool(row.facts),
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        step=row.progress.get("step") or 0,
+        is_holding=row.memory_bytes > 0,
+        leaves="" if row.leaves is None else str(row.leaves["sentence"]),
+    )
+
+
+def _lost_nodes(replicas: Sequence[AnyRow], *, now: datetime, grace: timedelta) -> dict[str, datetime]:
+    """Their nodes that are not ready and were last seen ready longer ago than ``grace``; not those nobody knows."""
+    return {row.node: row.seen_at for row in replicas if row.is_ready is False and now - row.seen_at > grace}
+
+
+def _wish(session: Session, row: AnyRow) -> str:
+    """Who asked to cancel or pause, and why; empty when nobody did."""
+    if row.wanted == Wanted.RUN:
+        return ""
+    asked = session.execute(
+        select(Event.actor, Event.reason)
+        .where(Event.job_id == row.job_id, Event.kind == f"job.{row.wanted}_requested")
+        .order_by(Event.id.desc())
+        .limit(1)
+    ).first()
+    if asked is None:
+        return ""
+    done = "Cancelled" if row.wanted == Wanted.CANCEL else "Paused"
+    sentence = f"{done} by {asked.actor.removeprefix('user:')}"
+    return f"{sentence}: {asked.reason}" if asked.reason else f"{sentence}."
+
+
+def _previous(session: Session, row: AnyRow) -> PastEnd | None:
+    if row.number == 1:
+        return None
+    end = session.execute(
+        select(Attempt.end).where(Attempt.job_id == row.job_id, Attempt.number == row.number - 1)
+    ).scalar_one_or_none()
+    if end is None:
+        return None
+    return PastEnd(
+        end.get("signature", ""),
+        bool(end.get("has_progressed")),
+        int(end.get("streak", 1)),
+        int(end.get("last_step", 0)),
+    )

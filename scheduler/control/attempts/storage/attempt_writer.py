@@ -1,0 +1,404 @@
+"""What is written of a decision about one attempt: compared, and told in the same transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, Final, cast
+
+from sqlalchemy import Table, bindparam, insert, update
+
+from core.db.repositories.events import event_row
+from core.db.tables import Attempt, Job, NodeFailure, Replica
+from core.domain.jobs.exits import classify
+from core.domain.jobs.layout import Layout
+from core.domain.jobs.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
+from core.domain.jobs.machine_faults import Fault
+from core.domain.jobs.states import JobState, ReplicaState
+from core.wakeups import TOPIC_STUDY, TOPIC_TICK
+from scheduler.control.attempts.attained_service import service_of
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member, Stop, StopCause
+from scheduler.control.attempts.decision import Decision, Note, ReplicaMove, names
+from scheduler.control.attempts.ending import End
+from scheduler.control.attempts.launching.environment import EnvironmentNote
+from scheduler.control.attempts.storage.attempt_loader import AttemptRows, exit_to_json
+from scheduler.control.attempts.storage.statement_batch import Writes
+from scheduler.control.attempts.worlds import WorldChange
+from scheduler.control.journal import EXECUTOR, SCHEDULER
+from scheduler.planning.model import ReasonCode
+
+_DETAIL_CHARS: Final = 2000
+
+# Built once: what else is changed is told with their parameters, column by column.
+_attempts, _jobs, _replicas = (cast("Table", one.__table__) for one in (Attempt, Job, Replica))
+_ADD_FAILURE: Final = insert(cast("Table", NodeFailure.__table__)).inline()
+_CHANGE_ATTEMPT: Final = (
+    update(_attempts)
+    .where(_attempts.c.id == bindparam("is_id"), _attempts.c.generation == bindparam("is_generation"))
+    .values(generation=_attempts.c.generation + 1)
+)
+_CHANGE_REPLICA: Final = update(_replicas).where(
+    _replicas.c.id == bindparam("is_id"),
+    _replicas.c.generation == bindparam("is_generation"),
+    _replicas.c.state == bindparam("is_state"),
+)
+_NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("is_id"))
+_NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
+_TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("is_id"))
+_START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
+_PLACE_BEHIND: Final = (
+    update(_replicas)
+    .where(
+        _replicas.c.attempt_id == bindparam("is_attempt"), _replicas.c.id.not_in(bindparam("members", expanding=True))
+    )
+    .values(rank=bindparam("count") + _replicas.c.replica_index)
+)
+_COUNT_RESTARTS: Final = _TOUCH_JOB.values(restart_count=_jobs.c.restart_count + bindparam("more"))
+_COUNT_SERVICE: Final = _TOUCH_JOB.values(
+    attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("had"), run_s=_jobs.c.run_s + bindparam("ran")
+)
+_COUNT_PREEMPTION: Final = _TOUCH_JOB.values(preempt_count=_jobs.c.preempt_count + 1)
+_CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("is_state")).values(generation=_jobs.c.generation + 1)
+_CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("is_generation"))
+
+
+class AttemptWriter:
+    """Collects one transaction about one attempt in ``writes``; it is sent where its lease has been checked."""
+
+    def __init__(self, rows: AttemptRows, now: datetime) -> None:
+        self.writes = Writes()
+        self.rows = rows
+        self.now = now
+        self.job: JobFacts = rows.job
+        self.attempt: AttemptFacts = rows.attempt
+        self.job_state = self.job.state
+        self.is_touched = False
+
+    # Public: one of these per writer
+
+    def start(self, layout: Layout, resume_from: str | None, note: EnvironmentNote) -> None:
+        """The attempt has its addresses: nothing was created before this is written."""
+        move = advance(self.attempt.state, AttemptEvent.START)
+        self._attempt(state=move.state.value, layout=layout.to_json(), resume_from=resume_from)
+        self._touch_job()
+        count = len(layout.replicas)
+        reason = (
+            f"Attempt {self.attempt.number}: {count} {'replica is' if count == 1 else 'replicas are'} being started"
+        )
+        reason += f", going on from {resume_from}." if resume_from else "."
+        self._tell(move.kind, reason, data={"number": self.attempt.number})
+        if note:
+            self._tell("attempt.environment", note.sentence, data=note.to_json())
+
+    def record(self, decision: Decision, layout: Layout | None = None, resume_from: str | None = None) -> None:
+        """Everything of ``decision`` but its end. ``layout``: of the world that it wants.
+
+        Args:
+            resume_from: the checkpoint of whoever is started from now on; ``None``: as before.
+        """
+        changes: dict[str, Any] = {}
+        if resume_from is not None:
+            changes["resume_from"] = resume_from
+        if decision.world is not None and layout is not None:
+            changes |= {
+                "world": self.attempt.world + 1,
+                "layout": layout.to_json(),
+                "world_reason": decision.world.reason,
+            }
+        if decision.stop is not None:
+            changes["stop"] = decision.stop.to_json()
+        if decision.is_decided:
+            changes["decided_at"] = self.now
+        if decision.is_running:
+            changes |= self._run(decision)
+        self._attempt(**changes)
+        self._moves(decision.moves)
+        self._notes(decision.notes)
+        if decision.world is not None:
+            self._world(decision.world)
+        again = [item.member for item in decision.moves if item.event is ReplicaEvent.RESTART]
+        self._count_service([*decision.given_up, *again], is_whole=False)
+        for member in decision.given_up:
+            # Its place is free from here on; that it was there stays written.
+            self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
+        if decision.is_running:
+            self._job(JobEvent.RUN, "All replicas run." if len(self.rows.members) > 1 else "The command runs.")
+        if decision.stop is not None:
+            self._stopping(decision.stop)
+        if decision.counted_restarts:
+            self._count_restarts(decision.counted_restarts)
+        self._touch_job()
+
+    def created(self, members: Sequence[Member], details: Mapping[str, str]) -> None:
+        """``members`` were taken by the executor; ``details``: replica id -> why it was not."""
+        self._attempt()
+        created = {m.id: advance(m.state, ReplicaEvent.CREATE).state.value for m in members}
+        self._replicas((member, {"state": created[member.id], "detail": ""}) for member in members)
+        for key, detail in details.items():
+            self.writes.add(_NOTE_PENDING, {"is_id": key, "detail": detail[:_DETAIL_CHARS]})
+        if members:
+            nodes = sorted({member.node for member in members})
+            where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+            self._tell_replicas("replica.starting", members, f"{names(members)} handed to {where}.", actor=EXECUTOR)
+        self._touch_job()
+
+    def end(self, end: End, leftovers: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """The attempt is over and nothing of it is left but ``leftovers``, in words: what the engine could not end.
+
+        Returns the bells to ring after the commit.
+        """
+        for sentence in leftovers:
+            self._tell("replica.given_up", sentence, actor=EXECUTOR)
+        move = advance(self.attempt.state, AttemptEvent.END)
+        self._attempt(
+            state=move.state.value,
+            end=end.to_json(),
+            is_counted=end.is_counted,
+            ended_at=self.now,
+            swept_at=self.now,
+        )
+        if end.event is JobEvent.CONFIRM_CANCEL and self.job_state is not JobState.CANCELLING:
+            self._job(JobEvent.CANCEL, end.sentence)
+        self._count_service(self.rows.members)
+        effects = self._job(end.event, self._end_reason(end), end)
+        bells = [(TOPIC_TICK, "")] if Effect.RING_TICK in effects | move.effects else []
+        if self.job.trial is not None and self.job_state.is_terminal:
+            bells.append((TOPIC_STUDY, self.job.trial["study_id"]))
+        return bells
+
+    # The parts
+
+    def _run(self, decision: Decision) -> dict[str, Any]:
+        move = advance(self.attempt.state, AttemptEvent.RUN)
+        ran = [m.at for m in decision.moves if m.event is ReplicaEvent.RUN]
+        ran += [m.started_at for m in self.rows.members if m.started_at is not None]
+        return {"state": move.state.value, "started_at": min(max(ran, default=self.now), self.now)}
+
+    def _world(self, change: WorldChange) -> None:
+        for rank, member in enumerate(change.members):
+            self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "rank": rank})
+        # Those that wait to join, and those that were given up, stand behind.
+        inside = [member.id for member in change.members]
+        behind = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
+        self.writes.add(_PLACE_BEHIND, behind, is_alone=True)
+        number = self.attempt.world + 1
+        self._tell(
+            "attempt.world",
+            f"World {number}: {change.reason}",
+            data={"world": number, "replicas": [m.name for m in change.members[:100]], "count": len(change.members)},
+        )
+
+    def _stopping(self, stop: Stop) -> None:
+        self._tell("attempt.stopping", stop.sentence, data={"cause": stop.cause.value})
+        if stop.cause is StopCause.CANCEL and self.job_state is not JobState.CANCELLING:
+            self._job(JobEvent.CANCEL, stop.sentence)
+
+    def _end_reason(self, end: End) -> str:
+        if end.event is not JobEvent.REQUEUE:
+            return end.sentence
+        if self._preemption is not None:
+            return end.sentence
+        when = f"in {end.delay.total_seconds():g} s" if end.delay else "at once"
+        return f"{end.sentence} Attempt {self.attempt.number + 1} starts {when}."
+
+    def _job(self, event: JobEvent, reason: str, end: End | None = None) -> frozenset[Effect]:
+        """Move the job. Compared with its generation: a user may have asked for something else meanwhile."""
+        move = advance(self.job_state, event)
+        values: dict[str, Any] = {"state": move.state.value, "updated_at": self.now, **_stamps(move, self.now)}
+        if end is not None and move.state.is_terminal:
+            values["exit"] = end.to_json()
+        if event is JobEvent.REQUEUE and end is not None:
+            values |= self._requeue(end)
+        seen: dict[str, Any] = {"is_id": self.job.id, "is_state": self.job_state.value}
+        statement = _CHANGE_JOB
+        if self.job_state is self.job.state:
+            statement, seen = _CHANGE_SAME_JOB, seen | {"is_generation": self.job.generation}
+        self.writes.add(statement, seen | values, else_stale="the job has moved since it was read")
+        self.is_touched = True
+        if Effect.STAMP_STARTED in move.effects:
+            self.writes.add(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
+        if end is not None and event is JobEvent.REQUEUE and end.is_counted:
+            self._count_restarts(1)
+        if end is not None and event is JobEvent.REQUEUE and self._preemption is not None:
+            self.writes.add(_COUNT_PREEMPTION, {"is_id": self.job.id})
+        self.job_state = move.state
+        self._tell(move.kind, reason, data={"attempt": self.attempt.number})
+        return move.effects
+
+    def _requeue(self, end: End) -> dict[str, Any]:
+        values: dict[str, Any] = {"wait_reason": None, "not_before": None, "waits_since": self.now}
+        stop = self._preemption
+        if stop is not None:
+            values["preempted"] = {
+                "code": stop.code,
+                "sentence": stop.sentence,
+                "for_job": stop.for_job,
+                "at": stop.at.isoformat(),
+            }
+        if end.delay:
+            at = self.now + end.delay
+            values["not_before"] = at
+            values["wait_reason"] = {
+                "code": ReasonCode.BACKOFF.value,
+                "sentence": f"starts again at {at:%H:%M:%S} UTC, {end.delay.total_seconds():g} s after it failed: {end.sentence}",
+                "numbers": {"not_before": at.isoformat(), "delay_s": end.delay.total_seconds(), "failures": end.streak},
+            }
+        return values
+
+    @property
+    def _preemption(self) -> Stop | None:
+        stop = self.attempt.stop
+        return stop if stop is not None and stop.cause is StopCause.PREEMPT else None
+
+    def _count_service(self, members: Iterable[Member], *, is_whole: bool = True) -> None:
+        """Add what these replicas have had to what the job has had. ``is_whole``: they are what is left of the attempt."""
+        had = service_of(self.rows, members, self.now)
+        ran_s = 0.0
+        if is_whole and self.attempt.started_at is not None:
+            ended = [m.ended_at for m in self.rows.members if m.ended_at is not None]
+            ran_s = max(0.0, (max(ended, default=self.now) - self.attempt.started_at).total_seconds())
+        if had or ran_s:
+            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "had": had, "ran": ran_s})
+
+    def _attempt(self, **values: Any) -> None:
+        """Change the attempt; even without values it is locked and its generation compared."""
+        seen = {"is_id": self.attempt.id, "is_generation": self.attempt.generation}
+        self.writes.add(_CHANGE_ATTEMPT, seen | values, else_stale="the attempt has moved since it was read")
+
+    def _moves(self, moves: Iterable[ReplicaMove]) -> None:
+        told: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
+        changes: dict[str, tuple[Member, dict[str, Any]]] = {}
+        for item in moves:
+            # One that ran and ended since the last look moves twice: compared with what was read, written once.
+            _, values = changes.setdefault(item.member.id, (item.member, {}))
+            values |= self._new_values(item)
+            told[item.event].append(item)
+        self._replicas(changes.values())
+        for event, group in told.items():
+            kind = advance(group[0].member.state, event).kind
+            members = [item.member for item in group]
+            reasons = [_move_reason(item) for item in group]
+            if event in (ReplicaEvent.FAIL, ReplicaEvent.LOSE, ReplicaEvent.RESTART):
+                for member, reason in zip(members, reasons, strict=True):
+                    self._tell_replicas(kind, [member], reason, actor=EXECUTOR)
+            else:
+                self._tell_replicas(kind, members, f"{names(members)} {_WORDS[event]}.", actor=EXECUTOR)
+
+    def _new_values(self, item: ReplicaMove) -> dict[str, Any]:
+        move = advance(item.member.state, item.event)
+        values: dict[str, Any] = {"state": move.state.value}
+        if Effect.STAMP_STARTED in move.effects:
+            values["started_at"] = item.at
+        if Effect.STAMP_FINISHED in move.effects:
+            values["ended_at"] = item.at
+        if item.exit is not None:
+            verdict = classify(item.exit)
+            values["exit"] = exit_to_json(item.exit, verdict.kind.value, verdict.sentence)
+            if verdict.fault is not None:
+                self._blame(item.member, item.exit.at, verdict.fault)
+        if item.event is ReplicaEvent.RESTART:
+            values |= {
+                "generation": item.member.generation + 1,
+                "exit": None,
+                "started_at": None,
+                "ended_at": None,
+                "detail": "",
+                "facts": {},
+                "report_seq": 0,
+            }
+        return values
+
+    def _blame(self, member: Member, at: datetime, fault: Fault) -> None:
+        """Of its node: written with the end itself, so that no kill comes between the two."""
+        if fault.is_xid and not member.gpus:
+            fault = replace(
+                fault, is_certain=False
+            )  # it had none of the driver's devices: it may have read this anywhere
+        row = {
+            "node": member.node,
+            "job_id": self.job.id,
+            "attempt_id": self.attempt.id,
+            "replica": member.name,
+            "at": at,
+        }
+        self.writes.add(_ADD_FAILURE, {**row, **asdict(fault)})
+
+    def _replicas(self, changes: Iterable[tuple[Member, Mapping[str, Any]]]) -> None:
+        """Write the new values of each, compared with what was read: many at once where the same columns change."""
+        alike: defaultdict[tuple[str, ...], list[tuple[Member, Mapping[str, Any]]]] = defaultdict(list)
+        for member, values in changes:
+            alike[tuple(sorted(values))].append((member, values))
+        for group in alike.values():
+            moved = f"{names(m for m, _ in group)}: one has moved since it was read"
+            for m, values in group:
+                seen = {"is_id": m.id, "is_generation": m.generation, "is_state": m.state.value}
+                self.writes.add(_CHANGE_REPLICA, {**seen, **values}, else_stale=moved)
+
+    def _notes(self, notes: Iterable[Note]) -> None:
+        plain: list[dict[str, Any]] = []
+        with_facts: list[dict[str, Any]] = []
+        for note in notes:
+            values = {"is_id": note.member.id, "detail": note.detail[:_DETAIL_CHARS]}
+            if note.facts:
+                with_facts.append(values | {"facts": note.facts})
+            else:
+                plain.append(values)
+        for row in (*plain, *with_facts):
+            self.writes.add(_NOTE_REPLICA, row)
+
+    def _tell(self, kind: str, reason: str, *, actor: str = SCHEDULER, data: Mapping[str, Any] | None = None) -> None:
+        """One line of the job's history. ``kind`` is noun.verb; ``reason`` is a sentence for people."""
+        row = event_row(
+            at=self.now,
+            kind=kind,
+            actor=actor,
+            project_id=self.job.project_id,
+            job_id=self.job.id,
+            attempt_id=self.attempt.id,
+            reason=reason,
+            data=data,
+        )
+        self.writes.events.append(row)
+
+    def _tell_replicas(self, kind: str, members: Sequence[Member], reason: str, *, actor: str) -> None:
+        listed = [member.name for member in members[:100]]
+        self._tell(kind, reason, actor=actor, data={"replicas": listed, "count": len(members)})
+
+    def _touch_job(self) -> None:
+        """Whoever caches the job by its time of change must look again."""
+        if not self.is_touched:
+            self.writes.add(_TOUCH_JOB, {"is_id": self.job.id, "updated_at": self.now})
+
+    def _count_restarts(self, more: int) -> None:
+        self.writes.add(_COUNT_RESTARTS, {"is_id": self.job.id, "more": more})
+
+
+_WORDS: Final = {
+    ReplicaEvent.CREATE: "handed over",
+    ReplicaEvent.RUN: "running",
+    ReplicaEvent.SUCCEED: "finished",
+    ReplicaEvent.STOP: "stopped",
+}
+
+
+def _move_reason(item: ReplicaMove) -> str:
+    if item.event is ReplicaEvent.RESTART:
+        return f"{item.member.name} starts again, the others go on. {item.reason}".strip()
+    if item.exit is not None:
+        return classify(item.exit).sentence
+    return item.reason or f"{item.member.name} {item.event.value}."
+
+
+def _stamps(move: Move[JobState], now: datetime) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if Effect.STAMP_QUEUED in move.effects:
+        values["queued_at"] = now
+    if Effect.STAMP_FINISHED in move.effects:
+        values["finished_at"] = now
+    if Effect.CLEAR_WAIT in move.effects:
+        values |= {"wait_reason": None, "not_before": None}
+    if Effect.CLEAR_EXIT in move.effects:
+        values["exit"] = None
+    return values

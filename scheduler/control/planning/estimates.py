@@ -1,0 +1,145 @@
+"""How long jobs will still run: from what they tell of their own progress, else from those that have ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Final
+
+from sqlalchemy import and_, func, not_, or_, select
+from sqlalchemy.orm import Session
+
+from core.db.repositories.nodes import is_live
+from core.db.tables import Attempt, Job, Project, Replica, User
+from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.states import AttemptState, JobState
+from core.domain.serving.jobs import ENDPOINT_LABEL
+from scheduler.planning.forecast.durations import Durations, Past, Traits, capped, of_progress
+from scheduler.planning.model import Estimate
+
+# What ended lately teaches most; more would hardly change an answer.
+_HISTORY: Final = 5000
+_LEARN_AGAIN: Final = timedelta(minutes=1)
+_LOOK_AGAIN: Final = timedelta(seconds=15)
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+_ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
+# Below this a job that failed never came to its work, and tells nothing of how long that lasts.
+_LEAST_S: Final = 1.0
+# A replica of an endpoint runs until it is not wanted any more: how long earlier ones ran tells nothing, of it or of other jobs.
+_IS_ENDLESS: Final = and_(
+    func.coalesce(Job.spec["contract"].as_string(), "") == "serving",
+    Job.spec["labels"][ENDPOINT_LABEL].as_string().is_not(None),
+)
+IS_ENDLESS: Final = _IS_ENDLESS.label("is_endless")
+# What lasts for thirty years and more has no end that anybody waits for.
+OUT_OF_SIGHT_S: Final = 1e9
+
+
+@dataclass(slots=True)
+class Estimates:
+    """What one process has learnt. For one thread. ``version`` grows with each lesson."""
+
+    version: int = 0
+    durations: Durations = field(default_factory=lambda: Durations(()))
+    _history: deque[Past] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    _newest: tuple[datetime, str] = (_LONG_AGO, "")
+    _learnt_at: datetime = _LONG_AGO
+    _looked_at: datetime = _LONG_AGO
+    _progress: dict[str, Mapping[str, object]] = field(default_factory=dict)
+
+    def refresh(self, session: Session, now: datetime) -> None:
+        """Learn from what has ended since, and look at what runs, if the last time was long ago."""
+        if now - self._learnt_at >= _LEARN_AGAIN:
+            self._learnt_at = now
+            fresh = self._read_history(session)
+            if fresh:
+                self._history.extend(fresh)
+                self.durations = Durations(self._history)
+                self.version += 1
+        if now - self._looked_at >= _LOOK_AGAIN:
+            self._looked_at = now
+            self._progress = _read_progress(session)
+
+    def of_running(
+        self, attempt_id: str, traits: Traits, ran_s: float, max_run_time_s: float | None, now: datetime
+    ) -> Estimate | None:
+        """Of a job that runs. ``ran_s``: all attempts together."""
+        told = self._progress.get(attempt_id)
+        if told is not None:
+            own = sound(of_progress(told, now))
+            if own is not None:
+                return own
+        return self.of_waiting(traits, ran_s, max_run_time_s)
+
+    def of_waiting(self, traits: Traits, ran_s: float, max_run_time_s: float | None) -> Estimate | None:
+        """Of one that waits, for as long as it then still runs. Nobody knows anything before something has ended."""
+        if not self.version:
+            return None
+        return sound(self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s))
+
+    def _read_history(self, session: Session) -> list[Past]:
+        at, job_id = self._newest
+        rows = session.execute(
+            select(
+                Job.id, Job.name, Job.shape, Job.run_s, Job.finished_at, Job.state,
+                Project.name.label("project"), User.name.label("user"), Job.spec["code"].as_string().label("code"),
+            )
+            .join(Project, Project.id == Job.project_id)
+            .join(User, User.id == Job.user_id)
+            .where(
+                Job.state.in_(_ENDED),
+                Job.run_s >= _LEAST_S,
+                not_(_IS_ENDLESS),
+                or_(Job.finished_at > at, and_(Job.finished_at == at, Job.id > job_id)),
+            )
+            .order_by(Job.finished_at.desc(), Job.id.desc())
+            .limit(_HISTORY)
+        ).all()  # fmt: skip
+        if rows:
+            self._newest = (rows[0].finished_at, rows[0].id)
+        return [
+            Past(
+                Traits(row.project, row.user, row.name, row.code or "", row.shape),
+                row.run_s,
+                row.finished_at,
+                is_cut_off=row.state == JobState.EXPIRED.value,
+            )
+            for row in reversed(rows)
+        ]
+
+
+def sound(estimate: Estimate | None) -> Estimate | None:
+    """``estimate``, with nothing in it that is out of sight; ``None`` for one that is no number of seconds: nobody knows then."""
+    if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
+        return None
+    return capped(estimate, OUT_OF_SIGHT_S)
+
+
+def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
+    """What jobs that wait again told of their end before their last attempt ended: as long as they still had to run then."""
+    rows = session.execute(
+        select(Attempt.job_id, Attempt.ended_at, Replica.progress)
+        .join(Job, and_(Job.id == Attempt.job_id, Job.attempt_count == Attempt.number))
+        .join(Replica, and_(Replica.attempt_id == Attempt.id, Replica.rank == 0))
+        .where(Attempt.job_id.in_(job_ids), Attempt.ended_at.is_not(None))
+    )
+    told = {
+        row.job_id: sound(of_progress(told_progress(row.progress, is_running=True), row.ended_at))
+        for row in rows
+        if row.progress
+    }
+    return {job_id: estimate for job_id, estimate in told.items() if estimate is not None}
+
+
+def _read_progress(session: Session) -> dict[str, Mapping[str, object]]:
+    """What the first replica of each attempt that runs tells of its end, by attempt."""
+    rows = session.execute(
+        select(Replica.attempt_id, Replica.progress)
+        .join(Attempt, Attempt.id == Replica.attempt_id)
+        .where(is_live(), Attempt.state == AttemptState.RUNNING.value, Replica.rank == 0)
+    )
+    told = {row.attempt_id: told_progress(row.progress, is_running=True) for row in rows if row.progress}
+    return {attempt_id: one for attempt_id, one in told.items() if "done_at" in one}

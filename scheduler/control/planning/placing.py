@@ -1,0 +1,356 @@
+"""Starting jobs on the nodes that the plan named: every line is checked again against the truth."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, cast
+
+from sqlalchemy import Table, insert, null, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from core.db.repositories.events import append_events, event_row
+from core.db.repositories.nodes import is_holding, usage
+from core.db.tables import Attempt, Job, Node, Replica
+from core.domain.errors import StaleWrite
+from core.domain.ids import AttemptId, JobId
+from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent, advance
+from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.sharing.gpu_sharing import WHOLE, device_for, in_order
+from core.domain.sharing.resources import Amounts, Gang, Request
+from core.ids import new_id
+from scheduler.control.journal import SCHEDULER, Journal
+from scheduler.control.planning.fleet import node_view
+from scheduler.planning.model import Grow, Placement, Start
+
+_MOVE: Final = advance(JobState.QUEUED, JobEvent.PLACE)
+_INSERT_ATTEMPT: Final = insert(cast("Table", Attempt.__table__))
+_INSERT_REPLICA: Final = insert(cast("Table", Replica.__table__))
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left on one node while gangs are placed. ``why_not``: why it takes none."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpus: dict[str, list[str]]  # model -> ids of free devices
+    shared: dict[str, dict[str, int]]  # model -> device that is given in parts -> thousandths left of it
+    why_not: str
+
+    def copy(self) -> _Room:
+        shared = {model: dict(left) for model, left in self.shared.items()}
+        return _Room(self.cpu_milli, self.memory_bytes, dict(self.gpus), shared, self.why_not)
+
+    def take(self, request: Request, model: str | None) -> list[str]:
+        if self.why_not:
+            raise StaleWrite(self.why_not)
+        self.cpu_milli -= request.cpu_milli
+        self.memory_bytes -= request.memory_bytes
+        if self.cpu_milli < 0 or self.memory_bytes < 0:
+            raise StaleWrite("a node has less room than the plan saw")
+        if request.gpu_milli:
+            return [self._part(request.gpu_milli, model or "")]
+        if not request.gpu_count:
+            return []
+        free = self.gpus.get(model or "", [])
+        if len(free) < request.gpu_count:
+            raise StaleWrite("a node has fewer free GPUs than the plan saw")
+        self.gpus[model or ""] = free[request.gpu_count :]
+        return free[: request.gpu_count]
+
+    def _part(self, gpu_milli: int, model: str) -> str:
+        """The device that the planner would choose, too."""
+        left = self.shared.setdefault(model, {})
+        devices = sorted(left)
+        at = device_for([left[device] for device in devices], gpu_milli)
+        if at is not None:
+            left[devices[at]] -= gpu_milli
+            return devices[at]
+        free = self.gpus.get(model, [])
+        if not free:
+            raise StaleWrite("a node has no GPU with as large a part free as the plan saw")
+        self.gpus[model] = free[1:]
+        left[free[0]] = WHOLE - gpu_milli
+        return free[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One start of the plan. ``generation``: the job's, as the plan saw it."""
+
+    start: Start
+    generation: int
+    gang: Gang
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A gang that has found its room: its replicas' rows, without the attempt's id."""
+
+    order: Order
+    attempt_id: AttemptId
+    replicas: list[dict[str, object]]
+
+
+def place_all(
+    session: Session, orders: Sequence[Order], *, executor: str, now: datetime
+) -> dict[JobId, AttemptId | StaleWrite]:
+    """Write attempts and replicas, and move the jobs to starting: each gang wholly or not at all, whatever becomes of the
+    others. The caller holds the tick's lease.
+
+    Returns:
+        By job its new attempt, or why nothing was written: the job or a node is not any more what the plan saw.
+    """
+    told: dict[JobId, AttemptId | StaleWrite] = {}
+    rooms = _rooms(session, {placement.node for order in orders for placement in order.start.placements})
+    drafts: dict[str, _Draft] = {}
+    for order in orders:
+        try:
+            drafts[order.start.job_id] = _draft(order, rooms)
+        except StaleWrite as stale:
+            told[order.start.job_id] = stale
+    moved = _move_jobs(session, list(drafts.values()), now)
+    attempts, replicas, journal = [], [], []
+    for job_id, draft in drafts.items():
+        if job_id not in moved:
+            told[JobId(job_id)] = StaleWrite("the job has moved since the plan was made")
+            continue
+        number, project_id = moved[job_id]
+        told[JobId(job_id)] = draft.attempt_id
+        attempts.append(_attempt(draft, number, executor, now))
+        replicas += draft.replicas
+        journal.append(_line(draft, number, project_id, now))
+    if attempts:
+        connection = session.connection()
+        connection.execute(_INSERT_ATTEMPT, attempts)
+        connection.execute(_INSERT_REPLICA, replicas)
+        append_events(session, journal)
+    return told
+
+
+def _draft(order: Order, rooms: dict[str, _Room]) -> _Draft:
+    """Take room for the whole gang. Raises ``StaleWrite``, and takes none, when a node has too little."""
+    names = {placement.node for placement in order.start.placements}
+    if not names <= rooms.keys():
+        raise StaleWrite("a node of the plan is gone")
+    tried: dict[str, _Room] = {name: rooms[name].copy() for name in names}
+    attempt_id = AttemptId(new_id("att"))
+    requests = {role.role: role.request for role in order.gang.roles}
+    placements = order.start.placements
+    replicas: dict[int, dict[str, object]] = {
+        rank: _replica(order.start.job_id, attempt_id, rank, placements[rank], requests[placements[rank].role], tried)
+        for rank in in_order([requests[placement.role].gpu_milli for placement in placements])
+    }
+    rooms.update(tried)
+    return _Draft(order, attempt_id, [replicas[rank] for rank in range(len(placements))])
+
+
+def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dict[str, tuple[int, str]]:
+    """The jobs that were still as the plan saw them and are starting now: id to number of attempts and project."""
+    if not drafts:
+        return {}
+    seen = [(draft.order.start.job_id, draft.order.generation) for draft in drafts]
+    rows = session.execute(
+        update(Job)
+        .where(
+            Job.state == JobState.QUEUED.value,
+            Job.wanted == Wanted.RUN.value,
+            tuple_(Job.id, Job.generation).in_(seen),
+        )
+        .values(
+            state=_MOVE.state.value,
+            generation=Job.generation + 1,
+            attempt_count=Job.attempt_count + 1,
+            wait_reason=null(),
+            preempted=null(),
+            room_since=None,
+            not_before=None,
+            exit=null(),
+            updated_at=now,
+        )
+        .returning(Job.id, Job.attempt_count, Job.project_id)
+        .execution_options(synchronize_session=False)
+    )
+    return {row.id: (row.attempt_count, row.project_id) for row in rows}
+
+
+def _attempt(draft: _Draft, number: int, executor: str, now: datetime) -> dict[str, object]:
+    return {
+        "id": draft.attempt_id,
+        "job_id": draft.order.start.job_id,
+        "number": number,
+        "state": AttemptState.PLACED.value,
+        "generation": 1,
+        "executor": executor,
+        "is_counted": False,
+        "created_at": now,
+    }
+
+
+def _line(draft: _Draft, number: int, project_id: str, now: datetime) -> dict[str, object]:
+    placements = draft.order.start.placements
+    return event_row(
+        at=now,
+        kind=_MOVE.kind,
+        actor=SCHEDULER,
+        project_id=project_id,
+        job_id=draft.order.start.job_id,
+        attempt_id=draft.attempt_id,
+        reason=_where(placements),
+        data={"attempt": number, "nodes": dict(Counter(p.node for p in placements))},
+    )
+
+
+def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> AttemptId:
+    """Write the replicas that join the job's live attempt; the reconcile makes them. The caller holds the tick's lease.
+
+    Raises:
+        StaleWrite: the attempt, a replica or a node is not any more what the plan saw; nothing is written.
+    """
+    attempt = session.execute(
+        update(Attempt)
+        .where(
+            Attempt.job_id == grow_.job_id,
+            Attempt.state.in_([AttemptState.STARTING.value, AttemptState.RUNNING.value]),
+            Attempt.stop.is_(None),
+            Attempt.decided_at.is_(None),
+        )
+        .values(generation=Attempt.generation + 1)
+        .returning(Attempt.id, Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    project_id = session.execute(
+        select(Job.project_id).where(Job.id == grow_.job_id, Job.wanted == Wanted.RUN.value)
+    ).scalar_one_or_none()
+    if attempt is None or project_id is None:
+        raise StaleWrite("the attempt has moved since the plan was made")
+    attempt_id = AttemptId(attempt.id)
+    rooms = _rooms(session, {placement.node for placement in grow_.placements})
+    if any(placement.node not in rooms for placement in grow_.placements):
+        raise StaleWrite("a node of the plan is gone")
+    requests = {role.role: role.request for role in gang.roles}
+    known = {
+        (row.role, row.number): row
+        for row in session.execute(
+            select(
+                Replica.id,
+                Replica.role,
+                Replica.index.label("number"),
+                Replica.state,
+                Replica.memory_bytes,
+                Replica.rank,
+            ).where(Replica.attempt_id == attempt_id)
+        )
+    }
+    # Behind all others until the next world gives it a rank.
+    last = max((row.rank for row in known.values()), default=-1)
+    for number, placement in enumerate(grow_.placements, start=1):
+        request = requests[placement.role]
+        values = _replica(grow_.job_id, attempt_id, last + number, placement, request, rooms)
+        before = known.get((placement.role, placement.index))
+        if before is None:
+            session.execute(insert(Replica).values(**values))
+            continue
+        if before.memory_bytes > 0:
+            raise StaleWrite(f"{placement.role}-{placement.index} holds its place still")
+        move = advance(ReplicaState(before.state), ReplicaEvent.RESTART)
+        values |= {"state": move.state.value, "exit": None, "started_at": None, "ended_at": None, "heartbeat_at": None}
+        values["leaves"] = null()
+        values["generation"] = Replica.generation + 1
+        del values["id"]
+        session.execute(
+            update(Replica).where(Replica.id == before.id).values(**values).execution_options(synchronize_session=False)
+        )
+    names = [f"{placement.role}-{placement.index}" for placement in grow_.placements]
+    where = ", ".join(sorted({placement.node for placement in grow_.placements})[:8])
+    Journal(session, project_id, grow_.job_id, attempt_id).tell(
+        "attempt.growing",
+        f"{', '.join(names[:8])} {'joins' if len(names) == 1 else 'join'} on {where}, where there is place and nobody "
+        "waits for it; the others go on meanwhile.",
+        at=now,
+        data={"attempt": attempt.number, "replicas": names[:100], "count": len(names)},
+    )
+    return attempt_id
+
+
+def _replica(
+    job_id: JobId,
+    attempt_id: AttemptId,
+    rank: int,
+    placement: Placement,
+    request: Request,
+    rooms: Mapping[str, _Room],
+) -> dict[str, object]:
+    return {
+        "id": new_id("rep"),
+        "attempt_id": attempt_id,
+        "job_id": job_id,
+        "role": placement.role,
+        "replica_index": placement.index,
+        "rank": rank,
+        "generation": 1,
+        "state": ReplicaState.PENDING.value,
+        "node": placement.node,
+        "gpus": rooms[placement.node].take(request, placement.gpu_model),
+        "gpu_model": placement.gpu_model,
+        "gpu_milli": request.gpu_milli,
+        "cpu_milli": request.cpu_milli,
+        "memory_bytes": request.memory_bytes,
+        "detail": "",
+        "facts": {},
+        "report_seq": 0,
+        "progress": {},
+    }
+
+
+def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
+    """What is free now on those of these nodes that are there."""
+    holders = session.execute(
+        select(
+            Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.gpu_milli
+        ).where(is_holding(), Replica.node.in_(names))
+    ).all()  # fmt: skip
+    used = usage(holders)
+    held: defaultdict[str, set[str]] = defaultdict(set)
+    parts: defaultdict[tuple[str, str], int] = defaultdict(
+        int
+    )  # (node, device) -> thousandths; whole ones count as all
+    for row in holders:
+        held[row.node].update(row.gpus)
+        for gpu in row.gpus:
+            parts[row.node, gpu] += row.gpu_milli or WHOLE
+    rooms: dict[str, _Room] = {}
+    for node in session.scalars(select(Node).where(Node.name.in_(names))):
+        view = node_view(node, used.get(node.name, Amounts()))
+        gpus: defaultdict[str, list[str]] = defaultdict(list)
+        shared: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for gpu in node.gpus:
+            names_of_it = [gpu["id"], *gpu.get("formerly", ())]
+            if held[node.name].isdisjoint(names_of_it):
+                gpus[gpu["model"]].append(gpu["id"])
+            elif (left := WHOLE - sum(parts[node.name, name] for name in names_of_it)) > 0:
+                shared[gpu["model"]][gpu["id"]] = left
+        # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
+        free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}
+        why_not = f"node {node.name} {view.why_not}" if view.why_not else ""
+        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free, dict(shared), why_not)
+    return rooms
+
+
+def _where(placements: Sequence[Placement]) -> str:
+    by_node = Counter(placement.node for placement in placements)
+    if len(by_node) == 1:
+        node = next(iter(by_node))
+        return (
+            f"Placed on {node}."
+            if len(placements) == 1
+            else f"Placed on {node}: all {len(placements)} replicas fit there."
+        )
+    listed = ", ".join(f"{node} ({count})" for node, count in sorted(by_node.items())[:8])
+    more = f" and {len(by_node) - 8} more" if len(by_node) > 8 else ""
+    return (
+        f"Placed on {len(by_node)} nodes: {listed}{more}; no single node has room for all {len(placements)} replicas."
+    )

@@ -1,0 +1,162 @@
+"""What the planner goes by besides jobs and nodes: policy, projects with their quotas and past, bookings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from core.db.repositories import planning
+from core.db.repositories.planning import UsageKey
+from core.db.tables import BookingRow, PolicyRow, Project, User
+from core.domain.errors import InvalidRequest
+from core.domain.ids import NodeId
+from core.domain.sharing.policy import Policy
+from core.domain.sharing.quota import QuotaSettings, parse_quota
+from core.domain.sharing.usage import Held
+from scheduler.planning.model import Account, Booking, Snapshot
+from scheduler.planning.queue.shares import Shares
+
+log = structlog.get_logger(__name__)
+
+# A share that moves by less than this is not written: nodes that come and go change all shares a little.
+_LEAST_CHANGE: Final = 1e-6
+# A share is written so often at most: a write for each of hundreds of users in each of many ticks a second is too much.
+_APART: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """``accounts`` of projects; ``project_ids`` and ``user_ids`` by their names."""
+
+    policy: Policy
+    accounts: tuple[Account, ...]
+    bookings: tuple[Booking, ...]
+    held: Mapping[UsageKey, Held]
+    project_ids: Mapping[str, str]
+    user_ids: Mapping[str, str]
+
+    def next_change(self, now: datetime) -> datetime | None:
+        """When the next booking begins or ends."""
+        times = [at for one in self.bookings for at in (one.begins_at, one.ends_at) if at > now]
+        return min(times, default=None)
+
+
+def rules_fingerprint(session: Session) -> tuple[Any, ...]:
+    """What changes whenever an administrator has changed anything of it."""
+    policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
+    projects = session.execute(
+        select(Project.id, Project.weight, cast(Project.quota, Text))
+        .where(Project.deleted_at.is_(None))
+        .order_by(Project.id)
+    ).all()
+    bookings = session.execute(
+        select(BookingRow.id, BookingRow.begins_at, BookingRow.ends_at, cast(BookingRow.nodes, Text)).order_by(
+            BookingRow.id
+        )
+    ).all()
+    return policy, tuple(map(tuple, projects)), tuple(map(tuple, bookings))
+
+
+def load_rules(session: Session, now: datetime) -> Rules:
+    """All of it as of ``now``. What this version cannot read is told in the log, and counts as not there."""
+    policy = _policy(session)
+    # One that is deleted has no jobs any more, and its past is no reason to share with it.
+    projects = session.execute(
+        select(Project.id, Project.name, Project.weight, Project.quota).where(Project.deleted_at.is_(None))
+    ).all()
+    names = {row.id: row.name for row in projects}
+    held = planning.read_usage(session)
+    found = session.execute(select(User.id, User.name).where(User.id.in_({user for _, user in held if user})))
+    users = {row.id: row.name for row in found}
+    past: dict[str, dict[str, float]] = {}
+    for (project_id, user_id), one in held.items():
+        if user_id and user_id not in users:
+            continue  # of somebody who is not there any more: it is in the project's own
+        value = one.value_at(now, policy.usage_half_life_s)
+        past.setdefault(project_id, {})[users[user_id] if user_id else ""] = value
+    accounts = []
+    for row in projects:
+        settings = _quota(row.name, row.quota)
+        of_users = past.get(row.id, {})
+        accounts.append(
+            Account(
+                row.name,
+                row.weight if row.weight > 0 else 1.0,
+                settings.quota,
+                of_users.get("", 0.0),
+                {user: value for user, value in of_users.items() if user},
+                settings.user_weights,
+            )
+        )
+    bookings = tuple(
+        Booking(
+            row.id, row.name, names.get(row.project_id, ""), frozenset(map(NodeId, row.nodes)), row.begins_at, row.ends_at
+        )
+        for row in planning.bookings(session, ending_after=now)
+    )  # fmt: skip
+    ids = {row.name: row.id for row in projects}
+    return Rules(policy, tuple(accounts), bookings, held, ids, {name: user_id for user_id, name in users.items()})
+
+
+def changed_usage(
+    rules: Rules, snapshot: Snapshot, user_ids: Mapping[str, str]
+) -> tuple[dict[UsageKey, Held], datetime | None]:
+    """What to write about shares, of whoever holds another one now than is written; and when to look again at those whose
+    last change is too fresh. A share is a sample then: what comes and goes within seconds counts by chance.
+
+    Args:
+        user_ids: of the users of all jobs that run, by name.
+    """
+    shares = Shares(snapshot)
+    now: dict[UsageKey, float] = {}
+    for project, amounts in shares.held.items():
+        if project in rules.project_ids:
+            now[rules.project_ids[project], ""] = shares.dominant(amounts)[0]
+    for (project, user), amounts in shares.user_held.items():
+        if project in rules.project_ids and user in user_ids:
+            now[rules.project_ids[project], user_ids[user]] = shares.dominant(amounts)[0]
+    news: dict[UsageKey, Held] = {}
+    dues: list[datetime] = []
+    half_life_s = rules.policy.usage_half_life_s
+    for key in _both(now, rules.held):
+        share = now.get(key, 0.0)
+        before = rules.held.get(key)
+        if before is None:
+            news[key] = Held(0.0, share, snapshot.now)
+        elif abs(share - before.share) > _LEAST_CHANGE:
+            if before.at + _APART > snapshot.now:
+                dues.append(before.at + _APART)
+            else:
+                news[key] = before.change(share, snapshot.now, half_life_s)
+        elif not share and _is_faded(before, snapshot, half_life_s):
+            news[key] = before.change(share, snapshot.now, half_life_s)
+    return news, min(dues, default=None)
+
+
+def _is_faded(before: Held, snapshot: Snapshot, half_life_s: float) -> bool:
+    return before.change(0.0, snapshot.now, half_life_s).is_nothing
+
+
+def _both(first: Iterable[UsageKey], second: Iterable[UsageKey]) -> Iterable[UsageKey]:
+    return sorted({*first, *second})
+
+
+def _policy(session: Session) -> Policy:
+    kept = planning.read_policy(session)
+    if kept.wrong:
+        log.warning("policy.unreadable", why=" ".join(kept.wrong.values()))
+    return kept.policy
+
+
+def _quota(project: str, data: Mapping[str, Any]) -> QuotaSettings:
+    try:
+        return parse_quota(data or {})
+    except InvalidRequest as wrong:
+        log.warning("quota.unreadable", project=project, why=wrong.sentence)
+        return QuotaSettings()

@@ -1,0 +1,149 @@
+"""Jobs that the planner cannot plan are set aside, so that one broken job does not stop all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from core.domain.ids import JobId
+from core.domain.sharing.resources import Gang, GangRole, Request
+from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
+
+log = structlog.get_logger(__name__)
+
+# Plans that are made at most to find the broken jobs of one queue: a few among 50,000 take half as many.
+_MOST_PLANS: Final = 64
+# To find them again costs some plans.
+_AGAIN: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``snapshot``: what was planned, without whom the planner fails with; ``plan``: it tells these too why they wait."""
+
+    snapshot: Snapshot
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    generation: int
+    reason: Reason
+    since: datetime
+
+
+class Aside:
+    """Plans without the jobs with which the planner fails; they are remembered for a while, as long as they do not change.
+
+    For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._broken: dict[JobId, _Broken] = {}
+
+    def plan(self, snapshot: Snapshot, generations: Mapping[JobId, int], plan: Callable[[Snapshot], Plan]) -> Planned:
+        """The plan; who is set aside waits, and is told why.
+
+        Raises:
+            Exception: the planner's own, where no job that waits is the cause of it.
+        """
+        broken = self._remembered(snapshot, generations)
+        for job in _hollow(_without(snapshot, broken)):
+            log.warning("job.set_aside", job=job.job_id, error="it has no replicas")
+            broken[job.job_id] = _Broken(generations.get(job.job_id, 0), _HOLLOW, snapshot.now)
+        seen = _without(snapshot, broken)
+        try:
+            made = plan(seen)
+        except Exception as error:
+            log.exception("planner.failed")
+            for job_id in _find(seen, plan, error):
+                log.warning("job.set_aside", job=job_id, error=repr(error))
+                broken[job_id] = _Broken(generations.get(job_id, 0), _reason(error), snapshot.now)
+            seen = _without(snapshot, broken)
+            made = plan(seen)
+        self._broken = broken
+        if not broken:
+            return Planned(seen, made)
+        told = {job_id: one.reason for job_id, one in broken.items()}
+        return Planned(seen, replace(made, waits={**made.waits, **told}))
+
+    def without_known(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> Snapshot:
+        """``snapshot`` without those that are set aside, for a question that is cheaper to ask than to plan for."""
+        return _without(snapshot, self._remembered(snapshot, generations))
+
+    def _remembered(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> dict[JobId, _Broken]:
+        """What they fail with may have ended, so it is tried again."""
+        return {
+            job_id: one
+            for job_id, one in self._broken.items()
+            if generations.get(job_id) == one.generation and snapshot.now - one.since < _AGAIN
+        }
+
+
+def _without(snapshot: Snapshot, broken: Collection[JobId]) -> Snapshot:
+    if not broken:
+        return snapshot
+    return replace(snapshot, queued=tuple(job for job in snapshot.queued if job.job_id not in broken))
+
+
+_HOLLOW: Final = Reason(ReasonCode.NEVER_FITS, "asks for no replicas at all, so there is nothing to start")
+
+
+def _hollow(snapshot: Snapshot) -> list[QueuedGang]:
+    gangs = {job.shape: job.gang for job in snapshot.queued}
+    shapes = {shape for shape, gang in gangs.items() if not any(role.replicas for role in gang.roles)}
+    return [job for job in snapshot.queued if job.shape in shapes] if shapes else []
+
+
+def _reason(error: Exception) -> Reason:
+    sentence = (
+        f"cannot be planned: the planner fails with this job ({type(error).__name__}). It is set aside, and tried again when "
+        "it is changed, or in some minutes; the scheduler's log has the details for an administrator"
+    )
+    return Reason(ReasonCode.NEVER_FITS, sentence)
+
+
+def _find(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Exception) -> list[JobId]:
+    """The jobs with each of which alone the planner fails, by halving the queue.
+
+    Raises:
+        Exception: ``error``, where there are none, or too many, or it fails without them too.
+    """
+
+    def fails(jobs: Sequence[QueuedGang]) -> bool:
+        with suppress(Exception):  # whatever it is: the first one is told
+            plan(replace(snapshot, queued=tuple(jobs)))
+            return False
+        return True
+
+    if fails(()):
+        raise error
+    found: list[JobId] = []
+    left: list[Sequence[QueuedGang]] = [snapshot.queued]
+    tried = 0
+    while left:
+        jobs = left.pop()
+        tried += 1
+        if tried > _MOST_PLANS:
+            raise error
+        if not fails(jobs):
+            continue
+        if len(jobs) == 1:
+            found += [job.job_id for job in jobs]
+        else:
+            middle = len(jobs) // 2
+            left += [jobs[:middle], jobs[middle:]]
+    # With what runs, or a node, it may fail as soon as anybody waits at all.
+    if not found or (len(found) == len(snapshot.queued) and fails([_harmless(snapshot.now)])):
+        raise error
+    return found
+
+
+def _harmless(now: datetime) -> QueuedGang:
+    gang = Gang((GangRole("worker", 1, Request(1, 1)),))
+    return QueuedGang(JobId("~"), "harmless", "", "", 0, now, gang, gang.shape())

@@ -1,0 +1,220 @@
+"""Taking places back as the plan says: attempts that are stopped, replicas that elastic gangs go on without.
+
+Only the wish is written here, compared with the truth; the reconcile of the attempt makes it true. What one waiting job is
+to get is taken in one transaction, or nothing of it is: were half of it refused, the other half would be lost for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from core.db.tables import Attempt, Job, Replica
+from core.domain.errors import StaleWrite
+from core.domain.ids import AttemptId, JobId
+from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from scheduler.control.attempts.attempt_snapshot import Stop, StopCause
+from scheduler.control.attempts.storage.statement_batch import lock_attempts
+from scheduler.control.journal import Journal
+from scheduler.planning.model import Plan, Preempt, Shrink
+
+_LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
+_RUNS: Final = (JobState.STARTING.value, JobState.RUNNING.value)
+_OVER: Final = tuple(state.value for state in ReplicaState if state.is_terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """All that is taken for one waiting job; ``None``: for no job, as where a booking begins."""
+
+    for_job: JobId | None
+    preempts: tuple[Preempt, ...]
+    shrinks: tuple[Shrink, ...]
+
+
+def claims_of(plan: Plan) -> tuple[Claim, ...]:
+    """What the plan takes, job by job, in its order. What is taken for no job is taken one by one."""
+    jobs: dict[JobId, tuple[list[Preempt], list[Shrink]]] = {}
+    alone: list[Claim] = []
+    for preempt in plan.preempts:
+        if preempt.for_job is None:
+            alone.append(Claim(None, (preempt,), ()))
+        else:
+            jobs.setdefault(preempt.for_job, ([], []))[0].append(preempt)
+    for shrink in plan.shrinks:
+        if shrink.for_job is None:
+            alone.append(Claim(None, (), (shrink,)))
+        else:
+            jobs.setdefault(shrink.for_job, ([], []))[1].append(shrink)
+    return (*alone, *(Claim(job, tuple(preempts), tuple(shrinks)) for job, (preempts, shrinks) in jobs.items()))
+
+
+def take(
+    session: Session,
+    claim: Claim,
+    *,
+    generations: Mapping[JobId, int],
+    attempts: Mapping[JobId, AttemptId],
+    grace: timedelta,
+    now: datetime,
+) -> list[AttemptId]:
+    """Write that these attempts end, or go on with fewer. The caller holds the tick's lease. Harmless to repeat.
+
+    Args:
+        generations: of waiting jobs, as the plan saw them.
+        attempts: the live attempt of each job that runs, as the plan saw it.
+
+    Returns:
+        The attempts to look at now; not those of which all was written before.
+
+    Raises:
+        StaleWrite: the waiting job or one of the others is not any more what the plan saw; nothing is written.
+    """
+    jobs = [one.job_id for one in claim.preempts] + [one.job_id for one in claim.shrinks]
+    theirs = [attempts.get(job_id) for job_id in jobs]
+    lock_attempts(session, {attempt_id for attempt_id in theirs if attempt_id is not None})
+    if claim.for_job is not None:
+        _hold_for(session, claim.for_job, generations.get(claim.for_job), now)
+    found = [_preempt(session, one, attempts.get(one.job_id), grace, now) for one in claim.preempts]
+    found += [_shrink(session, one, attempts.get(one.job_id), now) for one in claim.shrinks]
+    return [attempt_id for attempt_id in found if attempt_id is not None]
+
+
+def _hold_for(session: Session, job_id: JobId, generation: int | None, now: datetime) -> None:
+    """Write since when others make room for it, if that is not written yet."""
+    waits = session.execute(
+        select(Job.generation, Job.room_since).where(
+            Job.id == job_id, Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value
+        )
+    ).one_or_none()
+    if waits is not None and waits.generation == generation and waits.room_since is not None:
+        return
+    hit = session.execute(
+        update(Job)
+        .where(
+            Job.id == job_id,
+            Job.state == JobState.QUEUED.value,
+            Job.wanted == Wanted.RUN.value,
+            Job.generation == generation,
+        )
+        .values(room_since=now, generation=Job.generation + 1)
+        .execution_options(synchronize_session=False)
+    )
+    if hit.rowcount != 1:  # type: ignore[attr-defined]
+        raise StaleWrite(f"job {job_id} does not wait any more, for which others were to give their places")
+
+
+def _preempt(
+    session: Session, preempt: Preempt, attempt_id: AttemptId | None, grace: timedelta, now: datetime
+) -> AttemptId | None:
+    stop = Stop(
+        StopCause.PREEMPT,
+        _whole(preempt.sentence),
+        now,
+        grace=grace,
+        code=preempt.code.value,
+        for_job=preempt.for_job,
+    )
+    project_id = _project(session, preempt.job_id)
+    hit = session.execute(
+        update(Attempt)
+        .where(
+            Attempt.id == attempt_id,
+            Attempt.job_id == preempt.job_id,
+            Attempt.state.in_(_LIVE),
+            Attempt.stop.is_(None),
+            Attempt.decided_at.is_(None),
+        )
+        .values(stop=stop.to_json(), generation=Attempt.generation + 1)
+        .returning(Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    if hit is None or project_id is None or attempt_id is None:
+        raise StaleWrite(f"job {preempt.job_id} has moved since the plan was made")
+    session.execute(
+        update(Job).where(Job.id == preempt.job_id).values(updated_at=now).execution_options(synchronize_session=False)
+    )
+    Journal(session, project_id, preempt.job_id, attempt_id).tell(
+        "attempt.stopping",
+        stop.sentence,
+        at=now,
+        data={
+            "cause": stop.cause.value,
+            "code": stop.code,
+            "for_job": stop.for_job,
+            "grace_s": grace.total_seconds(),
+            "attempt": hit.number,
+        },
+    )
+    return attempt_id
+
+
+def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now: datetime) -> AttemptId | None:
+    project_id = _project(session, shrink.job_id)
+    members = session.execute(
+        select(Replica.index.label("number"), Replica.leaves).where(
+            Replica.attempt_id == attempt_id,
+            Replica.role == shrink.role,
+            Replica.memory_bytes > 0,
+            Replica.state.not_in(_OVER),
+        )
+    ).all()
+    staying = {row.number for row in members if row.leaves is None}
+    leaving = {row.number for row in members if row.leaves is not None}
+    wanted = set(shrink.indices) - leaving
+    if project_id is None or attempt_id is None or not wanted <= staying:
+        raise StaleWrite(f"job {shrink.job_id} has moved since the plan was made")
+    if not wanted:
+        return None  # written before
+    least = session.execute(select(Job.gang).where(Job.id == shrink.job_id)).scalar_one()
+    if len(staying - wanted) < _least(least, shrink.role):
+        raise StaleWrite(f"job {shrink.job_id} has too few replicas to give any")
+    hit = session.execute(
+        update(Attempt)
+        .where(
+            Attempt.id == attempt_id,
+            Attempt.state == AttemptState.RUNNING.value,
+            Attempt.stop.is_(None),
+            Attempt.decided_at.is_(None),
+        )
+        .values(generation=Attempt.generation + 1)
+        .returning(Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    if hit is None:
+        raise StaleWrite(f"job {shrink.job_id} has moved since the plan was made")
+    session.execute(
+        update(Replica)
+        .where(Replica.attempt_id == attempt_id, Replica.role == shrink.role, Replica.index.in_(sorted(wanted)))
+        .values(leaves={"sentence": _whole(shrink.sentence), "for_job": shrink.for_job})
+        .execution_options(synchronize_session=False)
+    )
+    names = [f"{shrink.role}-{number}" for number in sorted(wanted)]
+    Journal(session, project_id, shrink.job_id, attempt_id).tell(
+        "attempt.shrinking",
+        _whole(shrink.sentence),
+        at=now,
+        data={"attempt": hit.number, "replicas": names[:100], "count": len(names), "for_job": shrink.for_job},
+    )
+    return attempt_id
+
+
+def _project(session: Session, job_id: JobId) -> str | None:
+    """The project of a job that runs and shall; a wish of its user comes first."""
+    return session.execute(
+        select(Job.project_id).where(Job.id == job_id, Job.state.in_(_RUNS), Job.wanted == Wanted.RUN.value)
+    ).scalar_one_or_none()
+
+
+def _whole(phrase: str) -> str:
+    """The planner's words as a sentence of their own."""
+    return f"{phrase[:1].upper()}{phrase[1:].rstrip('.')}."
+
+
+def _least(gang: Mapping[str, Sequence[Sequence[object]]], role: str) -> int:
+    return max((int(str(one[1])) for one in gang["roles"] if one[0] == role), default=0)

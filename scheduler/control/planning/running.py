@@ -1,0 +1,220 @@
+"""Jobs that hold resources, as the planner sees them: for how long they have run, what a stop would cost, which are ending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from trainmaster.spec import Grace
+
+from core.db.repositories.nodes import is_holding, is_live
+from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
+from core.domain.ids import AttemptId, JobId
+from core.domain.jobs.states import AttemptState, JobState, Wanted
+from core.domain.sharing.resources import Gang
+from scheduler.control.attempts.attempt_snapshot import Stop
+from scheduler.control.attempts.decide import DEADLINE_SLACK, KILL_SLACK
+from scheduler.control.planning.estimates import IS_ENDLESS, OUT_OF_SIGHT_S, Estimates
+from scheduler.control.planning.fleet import Holder
+from scheduler.planning.forecast.durations import Traits
+from scheduler.planning.model import RunningGang
+from scheduler.planning.queue.shares import gpus_of
+
+# What is ending without a time of its own is expected to be gone after this; it is looked at again anyway.
+_SOON: Final = timedelta(seconds=30)
+# An end that is overdue comes at any moment.
+_OVERDUE: Final = timedelta(seconds=1)
+# What a job's replicas get from SIGTERM to SIGKILL, in seconds.
+_STOP_GRACE_S: Final[float] = Grace().stop
+STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
+# The part of an elastic gang that gives its place is told to the planner as a gang of its own, which is stopping.
+_LEAVING: Final = "~leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An attempt that has not ended, with its job."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    user_id: str
+    view: RunningGang
+
+
+def running_rows(session: Session) -> Sequence[Any]:
+    return session.execute(
+        select(
+            Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s, Job.queued_at, Job.state, Job.wanted,
+            Job.attained_gpu_s, Job.run_s, Job.user_id, Job.spec["code"].as_string().label("code"),
+            Job.spec["preemptible"].as_boolean().label("preemptible"),
+            Project.name.label("project"), User.name.label("user"),
+            Attempt.id.label("attempt_id"), Attempt.state.label("attempt_state"), Attempt.started_at,
+            Attempt.stop, Attempt.decided_at, STOP_GRACE_S, IS_ENDLESS,
+        )
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(is_live())
+    ).all()  # fmt: skip
+
+
+def load_running(
+    session: Session,
+    rows: Sequence[Any],
+    gangs: Mapping[str, Gang],
+    held: Mapping[str, tuple[Holder, ...]],
+    estimates: Estimates,
+    now: datetime,
+) -> tuple[list[Live], list[RunningGang]]:
+    """One for each of ``rows``; and those parts of elastic gangs that are giving their places."""
+    saved_at = _last_checkpoints(session)
+    leavers = _leavers(session) if any(gang.elastic for gang in gangs.values()) else {}
+    live, leaving = [], []
+    for row in rows:
+        gang = gangs[row.shape]
+        holders = list(held.get(row.attempt_id, ()))
+        view = _view(row, gang, holders, saved_at.get(row.attempt_id), estimates, now)
+        gone = leavers.get(row.attempt_id)
+        if gone and not view.is_stopping:
+            view, parts = _split(view, holders, gone, now)
+            leaving += parts
+        live.append(Live(view.job_id, AttemptId(row.attempt_id), row.user_id, view))
+    return live, leaving
+
+
+def _view(
+    row: Any, gang: Gang, holders: Sequence[Holder], saved_at: datetime | None, estimates: Estimates, now: datetime
+) -> RunningGang:
+    ran_s = _since(row.started_at, now)
+    gpus = _gpus(gang, holders)
+    is_stopping, ends_at = _ending(row, now)
+    for_job = None if row.stop is None else Stop.from_json(row.stop).for_job
+    limit_s = limit_in_sight(row.max_run_time_s)
+    if ends_at is None and limit_s is not None:
+        ends_at = ends_at_last(row.started_at, limit_s, row.stop_grace_s, now)
+    traits = Traits(row.project, row.user, row.name, row.code or "", row.shape)
+    since = row.started_at if saved_at is None or row.started_at is None else max(saved_at, row.started_at)
+    return RunningGang(
+        JobId(row.id),
+        row.name,
+        row.project,
+        row.priority,
+        gang,
+        tuple((one.role, one.node) for one in holders),
+        ends_at,
+        tuple(one.gpu_model for one in holders),
+        user=row.user,
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        attained_gpu_s=row.attained_gpu_s + ran_s * gpus,
+        lost_gpu_s=_since(since, now) * gpus,
+        estimate=None
+        if row.is_endless
+        else estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, limit_s, now),
+        is_preemptible=row.preemptible is not False,
+        is_stopping=is_stopping,
+        stopping_for=None if for_job is None else JobId(for_job),
+        indices=tuple(one.index for one in holders),
+        earlier_s=row.run_s,
+        is_endless=row.is_endless,
+    )
+
+
+def limit_in_sight(max_run_time_s: float | None) -> float | None:
+    """``None`` for a limit that no calendar reaches: nobody waits for its end."""
+    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < OUT_OF_SIGHT_S else None
+
+
+def ends_at_last(
+    started_at: datetime | None, max_run_time_s: float, stop_grace_s: float | None, now: datetime
+) -> datetime:
+    """When the place of an attempt with this limit is free at the latest, whatever its program does.
+
+    Until it has started that moves with the clock: its time has not begun, and nothing bounds how long an image is pulled.
+    """
+    return (started_at or now) + timedelta(seconds=max_run_time_s) + late_after_limit(stop_grace_s)
+
+
+def late_after_limit(stop_grace_s: float | None) -> timedelta:
+    """From the end of ``max_run_time`` until what does not end by itself is removed: what ``decide`` waits."""
+    return DEADLINE_SLACK + timedelta(seconds=_STOP_GRACE_S if stop_grace_s is None else stop_grace_s) + KILL_SLACK
+
+
+def _ending(row: Any, now: datetime) -> tuple[bool, datetime | None]:
+    """Whether it is being ended, and when its place is expected back then."""
+    if row.stop is not None:
+        stop = Stop.from_json(row.stop)
+        return True, max(now + _OVERDUE, stop.at + (stop.grace if stop.grace is not None else _SOON))
+    if row.decided_at is not None or row.wanted != Wanted.RUN.value or row.state == JobState.CANCELLING.value:
+        return True, now + _SOON
+    return False, None
+
+
+def _since(at: datetime | None, now: datetime) -> float:
+    return 0.0 if at is None else max(0.0, (now - at).total_seconds())
+
+
+def _gpus(gang: Gang, holders: Iterable[Holder]) -> float:
+    """GPUs that it holds; 1 for a gang without."""
+    if not any(role.request.gpu_count or role.request.gpu_milli for role in gang.roles):
+        return 1.0
+    milli = {role.role: 1000 * role.request.gpu_count + role.request.gpu_milli for role in gang.roles}
+    return sum(milli.get(one.role, 0) for one in holders) / 1000 or gpus_of(gang)
+
+
+def _split(
+    view: RunningGang, holders: Sequence[Holder], gone: Mapping[tuple[str, int], str | None], now: datetime
+) -> tuple[RunningGang, list[RunningGang]]:
+    """What stays of the gang, and what leaves it: a part for each job that gets its place."""
+
+    def part(of: Iterable[Holder]) -> dict[str, Any]:
+        these = tuple(of)
+        return {
+            "nodes": tuple((one.role, one.node) for one in these),
+            "gpu_models": tuple(one.gpu_model for one in these),
+            "indices": tuple(one.index for one in these),
+        }
+
+    leaving = [
+        replace(
+            view,
+            job_id=JobId(f"{view.job_id}{_LEAVING}{number or ''}"),
+            expected_end=now + _SOON,
+            is_stopping=True,
+            is_part=True,
+            stopping_for=None if for_job is None else JobId(for_job),
+            is_preemptible=False,
+            **part(one for one in holders if (one.role, one.index) in gone and gone[one.role, one.index] == for_job),
+        )
+        for number, for_job in enumerate(sorted(set(gone.values()), key=str))
+    ]
+    return replace(view, **part(one for one in holders if (one.role, one.index) not in gone)), leaving
+
+
+def _last_checkpoints(session: Session) -> dict[str, datetime]:
+    """When the live attempts told of their newest checkpoint, of those that told of any."""
+    live = select(Attempt.job_id).where(is_live(), Attempt.state == AttemptState.RUNNING.value)
+    rows = session.execute(
+        select(Checkpoint.attempt_id, func.max(Checkpoint.created_at))
+        .where(Checkpoint.job_id.in_(live))
+        .group_by(Checkpoint.attempt_id)
+    )
+    return {attempt_id: at for attempt_id, at in rows if at is not None}
+
+
+def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:
+    """By attempt, the replicas that elastic gangs go on without, each with the job that gets its place."""
+    rows = session.execute(
+        select(Replica.attempt_id, Replica.role, Replica.index.label("number"), Replica.leaves).where(
+            is_holding(), Replica.leaves.is_not(None)
+        )
+    )
+    found: dict[str, dict[tuple[str, int], str | None]] = {}
+    for row in rows:
+        if row.leaves is not None:
+            found.setdefault(row.attempt_id, {})[row.role, row.number] = row.leaves.get("for_job")
+    return found

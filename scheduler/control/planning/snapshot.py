@@ -1,0 +1,304 @@
+"""Reading everything that a plan depends on, in one short look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
+
+from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select
+from sqlalchemy.orm import Session
+
+from core.db.repositories.nodes import is_holding, is_live
+from core.db.repositories.planning import UsageKey
+from core.db.repositories.wait_reasons import user_key
+from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
+from core.domain.ids import AttemptId, JobId
+from core.domain.jobs.states import JobState, Wanted
+from core.domain.sharing.resources import Gang
+from core.domain.sharing.usage import Held
+from scheduler.control.planning.elastic_candidates import load_growing
+from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
+from scheduler.control.planning.fleet import Fleet, raw_nodes, usage_of
+from scheduler.control.planning.planner_inputs import changed_usage, load_rules, rules_fingerprint
+from scheduler.control.planning.running import (
+    STOP_GRACE_S,
+    late_after_limit,
+    limit_in_sight,
+    load_running,
+    running_rows,
+)
+from scheduler.control.upkeep.quarantine import failures_seen, next_change
+from scheduler.planning.forecast.durations import Traits
+from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.queue.policy_key import turns_had
+
+_GANG_CACHE_SIZE: Final = 20_000
+# SQLite takes a limited number of parameters; with more news than this all is read in one go.
+_CHUNK: Final = 500
+_ALL_AT_ONCE: Final = 2000
+_LEAST_TURN: Final = timedelta(seconds=1)
+
+# Built once: they are asked many times a second.
+_jobs, _attempts, _replicas = (cast("Table", one.__table__) for one in (Job, Attempt, Replica))
+_QUEUE: Final = select(func.count(), func.max(_jobs.c.queued_at)).where(_jobs.c.state == JobState.QUEUED.value)
+_LIVE: Final = select(
+    func.count(), func.max(_attempts.c.id), func.sum(_attempts.c.world), func.count(_attempts.c.stop),
+    func.count(_attempts.c.started_at),
+).where(is_live())  # fmt: skip
+_WAITING: Final = select(_jobs.c.id, _jobs.c.generation, _jobs.c.wait_reason).where(
+    _jobs.c.state == JobState.QUEUED.value,
+    _jobs.c.wanted == Wanted.RUN.value,
+    or_(_jobs.c.not_before.is_(None), _jobs.c.not_before <= bindparam("is_now")),
+)
+_HOLDING: Final = select(func.count(), func.max(_replicas.c.id), func.count(_replicas.c.leaves)).where(is_holding())
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A snapshot and what applying its plan compares with.
+
+    ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
+    ends, a quarantine is over, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
+    ``shape_reasons`` and ``own_reasons`` are what is written now; ``reason_keys``: under which of the former a waiting job
+    looks first, as one of its user's. ``attempts``: the live one of each job that runs.
+    ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written;
+    ``known_usage``: of which there are rows.
+    """
+
+    snapshot: Snapshot
+    generations: Mapping[JobId, int]
+    shape_reasons: Mapping[str, Reason]
+    own_reasons: Mapping[JobId, Reason]
+    next_due: datetime | None
+    attempts: Mapping[JobId, AttemptId] = field(default_factory=dict)
+    preempted: Mapping[JobId, str] = field(default_factory=dict)
+    usage: Mapping[UsageKey, Held] = field(default_factory=dict)
+    known_usage: frozenset[UsageKey] = frozenset()
+    reason_keys: Mapping[JobId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A waiting job as it was read; ``version``: of the estimates that it was told with.
+
+    ``own``: nothing has to be learnt: it told how long it still had to run when its last attempt ended, or has no end.
+    """
+
+    generation: int
+    queued: QueuedGang
+    traits: Traits
+    ran_s: float
+    preempted: str
+    reason_key: str
+    version: int = 0
+    own: bool = False
+
+
+@dataclass(slots=True)
+class TickCache:
+    """What the last tick read. A job that waits changes only together with its generation.
+
+    ``gangs`` are by shape: equal shapes are equal gangs, and a queue of thousands has a handful of them.
+    """
+
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    jobs: dict[JobId, _Waiting] = field(default_factory=dict)
+    estimates: Estimates = field(default_factory=Estimates)
+    fleet: Fleet = field(default_factory=Fleet)
+
+
+def fingerprint(session: Session) -> tuple[Any, ...]:
+    """A few cheap numbers that change whenever a plan could: queue, holders, nodes.
+
+    The queue's are read from an index alone. A job that comes has a newer time than all others, unless it comes from an
+    attempt, which then ends; one that only becomes due is met by ``Loaded.next_due``.
+    """
+    connection = session.connection()
+    queue, attempts, holders = (connection.execute(one).one() for one in (_QUEUE, _LIVE, _HOLDING))
+    return (
+        tuple(queue),
+        tuple(attempts),
+        tuple(holders),
+        raw_nodes(session),
+        rules_fingerprint(session),
+        failures_seen(session),
+    )
+
+
+def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow: bool = False) -> Loaded:
+    """Queue, running gangs and nodes as one consistent view.
+
+    Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can give a running gang
+    another replica.
+    """
+    rows = running_rows(session)
+    _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    gangs = {row.shape: cache.gangs[row.shape] for row in rows}  # those that wait may need the cache's room
+    cache.estimates.refresh(session, now)
+    own_reasons = _refresh(session, cache, now)
+    rules = load_rules(session, now)
+    held = cache.fleet.holders(session)
+    growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
+    live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
+    # An engine that cannot tell replicas of another world cannot let a gang go on with fewer.
+    policy = rules.policy if can_grow else replace(rules.policy, shrinks=False)
+    snapshot = Snapshot(
+        now=now,
+        nodes=cache.fleet.nodes(session, usage_of(held.values())),
+        queued=tuple(one.queued for one in cache.jobs.values()),
+        running=(*(one.view for one in live), *leaving),
+        growing=growing,
+        accounts=rules.accounts,
+        bookings=rules.bookings,
+        policy=policy,
+    )
+    ends = session.execute(
+        select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
+    ).scalar_one()
+    usage, usage_at = changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live})
+    dues = (ends, grows_at, rules.next_change(now), next_change(session, now), next_turn(snapshot), usage_at)
+    return Loaded(
+        snapshot=snapshot,
+        generations={job_id: one.generation for job_id, one in cache.jobs.items()},
+        shape_reasons=_shape_reasons(session),
+        own_reasons=own_reasons,
+        next_due=min((at for at in dues if at is not None), default=None),
+        attempts={one.job_id: one.attempt_id for one in live},
+        preempted={job_id: one.preempted for job_id, one in cache.jobs.items() if one.preempted},
+        usage=usage,
+        known_usage=frozenset(rules.held),
+        reason_keys={job_id: one.reason_key for job_id, one in cache.jobs.items()},
+    )
+
+
+def next_turn(snapshot: Snapshot) -> datetime | None:
+    """When the next guaranteed run time or turn of a job that runs is over, or a waiting one has starved for long enough."""
+    if not snapshot.queued:
+        return None
+    now, policy = snapshot.now, snapshot.policy
+    lasting_s = (policy.min_run_time_s, policy.time_slice_s, policy.rotation_s)
+    spans = [timedelta(seconds=s) for s in lasting_s if s is not None]
+    live = [one for one in snapshot.running if not one.is_stopping]
+    began = [one.started_at for one in live if one.started_at is not None]
+    starves = timedelta(seconds=policy.starvation_s)
+    waits = min((one.waits_since or one.queued_at for one in snapshot.queued), default=now)
+    times = [at + span for at in began for span in spans if at + span > now]
+    if policy.rotation_s is not None:  # what it has run for in all may fill a turn later than this attempt
+        for one in live:
+            if one.started_at is not None:
+                whole_s = (turns_had(one, policy, now) + 1) * policy.rotation_s
+                times.append(one.started_at + timedelta(seconds=whole_s - one.earlier_s))
+    if waits + starves > now:
+        times.append(waits + starves)
+    if not times:
+        return None
+    # One by one a thousand jobs come of age; who waits need not be looked at for each of them.
+    return max(min(times), now + _LEAST_TURN)
+
+
+def _is_due(now: datetime) -> Any:
+    return or_(Job.not_before.is_(None), Job.not_before <= now)
+
+
+def _refresh(session: Session, cache: TickCache, now: datetime) -> dict[JobId, Reason]:
+    """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new.
+
+    Returns:
+        Reasons that single jobs have of their own.
+    """
+    rows = session.connection().execute(_WAITING, {"is_now": now}).all()
+    own_reasons: dict[JobId, Reason] = {}
+    jobs: dict[JobId, _Waiting] = {}
+    fresh: list[str] = []
+    known, version = cache.jobs, cache.estimates.version
+    for job_id, generation, told in rows:  # once: to take a row apart costs more than all the rest
+        one = known.get(job_id)
+        if one is None or one.generation != generation:
+            fresh.append(job_id)
+        else:
+            jobs[job_id] = one if one.version == version or one.own else _learn(one, cache.estimates)
+        if told is not None:
+            own_reasons[JobId(job_id)] = reason_from_json(told)
+    cache.jobs = jobs
+    if len(fresh) > _ALL_AT_ONCE:
+        _read_queued(
+            session, cache, and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
+        )
+        return own_reasons
+    for begin in range(0, len(fresh), _CHUNK):
+        _read_queued(session, cache, Job.id.in_(fresh[begin : begin + _CHUNK]))
+    return own_reasons
+
+
+def _learn(waiting: _Waiting, estimates: Estimates) -> _Waiting:
+    queued = waiting.queued
+    estimate = estimates.of_waiting(waiting.traits, waiting.ran_s, queued.max_run_time_s)
+    if estimate != queued.estimate:
+        queued = replace(queued, estimate=estimate)
+    return replace(waiting, queued=queued, version=estimates.version)
+
+
+def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool]) -> None:
+    rows = session.execute(
+        select(
+            Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
+            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since, STOP_GRACE_S, IS_ENDLESS,
+            Job.project_id, Job.user_id,
+            Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
+        )
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(where)
+    ).all()  # fmt: skip
+    _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    estimates = cache.estimates
+    again = [r.id for r in rows if r.run_s > 0]
+    own: dict[str, Estimate] = {}
+    for begin in range(0, len(again), _CHUNK):
+        own |= of_stopped(session, again[begin : begin + _CHUNK])
+    for r in rows:
+        traits = Traits(r.project, r.user, r.name, r.code or "", r.shape)
+        limit_s = limit_in_sight(r.max_run_time_s)
+        queued = QueuedGang(
+            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, limit_s,
+            attained_gpu_s=r.attained_gpu_s,
+            estimate=None if r.is_endless else own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
+            waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
+            room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
+            is_preemptible=r.preemptible is not False,
+            overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
+            earlier_s=r.run_s,
+        )  # fmt: skip
+        preempted = "" if r.preempted is None else str(r.preempted["sentence"])
+        key = user_key(r.shape, r.project_id, r.user_id)
+        cache.jobs[JobId(r.id)] = _Waiting(
+            r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.is_endless or r.id in own
+        )
+
+
+def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> None:
+    missing = sorted(shapes - gangs.keys())
+    if missing and len(gangs) + len(missing) > _GANG_CACHE_SIZE:
+        gangs.clear()
+        missing = sorted(shapes)
+    for begin in range(0, len(missing), _CHUNK):
+        chunk = missing[begin : begin + _CHUNK]
+        # One job of each shape is enough.
+        firsts = select(func.min(Job.id)).where(Job.shape.in_(chunk)).group_by(Job.shape).scalar_subquery()
+        for shape, gang in session.execute(select(Job.shape, Job.gang).where(Job.id.in_(firsts))):
+            gangs[shape] = Gang.from_json(gang)
+
+
+def _shape_reasons(session: Session) -> dict[str, Reason]:
+    rows = session.execute(select(WaitReason.shape, WaitReason.code, WaitReason.sentence, WaitReason.numbers))
+    return {row.shape: Reason(ReasonCode(row.code), row.sentence, row.numbers) for row in rows}
+
+
+def reason_from_json(data: Mapping[str, Any]) -> Reason:
+    return Reason(ReasonCode(data["code"]), data["sentence"], dict(data.get("numbers", {})))
+
+
+def reason_to_json(reason: Reason) -> dict[str, Any]:
+    return {"code": reason.code.value, "sentence": reason.sentence, "numbers": dict(reason.numbers)}

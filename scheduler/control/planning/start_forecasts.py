@@ -1,0 +1,78 @@
+"""Writing down when those that wait are expected to start, for everybody who looks at the queue."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy.exc import IntegrityError
+
+from core.db.engine import unit_of_work
+from core.db.repositories.planning import OutlookOf, write_outlooks
+from scheduler.control.context import Control
+from scheduler.control.planning.poison_jobs import Aside
+from scheduler.control.planning.snapshot import TickCache, fingerprint, load_snapshot
+from scheduler.planning.forecast.start_times import Outlook, StartCode, outlook
+from scheduler.planning.planner import plan
+
+# Moments move on although nothing changes; and a queue that changes all the time is not looked at each time.
+_AGAIN: Final = timedelta(minutes=1)
+_AT_MOST: Final = timedelta(seconds=5)
+_TRIES: Final = 3
+
+log = structlog.get_logger(__name__)
+
+
+class OutlookWriter:
+    """One per process; two that write at the same time write the same."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._cache = TickCache()
+        self._aside = Aside()
+        self._seen: tuple[Any, ...] | None = None
+        self._at: datetime | None = None
+
+    def write(self) -> None:
+        """Look and write, if there is anything new or the last look is old.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        control = self._control
+        with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
+            now = control.clock()
+            if self._at is not None and now - self._at < _AT_MOST:
+                return
+            seen = fingerprint(session)
+            if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
+                return
+            loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
+        try:
+            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+            rows = to_rows(outlook(planned.snapshot, planned.plan))
+        except Exception:
+            self._seen, self._at = seen, now  # it would fail again
+            raise
+        for _ in range(_TRIES):
+            with suppress(IntegrityError), unit_of_work(control.sessions) as session:
+                write_outlooks(session, rows, now)
+                break
+            # Another process writes the same at this moment, or a job went in it.
+        else:
+            log.info("outlooks.left_to_others")
+        # To look so far ahead costs seconds: it is not done again at once, whoever has written.
+        self._seen, self._at = seen, now
+
+
+def to_rows(found: Outlook) -> list[OutlookOf]:
+    """Those that wait behind this plan: who starts now is no longer in the queue when this is read."""
+    return [
+        OutlookOf(
+            one.job_id, one.position, one.early_at, one.likely_at, one.late_at, one.code.value, one.sentence, one.nodes
+        )
+        for one in found.starts
+        if one.position is not None and one.code is not StartCode.NOW
+    ]

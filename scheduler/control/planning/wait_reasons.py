@@ -1,0 +1,131 @@
+"""Writing why jobs wait: for a shape of gang, for one user's jobs of it where that is another reason, and for one job alone.
+
+The numbers in the reasons change with nearly every start. A queue of ten thousand jobs has a handful of shapes and some
+users, and so a tick writes some rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, cast
+
+from sqlalchemy import Table, bindparam, delete, insert, update
+from sqlalchemy.orm import Session
+
+from core.db.tables import Job, WaitReason
+from core.domain.ids import JobId
+from core.domain.jobs.states import JobState
+from scheduler.control.planning.snapshot import Loaded, reason_to_json
+from scheduler.planning.model import Plan, Reason
+
+_ROWS_PER_WRITE: Final = 500
+
+_jobs, _reasons = cast("Table", Job.__table__), cast("Table", WaitReason.__table__)
+_CHANGE: Final = update(_reasons).where(_reasons.c.shape == bindparam("is_shape"))
+_ADD: Final = insert(_reasons)
+_DROP: Final = delete(_reasons).where(_reasons.c.shape.in_(bindparam("shapes", expanding=True)))
+_CHANGE_OWN: Final = update(_jobs).where(
+    _jobs.c.id == bindparam("is_id"), _jobs.c.state == JobState.QUEUED.value
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonNews:
+    """What differs from what is written. ``shapes`` and ``gone``: rows by their key; ``own``: of single jobs, ``None`` where
+    one has none of its own any more.
+    """
+
+    shapes: Mapping[str, Reason]
+    gone: tuple[str, ...]
+    own: Mapping[JobId, Reason | None]
+
+    def parts(self) -> Iterator[dict[JobId, Reason | None]]:
+        """``own`` in parts that are good for a transaction."""
+        items = list(self.own.items())
+        for begin in range(0, len(items), _ROWS_PER_WRITE):
+            yield dict(items[begin : begin + _ROWS_PER_WRITE])
+
+
+def news_of(loaded: Loaded, made: Plan) -> ReasonNews:
+    """A reason per shape, and others only where they differ from that."""
+    shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
+    keys, written, stories = loaded.reason_keys, loaded.shape_reasons, loaded.preempted
+    firsts: dict[str, Reason] = {}
+    told: dict[str, Reason] = {}
+    own: dict[JobId, Reason] = {}
+    of_shape: dict[str, dict[str, Reason]] = {}
+    for job_id, bare in made.waits.items():
+        if job_id in stories:
+            own[job_id] = _with_story(bare, stories[job_id])
+            continue
+        key = keys[job_id]
+        first = firsts.get(key)
+        if first is None:  # the first of a user's speaks for all
+            firsts[key] = of_shape.setdefault(shapes[job_id], {})[key] = bare
+        elif first is not bare and first != bare:
+            own[job_id] = bare
+    for shape, of_user in of_shape.items():
+        common = _common(list(of_user.values()), written.get(shape))
+        if common is not None:
+            told[shape] = common
+        told |= {key: reason for key, reason in of_user.items() if reason is not common and reason != common}
+    news: dict[JobId, Reason | None] = {
+        job_id: reason for job_id, reason in own.items() if loaded.own_reasons.get(job_id) != reason
+    }
+    news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
+    return ReasonNews(
+        {key: reason for key, reason in told.items() if written.get(key) != reason},
+        # Nobody waits with these any more. Left behind, a reason would greet the next job of its shape with what was
+        # true for another one.
+        tuple(key for key in written if key not in told),
+        news,
+    )
+
+
+def _common(reasons: Sequence[Reason], written: Reason | None) -> Reason | None:
+    """What stands for the shape, for whoever comes next too; ``None``: each user's is for that user alone.
+
+    A reason with somebody's quota or share in it is never told to another project. What is written stays, if it is still
+    anybody's: users come and go at the head of the queue.
+    """
+    common = [reason for reason in reasons if "project" not in reason.numbers]
+    if written is not None and written in common:
+        return written
+    return common[0] if common else None
+
+
+def _with_story(reason: Reason, story: str) -> Reason:
+    """Who was stopped for another job reads why, as long as it waits."""
+    return replace(
+        reason, sentence=f"{reason.sentence.rstrip('.')}. {story}", numbers={**reason.numbers, "preempted": story}
+    )
+
+
+def write_shapes(session: Session, news: ReasonNews, loaded: Loaded, now: datetime) -> None:
+    """Only who holds the tick's lease inserts here, or deletes."""
+    connection = session.connection()
+    changed: list[dict[str, Any]] = []
+    fresh: list[dict[str, Any]] = []
+    for key, reason in news.shapes.items():
+        values = {**reason_to_json(reason), "updated_at": now}
+        if key in loaded.shape_reasons:
+            changed.append({"is_shape": key, **values})
+        else:
+            fresh.append({"shape": key, **values})
+    if changed:
+        connection.execute(_CHANGE, changed)
+    if fresh:
+        connection.execute(_ADD, fresh)
+    for begin in range(0, len(news.gone), _ROWS_PER_WRITE):
+        connection.execute(_DROP, {"shapes": list(news.gone[begin : begin + _ROWS_PER_WRITE])})
+
+
+def write_own(session: Session, news: Mapping[JobId, Reason | None]) -> None:
+    """Of jobs that still wait; in the order of their ids, as everybody locks many jobs."""
+    rows = [
+        {"is_id": job_id, "wait_reason": None if reason is None else reason_to_json(reason)}
+        for job_id, reason in sorted(news.items(), key=lambda one: one[0])
+    ]
+    session.connection().execute(_CHANGE_OWN, rows)

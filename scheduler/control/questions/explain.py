@@ -1,0 +1,106 @@
+"""Why a job waited at a moment: the very planner, run again on what it saw then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from core.domain.ids import JobId
+from core.domain.sharing.wait_phrases import said_to
+from scheduler.planning.explain import phrases
+from scheduler.planning.explain.queue_position import standing
+from scheduler.planning.forecast.start_times import positions
+from scheduler.planning.model import Placement, Plan, Reason, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the planner saw, and what it planned; ``None``: that was not kept."""
+
+    at: datetime
+    snapshot: Snapshot
+    kept: Plan | None
+
+
+class Verdict(StrEnum):
+    """What the plan says of a job."""
+
+    WAITS = "waits"
+    STARTS = "starts"
+    STOPS = "stops"  # it had to make room
+    RUNS = "runs"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``then``: what the plan that was kept said of the job, where that is something else."""
+
+    at: datetime
+    verdict: Verdict
+    sentence: str
+    reason: Reason | None = None
+    position: int | None = None
+    placements: tuple[Placement, ...] = ()
+    waiting: int = 0
+    running: int = 0
+    nodes: int = 0
+    then: str = ""
+    order: str = ""  # of a job that waits: why it stands where it stands
+
+
+def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explanation:
+    """What ``made``, the plan of the record's snapshot, says of the job."""
+    seen = record.snapshot
+    verdict, said, placements = _verdict(job_id, made, seen)
+    reason = made.waits.get(job_id)
+    position = positions(made).get(job_id)
+    if reason is not None:
+        reason = replace(reason, sentence=said_to(job_id, name, reason.sentence, reason.numbers))
+        said = reason.sentence
+    return Explanation(
+        at=record.at,
+        verdict=verdict,
+        sentence=said,
+        reason=reason,
+        position=position,
+        placements=placements,
+        waiting=len(seen.queued),
+        running=len(seen.running),
+        nodes=len(seen.nodes),
+        then="" if record.kept is None else _otherwise(job_id, name, made, record.kept, seen),
+        order=standing(seen, made, job_id),
+    )
+
+
+def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[Verdict, str, tuple[Placement, ...]]:
+    for start in made.starts:
+        if start.job_id == job_id:
+            return Verdict.STARTS, f"is started on {_on(start.placements)}", start.placements
+    if job_id in made.waits:
+        return Verdict.WAITS, "", ()
+    for preempt in made.preempts:
+        if preempt.job_id == job_id:
+            return Verdict.STOPS, preempt.sentence, ()
+    running = next((view for view in seen.running if view.job_id == job_id), None)
+    if running is not None:
+        on = phrases.some_of(sorted({node for _, node in running.nodes}))
+        return Verdict.RUNS, f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
+    return Verdict.ABSENT, "neither waits for a place nor runs at that time", ()
+
+
+def _otherwise(job_id: JobId, name: str, made: Plan, kept: Plan, seen: Snapshot) -> str:
+    """What ``kept`` says of the job; empty if it does the same with it for the same reason, in whatever words and numbers."""
+    verdict, said, placements = _verdict(job_id, kept, seen)
+    reason, now = kept.waits.get(job_id), made.waits.get(job_id)
+    now_verdict, _, now_placements = _verdict(job_id, made, seen)
+    is_same_reason = (None if reason is None else reason.code) == (None if now is None else now.code)
+    if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:
+        return ""
+    return said if reason is None else said_to(job_id, name, reason.sentence, reason.numbers)
+
+
+def _on(placements: Sequence[Placement]) -> str:
+    return phrases.some_of(sorted({one.node for one in placements}))

@@ -1,0 +1,215 @@
+"""Looking after simulations: each runs in a process of its own, is this scheduler's as long as it says so, and ends with it."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
+from typing import Any, Final
+
+import orjson
+import structlog
+from sqlalchemy import Engine
+
+from core.db.engine import unit_of_work
+from core.db.repositories import simulations
+from core.db.repositories.questions import ERROR
+from core.db.repositories.simulations import SEEN_EVERY_S, Claim
+from core.domain.errors import TrainmasterError, Unavailable
+from scheduler.control.context import Control
+
+log = structlog.get_logger(__name__)
+
+# One that a scheduler left when it died rings no bell.
+_LOOK_EVERY_S: Final = 5.0
+_LONGEST_S: Final = 3600.0
+# One that takes its scheduler along to its end, such as by the memory that it needs, is not tried for ever.
+_MOST_TRIES: Final = 3
+_STOP_WITHIN_S: Final = 5.0
+
+# What works on a question: says what it is doing, at last the answer.
+Work = Callable[[Mapping[str, Any]], Generator[dict[str, Any]]]
+
+
+class Simulations:
+    """Works on them one after the other, in a thread; one per process.
+
+    Args:
+        work: in place of the process; yields ``{}`` or ``{"doing": sentence}`` every second or so, at last ``{"answer": ...}``.
+    """
+
+    def __init__(self, control: Control, work: Work | None = None) -> None:
+        self._control = control
+        self._work = work or self._in_a_process
+        self._rung = threading.Event()
+        self._is_stopping = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin with what is asked for, and go on looking for it. Returns at once."""
+        self._rung.set()
+        with self._lock:
+            if self._thread is None and not self._is_stopping:
+                self._thread = threading.Thread(target=self._run, name="simulations", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End what is being worked on, and leave it to the next scheduler."""
+        with self._lock:
+            self._is_stopping = True
+            thread = self._thread
+        self._rung.set()
+        if thread is not None:
+            thread.join(_STOP_WITHIN_S)
+
+    def work(self) -> None:
+        """Work on everything that is asked for now.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        control = self._control
+        while not self._is_stopping:
+            with unit_of_work(control.sessions) as session:
+                claim = simulations.claim_next(session, control.holder, control.clock())
+            if claim is None:
+                return
+            if claim.tries > _MOST_TRIES:
+                self._finish(claim, _failed(_TRIED_OFTEN))
+            else:
+                self._work_on(claim)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._rung.clear()
+            try:
+                self.work()
+            except Unavailable:
+                log.info("simulation.postponed")
+            except Exception:
+                log.exception("simulation.not_begun")
+            if not self._is_stopping:
+                self._rung.wait(_LOOK_EVERY_S)
+
+    def _work_on(self, claim: Claim) -> None:
+        try:
+            answer = self._answer_to(claim)
+        except Exception:
+            log.exception("simulation.failed", question=claim.id)
+            answer = _failed(_BUG)
+        if answer is not None:
+            self._finish(claim, answer)
+        elif self._is_stopping:
+            with suppress(TrainmasterError), unit_of_work(self._control.sessions) as session:
+                simulations.give_back(session, claim, self._control.clock())
+
+    def _answer_to(self, claim: Claim) -> Mapping[str, Any] | None:
+        """``None``: it is no longer ours to answer."""
+        doing, seen_s = "begins", time.monotonic()
+        with closing(self._work(claim.ask)) as work:
+            for told in work:
+                if "answer" in told:
+                    answer: Mapping[str, Any] = told["answer"]
+                    return answer
+                if self._is_stopping:
+                    return None
+                now_s = time.monotonic()
+                if told.get("doing", doing) != doing or now_s - seen_s >= SEEN_EVERY_S:
+                    doing, seen_s = told.get("doing", doing), now_s
+                    if not self._keep(claim, doing):
+                        return None
+        return _failed(_BUG)
+
+    def _keep(self, claim: Claim, doing: str) -> bool:
+        try:
+            with unit_of_work(self._control.sessions) as session:
+                return simulations.keep(session, claim, doing, self._control.clock())
+        except Unavailable:
+            return True  # said again in two seconds; whoever takes it meanwhile is told by its number of tries
+
+    def _finish(self, claim: Claim, answer: Mapping[str, Any]) -> None:
+        for _ in range(3):
+            with suppress(Unavailable), unit_of_work(self._control.sessions) as session:
+                simulations.finish(session, claim, answer, self._control.clock())
+                return
+            if self._is_stopping:
+                break
+            time.sleep(1.0)  # noqa: TID251 - a thread that has nothing else to do
+        log.warning("simulation.not_written", question=claim.id)  # the next look takes it up again
+
+    def _in_a_process(self, ask: Mapping[str, Any]) -> Generator[dict[str, Any]]:
+        engine = self._control.sessions.kw["bind"]
+        assert isinstance(engine, Engine)  # noqa: S101 - as core.db.engine makes them
+        asked = {
+            "url": engine.url.render_as_string(hide_password=False),
+            "ask": dict(ask),
+            "now": self._control.clock().isoformat(),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler.simulation_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # a terminal's Ctrl-C is for the scheduler
+        )
+        try:
+            yield from _lines(process, orjson.dumps(asked) + b"\n")
+        finally:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _lines(process: subprocess.Popen[bytes], asked: bytes) -> Generator[dict[str, Any]]:
+    """What it says, and ``{}`` each second; at its end, if it did not answer, why that is."""
+    assert process.stdin is not None  # noqa: S101 - pipes, as asked for
+    assert process.stdout is not None  # noqa: S101
+    with suppress(BrokenPipeError):
+        process.stdin.write(asked)
+    until_s, rest = time.monotonic() + _LONGEST_S, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while time.monotonic() < until_s:
+            if not selector.select(1.0):
+                yield {}
+                continue
+            data = os.read(process.stdout.fileno(), 2**16)
+            if not data:
+                yield {"answer": _failed(_ended(process.wait()))}
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield orjson.loads(line)
+    yield {"answer": _failed(_TOO_LONG)}
+
+
+def _ended(code: int) -> str:
+    log.error("simulation.failed", exit_code=code)
+    if code == -signal.SIGKILL:
+        return _KILLED
+    return _BUG
+
+
+def _failed(sentence: str) -> dict[str, Any]:
+    return {ERROR: {"code": "internal", "sentence": sentence, "field": None}}
+
+
+_BUG: Final = "The simulation failed, which is a bug; the scheduler's log says where (simulation.failed)."
+_KILLED: Final = (
+    "The process that worked on the simulation was killed, most likely because the machine ran out of memory. Ask for "
+    "fewer days."
+)
+_TOO_LONG: Final = "The simulation took longer than an hour and was ended. Ask for fewer days."
+_TRIED_OFTEN: Final = (
+    f"The scheduler ended {_MOST_TRIES} times while it worked on this simulation, so it is not begun again. Its log says "
+    "why it ended; asking for fewer days needs less memory."
+)

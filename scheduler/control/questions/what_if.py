@@ -1,0 +1,235 @@
+"""A policy, or more nodes, tried on the platform's own history: what is needed for it, and the figures of both runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Job, Project, User
+from core.domain.ids import JobId
+from core.domain.jobs.states import JobState
+from core.domain.sharing.policy import Policy, parse_policy
+from core.domain.sharing.resources import Gang
+from scheduler.control.planning.snapshot import TickCache, load_snapshot
+from scheduler.planning.model import Account, NodeView
+from scheduler.simulator.compare import more_like, replay
+from scheduler.simulator.engine import Outcome
+from scheduler.simulator.metrics import Summary, summarise
+from scheduler.simulator.traces.own import FinishedJob, arrivals
+
+# The newest of them: a simulation of so many jobs takes minutes.
+_MOST_JOBS: Final = 20_000
+_MOST_NAMES: Final = 3  # of jobs, or of reasons, in one sentence
+_ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Everything that a simulation needs. ``since``: the jobs came and ended after that."""
+
+    jobs: tuple[FinishedJob, ...]
+    nodes: tuple[NodeView, ...]
+    accounts: tuple[Account, ...]
+    before: Policy
+    after: Policy
+    more_nodes: tuple[NodeView, ...]
+    without: frozenset[str]
+    since: datetime
+    until: datetime
+
+
+def load_trial(session: Session, ask: Mapping[str, Any], now: datetime) -> Trial:
+    """The jobs that have ended lately, and the cluster and policy as they are and as they would be.
+
+    Raises:
+        ValueError: a node that is named is not there, or no job has ended; it begins with the field.
+    """
+    snapshot = load_snapshot(session, TickCache(), now).snapshot
+    since = now - timedelta(days=ask["days"])
+    nodes = snapshot.nodes
+    cluster = ask.get("cluster") or {}
+    missing = sorted(set(cluster.get("without", ())) - {node.id for node in nodes})
+    if missing:
+        raise ValueError(f"cluster.without: there is no node {missing[0]}")
+    more: tuple[NodeView, ...] = ()
+    if cluster.get("more_nodes"):
+        try:
+            more = more_like(nodes, cluster["more_nodes"], cluster.get("like"))
+        except ValueError as error:
+            raise ValueError(f"cluster.like: {error}") from error
+    accounts = tuple(replace(account, usage=0.0, user_usage={}) for account in snapshot.accounts)
+    after = parse_policy(ask.get("policy", {}), base=snapshot.policy)
+    jobs = _history(session, since)
+    if not jobs:
+        raise ValueError("days: no job has ended in that time, so there is nothing to try it on")
+    since = max(since, min(job.queued_at for job in jobs))
+    return Trial(
+        jobs, nodes, accounts, snapshot.policy, after, more, frozenset(cluster.get("without", ())),
+        since, now,
+    )  # fmt: skip
+
+
+def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
+    rows = session.execute(
+        select(
+            Job.id, Job.name, Job.created_at, Job.run_s, Job.gang, Job.priority, Job.max_run_time_s,
+            Project.name.label("project"), User.name.label("user"), Job.spec["code"].as_string().label("code"),
+            Job.spec["preemptible"].as_boolean().label("preemptible"),
+        )
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(Job.state.in_(_ENDED), Job.run_s > 0, Job.finished_at >= since)
+        .order_by(Job.finished_at.desc(), Job.id)
+        .limit(_MOST_JOBS)
+    ).all()  # fmt: skip
+    return tuple(
+        FinishedJob(
+            r.id, r.name, r.created_at, r.run_s, Gang.from_json(r.gang), r.project, r.user, r.priority, r.code or "",
+            r.max_run_time_s, r.preemptible is not False,
+        )
+        for r in rows
+    )  # fmt: skip
+
+
+def try_out(trial: Trial, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """The same jobs twice: as things are, and as they would be. ``tell`` hears in words which of it is being done."""
+    jobs = arrivals(trial.jobs)
+    count = f"{len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'}"
+    tell(f"runs {count} through the planner with the policy and the nodes as they are (1 of 2)")
+    as_now = replay(jobs, trial.nodes, trial.before, accounts=trial.accounts)
+    tell(f"runs {count} through the planner with the changes (2 of 2)")
+    kept = [node for node in trial.nodes if node.id not in trial.without]
+    changed = replay(jobs, kept, trial.after, more_nodes=trial.more_nodes, accounts=trial.accounts)
+    # The same time for both: a job that never runs keeps one of them open for as long as it is looked at.
+    until_s = max(as_now.last_end_s, changed.last_end_s)
+    before, after = summarise(as_now, until_s), summarise(changed, until_s)
+    return {
+        "since": trial.since.isoformat(),
+        "until": trial.until.isoformat(),
+        "jobs": len(jobs),
+        "before": _report(before, as_now),
+        "after": _report(after, changed),
+        "sentences": [*_never(as_now, changed), *_sentences(before, after)],
+    }
+
+
+def _report(figures: Summary, outcome: Outcome) -> dict[str, Any]:
+    """``None``: there is no such figure, as nothing was done, not all was done, or there are no GPUs or CPUs."""
+    told = _figures(figures)
+    if figures.jobs == figures.never_started:
+        told.update(dict.fromkeys(("wait_mean_s", "wait_p50_s", "wait_p99_s")))
+    if not figures.finished:
+        told.update(dict.fromkeys(("jct_mean_s", "jct_p50_s", "jct_p99_s", "worst_fairness")))
+    if figures.finished < figures.jobs:
+        told["makespan_s"] = None
+    if not (figures.finished and outcome.usage.gpus):
+        told["gpu_allocation"] = None
+    if not (figures.finished and outcome.usage.cpu_milli):
+        told["cpu_allocation"] = None
+    return told
+
+
+def _figures(figures: Summary) -> dict[str, Any]:
+    return {
+        "jobs": figures.jobs,
+        "finished": figures.finished,
+        "wait_mean_s": figures.waiting.mean,
+        "wait_p50_s": figures.waiting.p50,
+        "wait_p99_s": figures.waiting.p99,
+        "jct_mean_s": figures.completion.mean,
+        "jct_p50_s": figures.completion.p50,
+        "jct_p99_s": figures.completion.p99,
+        "makespan_s": figures.makespan_s,
+        "gpu_allocation": figures.gpu_utilisation,
+        "cpu_allocation": figures.cpu_utilisation,
+        "fragmentation": figures.fragmentation,
+        "preemptions": figures.preemptions,
+        "worst_fairness": figures.fairness.worst,
+        "gpus_over_time": [[round(at), round(part, 4)] for at, part in figures.allocation],
+        "cpus_over_time": [[round(at), round(part, 4)] for at, part in figures.cpu_allocation],
+        "waiting_over_time": [[round(at), round(count, 2)] for at, count in figures.queue],
+    }
+
+
+def _never(before: Outcome, after: Outcome) -> list[str]:
+    """Which jobs would not be done, and why."""
+    was, would = _not_done(before), _not_done(after)
+    told = [
+        _never_run(names, outcome, when)
+        for names, outcome, when in (
+            ([name for name in would if name not in was], after, "with the changes"),
+            ([name for name in was if name not in would], before, "as things are"),
+            ([name for name in would if name in was], after, "neither as things are nor with the changes"),
+        )
+        if names
+    ]
+    if set(was) != set(would):
+        told.append(
+            "The times of each side are those of the jobs that are done there, so they are not of the same jobs."
+        )
+    return told
+
+
+def _not_done(outcome: Outcome) -> list[str]:
+    return [name for name, job in outcome.jobs.items() if job.ended_s is None]
+
+
+def _never_run(names: Collection[str], outcome: Outcome, when: str) -> str:
+    would = "would be done" if when.startswith("neither") else "would never be done"
+    titles = list(dict.fromkeys(outcome.jobs[name].arrival.title or name for name in names))
+    listed = ", ".join(titles[:_MOST_NAMES]) + (
+        f" and {len(titles) - _MOST_NAMES} more" if titles[_MOST_NAMES:] else ""
+    )
+    # One for each kind of reason: most of them differ by numbers only.
+    reasons = {
+        reason.code: f"{outcome.jobs[name].arrival.title or name}: {reason.sentence}"
+        for name in reversed(tuple(names))
+        if (reason := outcome.last_waits.get(JobId(name))) is not None
+    }
+    why = [reasons[code] for code in sorted(reasons)[:_MOST_NAMES]]
+    return " ".join([f"{len(names)} of the {len(outcome.jobs)} jobs {would} {when}: {listed}.", *why])
+
+
+def _sentences(before: Summary, after: Summary) -> list[str]:
+    """What the change would have done, for people."""
+    told = []
+    if before.jobs > before.never_started and after.jobs > after.never_started:
+        told.append(
+            _both("A job would have waited {} on the average", _span(before.waiting.mean), _span(after.waiting.mean))
+        )
+    if before.finished and after.finished:
+        done_before, done = _span(before.completion.mean), _span(after.completion.mean)
+        told.append(_both("It would have been done {} after its submission", done_before, done))
+        for what, now, then in (
+            ("GPUs", before.gpu_utilisation, after.gpu_utilisation),
+            ("CPUs", before.cpu_utilisation, after.cpu_utilisation),
+        ):
+            if now or then:
+                told.append(_both(f"Of the {what} {{}} would have been in use", f"{now:.1%}", f"{then:.1%}"))
+    if after.preemptions or before.preemptions:
+        told.append(_both("Jobs would have been preempted {} times", str(before.preemptions), str(after.preemptions)))
+    return told
+
+
+def _both(sentence: str, now: str, then: str) -> str:
+    beside = ", with the changes as without them" if now == then else f" instead of {now}"
+    return f"{sentence.format(then)}{beside}."
+
+
+def _span(seconds: float) -> str:
+    """As the command line writes it beside these sentences: ``9.5 s``, ``3 m 05 s``, ``2 h 10 m``, ``5 d 3 h``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes_left = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes} m {rest:02d} s"
+    days, hours_left = divmod(hours, 24)
+    return f"{hours} h {minutes_left:02d} m" if not days else f"{days} d {hours_left} h"

@@ -1,0 +1,219 @@
+"""One round about one endpoint: ask the replicas how they are, decide, and write what is to change at once.
+
+Load → work → write, as for attempts and studies: nothing is open while replicas are asked, every write is fenced by the
+endpoint's lease and compares the deployment's generation, and a replica's row is written together with its job. So a
+process may be killed between any two steps, and the next round sees the same truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+from trainmaster.spec import parse_spec
+
+from core.db.leases import HeldLease
+from core.db.repositories.events import append_event
+from core.db.repositories.new_jobs import JobOrder, new_job
+from core.db.repositories.serving import change_deployment, deployed_versions, live_deployments
+from core.db.repositories.submission import write_job
+from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
+from core.domain.serving.jobs import holder_of, replica_job
+from core.domain.serving.rollout import Server, Steps, Told, plan
+from core.domain.serving.states import DeploymentState, ServingState
+from core.ids import new_id
+from core.registry.versions import release
+from core.wakeups import TOPIC_TICK
+from scheduler.control import fence
+from scheduler.control.context import Control
+from scheduler.control.journal import SCHEDULER
+from scheduler.control.serving.facts import DeploymentFacts, EndpointFacts, columns_of
+from scheduler.control.serving.probe import Health, Probe, ask_all
+from scheduler.control.studies.cancellation import cancel_job
+
+# Jobs that one round begins for one deployment: the next round begins the others.
+_BEGUN_AT_ONCE: Final = 25
+# Of a replica's name: what is taken of its job's id, and what is left for the endpoint's and the deployed model's.
+_TAIL: Final = 5
+_NAME: Final = 63 - 1 - _TAIL
+# Asking all replicas of an endpoint takes no longer: the lease must outlive it, and others wait for this thread.
+_ASKING_S: Final = 5.0
+
+
+class EndpointRound:
+    """``run`` does what is next, and says whether there may be more. ``next_look``: when time alone may change something."""
+
+    def __init__(
+        self,
+        control: Control,
+        lease: HeldLease,
+        facts: EndpointFacts,
+        probe: Probe,
+        own_server: Sequence[str] | None,
+    ) -> None:
+        self.control = control
+        self.lease = lease
+        self.facts = facts
+        self.next_look: datetime | None = None
+        self._probe = probe
+        self._own_server = own_server
+
+    def run(self, *, asks_ready: bool = True) -> bool:
+        """``asks_ready``: whether replicas that are ready are asked how they are, too.
+
+        Raises:
+            StaleWrite: somebody moved something meanwhile; look again.
+        """
+        heard = self._ask(asks_ready=asks_ready)
+        self.lease = fence.renew(self.control, self.lease)  # asking may have taken seconds
+        goes_on = False
+        for deployment in self.facts.deployments:
+            goes_on |= self._keep(deployment, heard)
+        if self.facts.is_deleting and not self.facts.deployments:
+            self._delete()
+        return goes_on
+
+    def _ask(self, *, asks_ready: bool) -> Mapping[str, Health]:
+        """What the health routes of all replicas that run and are to serve say; without ``asks_ready`` of those that start."""
+        asked = {
+            server.id: (one.addresses[server.id], one.specs[server.revision].health_route)
+            for one in self.facts.deployments
+            for server in one.deployed.servers
+            if one.deployed.state is not DeploymentState.UNDEPLOYING
+            and server.id in one.addresses
+            and server.state.is_up
+            and (asks_ready or server.state is not ServingState.READY)
+            and not (server.is_over or server.is_cancelled)
+        }
+        within_s = min(_ASKING_S, self.control.lease_ttl.total_seconds() / 3)
+        return ask_all(self._probe, asked, within_s=within_s)
+
+    def _keep(self, facts: DeploymentFacts, heard: Mapping[str, Health]) -> bool:
+        """Do for one deployment what is due; whether anything began or ended."""
+        now = self.control.clock()
+        servers = tuple(_with_health(server, heard.get(server.id)) for server in facts.deployed.servers)
+        steps = plan(replace(facts.deployed, servers=servers), now)
+        if steps.next_look is not None and (self.next_look is None or steps.next_look < self.next_look):
+            self.next_look = steps.next_look
+        after = [steps.servers.get(server.id, server) for server in servers]
+        columns = {server.id: columns_of(server, facts.addresses.get(server.id, "")) for server in after}
+        changed = {name: values for name, values in columns.items() if values != facts.written[name]}
+        if not (steps or changed):
+            return False
+        bells: list[tuple[str, str]] = []
+        with fence.fenced(self.control, self.lease) as session:
+            if steps:
+                self._change(session, facts, steps, now)
+            for name, values in changed.items():
+                ended = {"ended_at": now} if values["state"] == ServingState.ENDED.value else {}
+                session.execute(update(ServingReplica).where(ServingReplica.id == name).values(**values, **ended))
+            for name, sentence in steps.cancel.items():
+                bells += cancel_job(session, facts.jobs[name], "serving", sentence, now)
+            if steps.start:
+                self._begin(session, facts, steps, now)
+                bells.append((TOPIC_TICK, ""))
+            for told in steps.told:
+                self._tell(session, now, told, deployment=facts.name)
+        for topic, key in dict.fromkeys(bells):
+            self.control.bell.ring(topic, key)
+        return bool(steps.start or steps.cancel)
+
+    def _change(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
+        after = steps.deployed
+        ended = {"ended_at": now} if after.state is DeploymentState.ENDED else {}
+        split = facts.split_when_ready if after.stable is not None else None
+        divided = {"split_when_ready": None} if split is not None else {}
+        change_deployment(
+            session, facts.id, facts.generation, now,
+            state=after.state.value, wanted=after.wanted, stable=after.stable, **ended, **divided,
+        )  # fmt: skip
+        if split is not None:
+            self._divide(session, split, now)
+        if ended:
+            for version_id in deployed_versions(session, facts.id):
+                release(session, version_id, holder_of(self.facts.name, facts.name))
+        before = {one.number: one for one in facts.deployed.revisions}
+        for one in after.revisions:
+            if one != before[one.number]:
+                session.execute(
+                    update(DeploymentRevision)
+                    .where(DeploymentRevision.deployment_id == facts.id, DeploymentRevision.number == one.number)
+                    .values(
+                        failures=one.failures, failed_at=one.failed_at, stable_at=one.stable_at, verdict=one.verdict
+                    )
+                )
+
+    def _divide(self, session: Session, split: Mapping[str, int], now: datetime) -> None:
+        """Give each deployed model its part now. Those that have gone meanwhile leave theirs to the others."""
+        for row in live_deployments(session, [self.facts.id]):
+            part = split.get(row.name, 0)
+            if row.traffic != part and row.state != DeploymentState.UNDEPLOYING:
+                change_deployment(session, row.id, row.generation, now, traffic=part)
+        words = ", ".join(f"{name} {part} %" for name, part in split.items())
+        self._tell(session, now, Told("endpoint.traffic_set", words))
+
+    def _begin(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
+        """Write the jobs of new replicas, each with its row."""
+        number = steps.deployed.wanted
+        raw = replica_job(
+            facts.specs[number],
+            project=self.facts.project,
+            endpoint=self.facts.name,
+            deployment=facts.name,
+            revision=number,
+            own_server=self._own_server,
+        )
+        whole = parse_spec(raw)  # what was refused when it was deployed is not here
+        # Allowed when it was asked for, as the restart of a job is: an endpoint is the project's, and does not fade away
+        # because a user has left.
+        reason = f"Serves revision {number} of {facts.name} at endpoint {self.facts.name}."
+        user = session.get_one(User, facts.user_ids[number])
+        if user.disabled_at is not None:
+            reason += (
+                f" It runs in the name of user {user.name}, who is disabled: deploy it anew to have it in another name."
+            )
+        for _ in range(min(steps.start, _BEGUN_AT_ONCE)):
+            job_id = new_id("job")
+            # Told apart by name, too: what is said of a job, as by those that wait for its place, says its name.
+            spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('-')}-{job_id[-_TAIL:]}"})
+            order = JobOrder(
+                id=job_id, spec=spec, project_id=self.facts.project_id, project=self.facts.project,
+                user_id=facts.user_ids[number], output_volume=self.control.default_volume,
+            )  # fmt: skip
+            write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)
+            session.add(
+                ServingReplica(
+                    id=new_id("serving"), deployment_id=facts.id, revision=number, job_id=order.id,
+                    state=ServingState.STARTING.value, address="", misses=0, words="Its job waits for a place.",
+                    created_at=now,
+                )
+            )  # fmt: skip
+
+    def _delete(self) -> None:
+        now = self.control.clock()
+        with fence.fenced(self.control, self.lease) as session:
+            session.execute(
+                update(Endpoint)
+                .where(Endpoint.id == self.facts.id, Endpoint.deleted_at.is_(None))
+                .values(deleted_at=now, updated_at=now)
+            )
+            self._tell(session, now, Told("endpoint.deleted", "Nothing of it runs any more."))
+
+    def _tell(self, session: Session, now: datetime, told: Told, *, deployment: str | None = None) -> None:
+        data = {"endpoint": self.facts.id, "name": self.facts.name}
+        if deployment is not None:
+            data["deployment"] = deployment
+        append_event(
+            session, at=now, kind=told.kind, actor=SCHEDULER, project_id=self.facts.project_id, reason=told.sentence,
+            data=data,
+        )  # fmt: skip
+
+
+def _with_health(server: Server, health: Health | None) -> Server:
+    if health is None:
+        return server
+    return replace(server, is_healthy=health.is_ready, words=health.words)

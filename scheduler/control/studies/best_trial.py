@@ -1,0 +1,97 @@
+"""What becomes of a study's best trial at its end: a version in the registry, of what it left or of one more run of its point."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from core.db.repositories.new_jobs import JobOrder, new_job
+from core.db.repositories.submission import write_job
+from core.db.tables import Archive, Job, ModelVersion, Trial, User
+from core.domain.model_versions import VersionState
+from core.domain.studies.results import Result, best, values_of
+from core.domain.studies.states import TrialState
+from core.domain.studies.trials import winner_spec
+from core.ids import new_id
+from core.registry.sources import Asked
+from core.registry.versions import By, Told, register_from_job
+from scheduler.control.context import Control
+from scheduler.control.journal import SCHEDULER
+from scheduler.control.studies.facts import StudyFacts
+
+
+def crown(session: Session, control: Control, facts: StudyFacts, now: datetime) -> dict[str, Any] | None:
+    """Register the best trial, as ``Study.winner`` keeps it; ``None``: none is asked for, none succeeded, or it is the same.
+
+    In the transaction that ends the study, so that a kill leaves both or neither. Only trials that went to their own end
+    count: what one that was stopped early left is half. Ring ``TOPIC_TICK`` and ``TOPIC_MODELS`` after the commit.
+
+    Raises:
+        Unavailable: the model is being changed by others.
+    """
+    spec = facts.spec
+    if spec.winner is None:
+        return None
+    number = _best_of(session, facts)
+    if number is None or _is_registered(session, facts, number):
+        return None
+    trial = session.get_one(Trial, (facts.id, number))
+    job = session.get(Job, trial.job_id)
+    again = bool(spec.winner.arguments)
+    if job is None or (job.deleted_at is not None and not again):
+        return None  # somebody has deleted it since
+    if again:
+        job = _run_again(session, facts, trial, now)
+    user = session.get(User, facts.user_id)
+    by = By(facts.user_id, user.name if user is not None else "", SCHEDULER)
+    labels = {"study": facts.name, "trial": str(number)}
+    description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
+    version = register_from_job(
+        session, now, job, spec.winner.model, by, Asked(spec.winner.path),
+        volume=control.default_volume, told=Told(description, labels, spec.winner.aliases, keeps_better=True),
+        when_done=again,
+    )  # fmt: skip
+    return {"trial": number, "job": job.id, "version": version.id}
+
+
+def _best_of(session: Session, facts: StudyFacts) -> int | None:
+    names = [metric.name for metric in facts.spec.metrics]
+    rows = session.execute(
+        select(Trial.number, Trial.result).where(
+            Trial.study_id == facts.id, Trial.state == TrialState.SUCCEEDED.value, Trial.job_id.is_not(None)
+        )
+    )
+    told = ((row.number, values_of(row.result, names)) for row in rows)
+    found = best([Result(number, values) for number, values in told if values is not None], facts.spec.goals)
+    return None if found is None else found.number
+
+
+def _is_registered(session: Session, facts: StudyFacts, number: int) -> bool:
+    """Whether an earlier end of the study, before it was extended, has registered this very trial."""
+    before = facts.winner
+    if before is None or before["trial"] != number:
+        return False
+    version = session.get(ModelVersion, before["version"])
+    return version is not None and version.state not in (VersionState.FAILED, VersionState.DELETING)
+
+
+def _run_again(session: Session, facts: StudyFacts, trial: Trial, now: datetime) -> Job:
+    about = {
+        "study_id": facts.id, "study": facts.name, "number": trial.number, "parameters": dict(trial.parameters),
+    }  # fmt: skip
+    order = JobOrder(
+        id=new_id("job"), spec=winner_spec(facts.spec, trial.number, trial.parameters),
+        project_id=facts.project_id, project=facts.project, user_id=facts.user_id, output_volume=facts.output_volume,
+        output_path=None if facts.output_path is None else f"{facts.output_path}/{trial.number}-best".lstrip("/"),
+        trial=about,
+    )  # fmt: skip
+    reason = f"Trial {trial.number}, the best of study {facts.name}, is run once more."
+    write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)
+    code = order.spec.code
+    if code is not None:
+        # Keeps the sweep of old archives away from it.
+        session.execute(update(Archive).where(Archive.digest == code).values(used_at=now))
+    return session.get_one(Job, order.id)

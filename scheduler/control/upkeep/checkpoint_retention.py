@@ -1,0 +1,102 @@
+"""Deleting the checkpoints that their jobs' retention lets go of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from core.db.engine import unit_of_work
+from core.db.repositories.checkpoints import complete_of, forget, kept_paths, used_paths
+from core.db.repositories.metrics.steps import values_at
+from core.db.tables import Job, Retention
+from core.domain.errors import TrainmasterError
+from core.domain.jobs.retention import Candidate, Rule, doomed
+from core.domain.jobs.states import JobState
+from core.inspection.discovery import Landed
+from core.storage.outputs import job_output
+from core.storage.tree import Tree
+from scheduler.control.context import Control
+from scheduler.control.journal import Journal
+
+log = structlog.get_logger(__name__)
+
+_TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
+# A job that has ended writes no more: it is looked at for so long after its end, or after its rule was set.
+_LOOK_AFTER: Final = timedelta(days=1)
+# Of one job in one round: the next one is minutes away, and other jobs wait.
+_AT_ONCE: Final = 100
+
+
+def apply_retention(control: Control) -> int:
+    """Delete what the rules let go of; how many checkpoints that were.
+
+    The newest one, those kept for ever and those in use stay, whatever a rule says.
+    """
+    recent = control.clock() - _LOOK_AFTER
+    query = (
+        select(Retention.job_id)
+        .join(Job, Job.id == Retention.job_id)
+        .where(
+            Job.deleted_at.is_(None),
+            or_(Job.state.not_in(_TERMINAL), Job.finished_at > recent, Retention.updated_at > recent),
+        )
+        .order_by(Retention.job_id)
+    )
+    with unit_of_work(control.sessions, read_only=True) as session:
+        job_ids = session.scalars(query).all()
+    deleted = 0
+    for job_id in job_ids:
+        try:
+            deleted += _apply(control, job_id)
+        except (TrainmasterError, OSError) as error:
+            log.warning("retention.failed", job=job_id, why=str(error))
+    return deleted
+
+
+def _apply(control: Control, job_id: str) -> int:
+    with unit_of_work(control.sessions, read_only=True) as session:
+        job, retention = session.get(Job, job_id), session.get(Retention, job_id)
+        if job is None or retention is None:
+            return 0
+        rule = Rule.from_json(retention.rule)
+        tree = job_output(session, job)
+        found = complete_of(session, job, tree)
+        candidates = _valued(session, job, rule, [candidate for candidate, _ in found])
+        protected = kept_paths(session, job) | used_paths(session, job)
+    parts = {candidate.path: landed for candidate, landed in found}
+    gone = doomed(rule, candidates, protected)
+    deleted = 0
+    for candidate in gone[:_AT_ONCE]:
+        deleted += _delete(control, job_id, tree, parts[candidate.path])
+    return deleted
+
+
+def _valued(session: Session, job: Job, rule: Rule, found: Sequence[Candidate]) -> list[Candidate]:
+    """With the metric of the rule as the job's processes told it at their steps, where it was not told with them."""
+    metric = rule.metric
+    if metric is None:
+        return list(found)
+    steps = [one.step for one in found if one.step is not None and metric not in one.metrics]
+    told = values_at(session, job.id, steps, [metric])
+    return [one if one.step is None or metric in one.metrics else replace(one, metrics=told[one.step]) for one in found]
+
+
+def _delete(control: Control, job_id: str, tree: Tree, landed: Landed) -> bool:
+    """Whether it was deleted: somebody may keep it, or a job go on from it, since the rule was applied."""
+    with unit_of_work(control.sessions) as session:
+        job = session.get(Job, job_id)
+        if job is None or landed.path in kept_paths(session, job) | used_paths(session, job):
+            return False
+        forget(session, job, landed.path)
+        Journal(session, job.project_id, job.id).tell(
+            "checkpoint.deleted", f"{landed.path}, by the job's retention", at=control.clock()
+        )
+    for part in landed.parts:
+        tree.delete(part)
+    return True

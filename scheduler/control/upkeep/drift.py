@@ -1,0 +1,91 @@
+"""Whether attempts that run are as their rows say: one query and one look each, instead of a reconcile each.
+
+A reconcile reads, locks and gives back; for a thousand attempts of which nothing is expected that is a thousand times
+the work of seeing that nothing has changed. What a glance finds is only rung for: the reconcile decides.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db import leases
+from core.db.engine import unit_of_work
+from core.db.tables import Attempt, Job, Replica
+from core.domain.errors import ExecutorError
+from core.domain.ids import AttemptId
+from core.domain.jobs.states import AttemptState, ReplicaState, Wanted
+from executors.base import Executor, Phase
+from scheduler.control.attempts.decide import DEADLINE_SLACK
+from scheduler.control.context import Control
+
+GLANCE_LEASE: Final = "glance"
+
+_Name = tuple[str, int, int]  # role, index, generation
+
+
+@dataclass(slots=True)
+class _Running:
+    """``until``: when its ``max_run_time`` is over for good."""
+
+    until: datetime | None
+    members: set[_Name] = field(default_factory=set)
+
+
+def glance(control: Control, *, every: timedelta) -> list[AttemptId]:
+    """Running attempts that are not as written; empty also when some process has glanced within ``every``."""
+    with unit_of_work(control.sessions) as session:
+        now = control.clock()
+        # Taken by a name that nobody has, and never given back: it is free again when ``every`` is over.
+        holder = secrets.token_hex(8)
+        if leases.acquire(session, GLANCE_LEASE, holder=holder, now=now, ttl=every) is None:
+            return []
+        running = _running(session)
+    return [attempt_id for attempt_id, meant in running.items() if _differs(control.executor, attempt_id, meant, now)]
+
+
+def _running(session: Session) -> dict[AttemptId, _Running]:
+    rows = session.execute(
+        select(
+            Attempt.id, Attempt.started_at, Job.max_run_time_s,
+            Replica.role, Replica.index, Replica.generation, Replica.state,
+        )
+        .join(Job, Job.id == Attempt.job_id)
+        .join(Replica, Replica.attempt_id == Attempt.id)
+        .where(
+            Attempt.state == AttemptState.RUNNING.value,
+            Attempt.stop.is_(None),
+            Attempt.decided_at.is_(None),
+            Job.wanted == Wanted.RUN.value,
+        )
+    )  # fmt: skip
+    found: defaultdict[str, _Running] = defaultdict(lambda: _Running(None))
+    for attempt_id, started_at, limit_s, role, index, generation, state in rows:
+        running = found[attempt_id]
+        if limit_s is not None and started_at is not None:
+            running.until = started_at + timedelta(seconds=limit_s) + DEADLINE_SLACK
+        if state == ReplicaState.RUNNING.value:
+            running.members.add((role, index, generation))
+    return {AttemptId(attempt_id): running for attempt_id, running in found.items()}
+
+
+def _differs(executor: Executor, attempt_id: AttemptId, meant: _Running, now: datetime) -> bool:
+    if meant.until is not None and meant.until <= now:
+        return True
+    try:
+        return not meant.members <= set(_seen_running(executor, attempt_id))
+    except ExecutorError:
+        return False  # the engine is away: nothing is concluded from that
+
+
+def _seen_running(executor: Executor, attempt_id: AttemptId) -> Iterable[_Name]:
+    for seen in executor.observe(attempt_id):
+        if seen.phase is Phase.RUNNING:
+            yield seen.key.role, seen.key.index, seen.key.generation

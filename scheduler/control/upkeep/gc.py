@@ -1,0 +1,312 @@
+"""What piles up unless somebody clears it away. Every step may be repeated, and none depends on another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db.engine import unit_of_work
+from core.db.identity import ensure_id
+from core.db.repositories.metrics import writes
+from core.db.repositories.vertex import records
+from core.db.rows import AnyRow
+from core.db.tables import (
+    Attempt,
+    Event,
+    IdempotencyKey,
+    Job,
+    Lease,
+    LoginCode,
+    MetricStream,
+    MlflowModel,
+    MlflowRun,
+    MlflowVersion,
+    TensorBoardLink,
+    Token,
+)
+from core.domain.errors import ExecutorTryAgain, StaleWrite
+from core.domain.ids import JobId
+from core.domain.jobs.exits import ExitKind
+from core.domain.jobs.lifecycle import JobEvent
+from core.domain.jobs.states import JobState
+from core.settings import Settings
+from core.storage.archive_sweep import sweep_archives
+from core.storage.archives import ArchiveStore
+from core.storage.optuna_tables import sweep_tables
+from core.wakeups import TOPIC_TICK
+from scheduler.control import fence
+from scheduler.control.attempts.unkilled_replicas import log_leftovers
+from scheduler.control.context import Control
+from scheduler.control.journal import Journal
+from scheduler.control.planning.plan_log import prune
+from scheduler.control.planning.queued_jobs import move_queued
+from scheduler.control.planning.tick import TICK_LEASE
+from scheduler.control.upkeep.checkpoint_retention import apply_retention
+from scheduler.control.upkeep.orphans import note_strangers
+from scheduler.control.upkeep.quarantine import forget_failures
+
+log = structlog.get_logger(__name__)
+
+SWEEP_LEASE: Final = "sweep"
+# Longer than any client repeats a request.
+_IDEMPOTENCY_AGE: Final = timedelta(days=1)
+_LOGIN_CODE_AGE: Final = timedelta(hours=1)
+# Lists show for so long that a token has expired or was revoked; its events stay.
+_TOKEN_AGE: Final = timedelta(days=30)
+_LEASE_AGE: Final = timedelta(days=1)
+_BATCH: Final = 500
+# Events go in small bites, and a sweep takes only so many: the next one is minutes away.
+_EVENT_BATCH: Final = 500
+_EVENT_BATCHES: Final = 40
+_METRIC_BATCH: Final = 20  # jobs whose metrics go at once
+_TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
+
+
+def sweep_executor(control: Control) -> int:
+    """Remove from the executor what no live attempt owns any more; how many attempts that were.
+
+    An attempt is in the database before anything of it is created, so what has ended there is nobody's. What is not
+    there at all may be lost to an empty, wrong or restored database: see :mod:`scheduler.control.upkeep.orphans`.
+    """
+    held = control.executor.attempts()  # before the database is read: whatever is held then is in there
+    database_id = ensure_id(control.sessions)
+    known: set[str] = set()
+    live: set[str] = set()
+    names = sorted(held)
+    with unit_of_work(control.sessions, read_only=True) as session:
+        for begin in range(0, len(names), _BATCH):
+            chunk = names[begin : begin + _BATCH]
+            for name, ended_at in session.execute(select(Attempt.id, Attempt.ended_at).where(Attempt.id.in_(chunk))):
+                known.add(name)
+                if ended_at is None:
+                    live.add(name)
+    strangers = {name: whose for name, whose in held.items() if name not in known}
+    overdue = note_strangers(control, strangers, database_id)
+    removed = 0
+    for attempt_id in sorted((held.keys() & known) - live | overdue):
+        try:
+            control.executor.remove(attempt_id)
+        except ExecutorTryAgain:
+            continue  # the next sweep comes
+        log_leftovers(control.executor, attempt_id)
+        removed += 1
+        log.info("attempt.swept", attempt=attempt_id)
+    return removed
+
+
+def expire_waiting(control: Control) -> int:
+    """End the jobs that waited longer than their ``max_wait`` for their first start; how many."""
+    now = control.clock()
+    limit = Job.spec["max_wait"].as_float()
+    with unit_of_work(control.sessions, read_only=True) as session:
+        rows = session.execute(
+            select(Job.id, Job.queued_at, limit.label("max_wait")).where(
+                Job.state == JobState.QUEUED.value, Job.started_at.is_(None), limit.is_not(None)
+            )
+        ).all()
+    late = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
+    if not late:
+        return 0
+    lease = fence.acquire(control, TICK_LEASE)
+    if lease is None:
+        return 0
+    expired = 0
+    for row in late:
+        sentence = f"It waited longer than max_wait ({row.max_wait:g} s) for its start; raise it, or ask for less."
+        try:
+            with fence.fenced(control, lease) as session:
+                move_queued(
+                    session,
+                    JobId(row.id),
+                    JobEvent.EXPIRE,
+                    sentence,
+                    control.clock(),
+                    exit_={"kind": ExitKind.DEADLINE.value, "sentence": sentence},
+                )
+        except StaleWrite:
+            continue  # it starts at this very moment
+        expired += 1
+        log.info("job.expired", job=row.id)
+    fence.release(control, lease)
+    if expired:
+        control.bell.ring(TOPIC_TICK)
+    return expired
+
+
+def delete_outlived(control: Control) -> int:
+    """Mark jobs as deleted whose ``ttl`` after their end is over; how many. Their files stay.
+
+    Reads on in pages until every ended job with a ttl was looked at: however many have a long one, a short one is kept.
+    """
+    now = control.clock()
+    ttl = Job.spec["ttl"].as_float()
+    query = (
+        select(Job.id, Job.project_id, Job.finished_at, ttl.label("ttl"))
+        .where(Job.state.in_(_TERMINAL), Job.deleted_at.is_(None), ttl.is_not(None), Job.finished_at <= now)
+        .order_by(Job.id)
+        .limit(_BATCH)
+    )
+    deleted = 0
+    last_id = ""
+    while True:
+        with unit_of_work(control.sessions, read_only=True) as session:
+            page = session.execute(query.where(Job.id > last_id)).all()
+        gone = [row for row in page if row.finished_at + timedelta(seconds=row.ttl) <= now]
+        if gone:
+            with unit_of_work(control.sessions) as session:
+                deleted += sum(_delete_job(session, row, now) for row in gone)
+        if len(page) < _BATCH:
+            return deleted
+        last_id = page[-1].id
+
+
+def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
+    """False when somebody else has deleted it meanwhile."""
+    hit = session.execute(
+        update(Job)
+        .where(Job.id == row.id, Job.deleted_at.is_(None))
+        .values(deleted_at=now, updated_at=now, generation=Job.generation + 1)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    ).first()
+    if hit is not None:
+        Journal(session, row.project_id, row.id).tell(
+            "job.deleted", f"Its ttl of {row.ttl:g} s after the end is over.", at=now
+        )
+    return hit is not None
+
+
+def forget_events(control: Control, retention: timedelta) -> int:
+    """Drop the events of deleted jobs that ended longer ago than ``retention``; how many. Others keep their history."""
+    # From jobs to events, by the index on events.job_id: live jobs have most of them.
+    batch = (
+        select(Event.id)
+        .join(Job, Job.id == Event.job_id)
+        .where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL), Job.finished_at < control.clock() - retention)
+        .limit(_EVENT_BATCH)
+    )
+    dropped = 0
+    for _ in range(_EVENT_BATCHES):
+        # Short transactions: whoever wants to write waits for one batch at most.
+        with unit_of_work(control.sessions) as session:
+            ids = session.scalars(batch).all()
+            if ids:
+                session.execute(delete(Event).where(Event.id.in_(ids)))
+        dropped += len(ids)
+        if len(ids) < _EVENT_BATCH:
+            break
+    return dropped
+
+
+def forget_metrics(control: Control) -> int:
+    """Drop the metrics of jobs that were deleted; of how many."""
+    batch = (
+        select(MetricStream.owner_id)
+        .join(Job, Job.id == MetricStream.owner_id)
+        .where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
+        .distinct()
+        .limit(_METRIC_BATCH)
+    )
+    dropped = 0
+    while True:
+        with unit_of_work(control.sessions) as session:
+            ids = session.scalars(batch).all()
+            writes.forget_metrics(session, ids)
+        dropped += len(ids)
+        if len(ids) < _METRIC_BATCH:
+            return dropped
+
+
+def forget_runs(control: Control) -> int:
+    """Drop what jobs that were deleted told by MLflow's protocol; how many rows. Names of models stay: others may use them."""
+    gone = select(Job.id).where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
+    dropped = 0
+    for table in (MlflowVersion, MlflowModel, MlflowRun):
+        with unit_of_work(control.sessions) as session:
+            result = session.execute(delete(table).where(table.job_id.in_(gone)))
+            dropped += result.rowcount  # type: ignore[attr-defined]
+    return dropped
+
+
+def forget_records(control: Control) -> int:
+    """Drop what clients of Vertex AI kept in projects that were deleted; how many records."""
+    dropped = 0
+    while True:
+        with unit_of_work(control.sessions) as session:
+            batch = records.forget_records(session, _BATCH)
+        dropped += batch
+        if batch < _BATCH:
+            return dropped
+
+
+def forget_expired(control: Control) -> None:
+    """Drop idempotency keys, login codes, tokens (browser sessions are such), addresses and leases that nobody needs any more."""
+    now = control.clock()
+    with unit_of_work(control.sessions) as session:
+        session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
+        session.execute(delete(LoginCode).where(LoginCode.expires_at < now - _LOGIN_CODE_AGE))
+        session.execute(delete(TensorBoardLink).where(TensorBoardLink.expires_at < now))
+        for over in (Token.expires_at, Token.revoked_at):
+            old = over < now - _TOKEN_AGE
+            session.execute(delete(TensorBoardLink).where(TensorBoardLink.token_id.in_(select(Token.id).where(old))))
+            session.execute(delete(Token).where(old))
+        # A day after its last use nobody can still hold a token of it.
+        session.execute(
+            delete(Lease).where(
+                or_(
+                    Lease.name.startswith("attempt:"),
+                    Lease.name.startswith("study:"),
+                    Lease.name.startswith("endpoint:"),
+                ),
+                Lease.expires_at < now - _LEASE_AGE,
+            )
+        )
+
+
+def forget_plans(control: Control, settings: Settings) -> int:
+    """Drop records of plans that are too old or take too much room; how many."""
+    with unit_of_work(control.sessions) as session:
+        return prune(
+            session,
+            now=control.clock(),
+            keep=timedelta(days=settings.plan_record_days),
+            max_bytes=settings.plan_record_bytes,
+        )
+
+
+def forget_node_failures(control: Control) -> int:
+    """Drop what is too old to quarantine a node; how many."""
+    with unit_of_work(control.sessions) as session:
+        return forget_failures(session, control.clock())
+
+
+def housekeep(control: Control, settings: Settings) -> None:
+    """Every slow step; what fails is logged and leaves the others alone."""
+    lease = fence.acquire(control, SWEEP_LEASE)
+    if lease is None:
+        return
+    store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
+    steps: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("ttl", lambda: delete_outlived(control)),
+        ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
+        ("plans", lambda: forget_plans(control, settings)),
+        ("failures", lambda: forget_node_failures(control)),
+        ("metrics", lambda: forget_metrics(control)),
+        ("runs", lambda: forget_runs(control)),
+        ("records", lambda: forget_records(control)),
+        ("optuna", lambda: sweep_tables(control.sessions, settings)),
+        ("expired", lambda: forget_expired(control)),
+        ("checkpoints", lambda: apply_retention(control)),
+        ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
+    )
+    for name, step in steps:
+        try:
+            step()
+        except Exception:
+            log.exception("sweep.failed", step=name)
+    fence.release(control, lease)

@@ -1,0 +1,116 @@
+"""The nodes table: what the executor sees, kept up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.identity import ensure_id
+from core.db.repositories.events import append_event
+from core.db.tables import Node
+from core.domain.errors import StaleWrite
+from core.domain.sharing.gpu_models import normal_model
+from core.domain.sharing.resources import Amounts
+from core.wakeups import TOPIC_TICK
+from executors.base import NodeInfo
+from scheduler.control import fence
+from scheduler.control.context import Control
+from scheduler.control.journal import EXECUTOR
+
+log = structlog.get_logger(__name__)
+
+NODES_LEASE: Final = "nodes"
+
+
+def sync_nodes(control: Control) -> int:
+    """Write what has changed about the nodes; the number of changes.
+
+    A node that is not ready, or that the executor does not list any more, keeps ``seen_at``: from there its replicas
+    have ``Control.node_grace`` until they count as lost. A cordon is the admin's and stays.
+
+    Raises:
+        ExecutorTryAgain: the engine is away; nothing is concluded from that.
+        Unavailable: the database is away.
+    """
+    lease = fence.acquire(control, NODES_LEASE)
+    if lease is None:
+        return 0
+    infos = control.executor.nodes(database_id=ensure_id(control.sessions))
+    try:
+        with fence.fenced(control, lease) as session:
+            changes = _write(session, infos, control.executor.name, control.clock())
+    except StaleWrite as stale:
+        # Somebody has begun since, as when two start at once: what they write is as new.
+        log.debug("nodes.stale", why=str(stale))
+        return 0
+    fence.release(control, lease)
+    if changes:
+        control.bell.ring(TOPIC_TICK)
+    return changes
+
+
+def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: datetime) -> int:
+    known = {node.name: node for node in session.scalars(select(Node).where(Node.executor == executor))}
+    changes = 0
+    for info in infos:
+        node = known.pop(info.name, None)
+        if node is None:
+            node = Node(name=info.name, executor=executor, seen_at=now, is_cordoned=False, cordon_reason="")
+            session.add(node)
+            was_ready = None
+        else:
+            was_ready = node.is_ready
+        if info.is_ready or was_ready:
+            node.seen_at = now  # the grace of a node that has just become unready begins now, not at its last sync
+        changes += _update(node, info)
+        if was_ready is not info.is_ready:
+            _tell(session, node, now)
+    for node in known.values():
+        if node.is_ready:
+            node.is_ready, node.condition, node.seen_at = False, "The executor does not list it any more.", now
+            _tell(session, node, now)
+            changes += 1
+    return changes
+
+
+def _update(node: Node, info: NodeInfo) -> int:
+    values: dict[str, Any] = {
+        "labels": dict(info.labels),
+        "allocatable": _with_normal_models(info.allocatable).to_json(),
+        "gpus": [
+            {
+                "id": gpu.id,
+                "model": normal_model(gpu.model),
+                "memory_bytes": gpu.memory_bytes,
+                "formerly": list(gpu.formerly),
+            }
+            for gpu in info.gpus
+        ],
+        "is_ready": info.is_ready,
+        "condition": info.condition,
+    }
+    changed = [name for name, value in values.items() if getattr(node, name) != value]
+    for name in changed:
+        setattr(node, name, values[name])
+    return len(changed)
+
+
+def _with_normal_models(whole: Amounts) -> Amounts:
+    """Each executor may spell a model in its own way; here is where that ends, so that equal GPUs have equal names."""
+    gpus: dict[str, int] = {}
+    for name, count in whole.gpus.items():
+        model = normal_model(name)
+        gpus[model] = gpus.get(model, 0) + count
+    return Amounts(whole.cpu_milli, whole.memory_bytes, gpus)
+
+
+def _tell(session: Session, node: Node, now: datetime) -> None:
+    kind = "node.ready" if node.is_ready else "node.unready"
+    reason = f"Node {node.name} takes work." if node.is_ready else f"Node {node.name}: {node.condition}"
+    append_event(session, at=now, kind=kind, actor=EXECUTOR, reason=reason, data={"node": node.name})
+    log.info(kind, node=node.name, condition=node.condition)

@@ -1,0 +1,259 @@
+"""Quarantining nodes: what is written decides, at the beginning of each tick, before anything is placed.
+
+Nothing of it is in memory. Whoever is killed between the end of a replica and the quarantine of its node leaves both facts
+to the next tick, and two that decide at once compare what they have read: the second finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db.repositories import planning
+from core.db.repositories.events import append_event
+from core.db.repositories.nodes import labels_of
+from core.db.tables import Job, Node, NodeFailure, PolicyRow, Replica
+from core.domain.jobs.states import ReplicaState
+from core.domain.sharing.policy import LONGEST_WINDOW_S, Policy
+from core.domain.sharing.quarantine import Changes, Failure, Quarantine, Suspect, Suspicion, judge, told, until_text
+from scheduler.control.journal import SCHEDULER
+
+log = structlog.get_logger(__name__)
+
+# Longer than any window: what nobody can count any more.
+_KEEP: Final = timedelta(seconds=LONGEST_WINDOW_S) + timedelta(days=1)
+# How often it is asked anew whether a suspected node may be quarantined by now.
+_AGAIN: Final = timedelta(seconds=5)
+# How often all is looked at anew while there are failures or quarantines, whether anything seems new or not.
+_AT_LEAST: Final = timedelta(minutes=1)
+_MARKED: Final = or_(Node.quarantined_at.is_not(None), Node.suspicion.is_not(None))
+_MARKS: Final = (
+    select(Node.name, Node.quarantined_at, Node.trusted_since, Node.suspicion.is_not(None).label("is_suspected"))
+    .where(_MARKED)
+    .order_by(Node.name)
+)
+
+
+class Judge:
+    """Knows when there is something to decide, so that a tick need not read all nodes. Who begins decides once."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Any, ...] | None = None
+        self._at: datetime | None = None
+        self._next: datetime | None = None
+        self._asked: tuple[tuple[Any, ...], datetime, datetime | None] | None = None
+
+    def is_due(self, session: Session, now: datetime) -> bool:
+        """Whether a failure, the policy or a quarantine is new, or time has changed something.
+
+        It stays due until :meth:`note_done`: what was not committed has not been decided.
+        """
+        failures = failures_seen(session)
+        marks = session.execute(_MARKS).all()
+        if not failures[0] and not marks:
+            return False
+        policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
+        seen = (failures, policy, tuple(map(tuple, marks)))
+        is_over = self._next is not None and now >= self._next
+        # A suspicion waits for other nodes, too; and no fact may be overlooked for good.
+        patience = _AGAIN if any(row.is_suspected for row in marks) else _AT_LEAST
+        is_late = self._at is None or now - self._at >= patience
+        if seen == self._seen and not is_over and not is_late:
+            return False
+        self._asked = seen, now, next_change(session, now)
+        return True
+
+    def note_done(self) -> None:
+        """What it was due for is decided and committed."""
+        if self._asked is not None:
+            self._seen, self._at, self._next = self._asked
+
+
+def failures_seen(session: Session) -> tuple[int, int | None, datetime | None]:
+    """Others whenever failures were written or removed: a tick must look then. The first: how many there are.
+
+    The newest id alone is no sign: a lower one may be committed later, and SQLite gives ids again.
+    """
+    count, newest, at = session.execute(select(func.count(), func.max(NodeFailure.id), func.max(NodeFailure.at))).one()
+    return count, newest, at
+
+
+def next_change(session: Session, now: datetime) -> datetime | None:
+    """When the next quarantine or suspicion is over."""
+    rows = session.execute(select(Node.quarantined_until, Node.suspicion).where(_MARKED))
+    times = []
+    for until, suspicion in rows:
+        times += [until] if until is not None else []
+        times += [datetime.fromisoformat(suspicion["until"])] if suspicion else []
+    return min((at for at in times if at > now), default=None)
+
+
+def decide(session: Session, now: datetime) -> list[str]:
+    """Quarantine and release what is to be, in the caller's transaction; which nodes have changed."""
+    nodes = session.scalars(select(Node).order_by(Node.name)).all()
+    policy = planning.read_policy(session).policy
+    suspects = [_suspect(node) for node in nodes]
+    failures = _failures(session, suspects, policy, now)
+    successes = _successes(session, {one.node for one in failures})
+    changes = judge(suspects, failures, successes, policy, now)
+    by_name = {node.name: node for node in nodes}
+    changed = [name for name, one in changes.quarantines.items() if _quarantine(session, by_name[name], one, now)]
+    for name, why in changes.releases.items():
+        if _release(session, by_name[name], why, changes, now):
+            changed.append(name)
+    changed += _suspicions(session, nodes, changes, now)
+    return changed
+
+
+def forget_failures(session: Session, now: datetime) -> int:
+    """Drop what is too old to count; how many."""
+    found = session.execute(delete(NodeFailure).where(NodeFailure.at < now - _KEEP))
+    return int(found.rowcount)  # type: ignore[attr-defined]
+
+
+# Reading
+
+
+def _suspect(node: Node) -> Suspect:
+    labels = labels_of(node)
+    models = tuple(sorted(model for model, count in (node.allocatable.get("gpus") or {}).items() if count))
+    suspicion = node.suspicion or {}
+    is_let_out = bool(suspicion.get("is_let_out"))
+    causes = (suspicion if is_let_out else node.quarantine or {}).get("causes", ())
+    return Suspect(
+        name=node.name,
+        kind=(labels.get("pool", ""), models),
+        takes_work=node.is_ready and not node.is_cordoned and not node.condition,
+        is_quarantined=node.quarantined_at is not None,
+        is_let_out=is_let_out,
+        causes=tuple(Failure.from_json(node.name, one) for one in causes),
+        until=datetime.fromisoformat(suspicion["until"]) if is_let_out else node.quarantined_until,
+        trusted_since=node.trusted_since,
+        count=node.quarantine_count,
+    )
+
+
+def _failures(session: Session, nodes: Iterable[Suspect], policy: Policy, now: datetime) -> list[Failure]:
+    jobs = sorted({cause.job_id for node in nodes for cause in node.causes})
+    since = now - timedelta(seconds=policy.quarantine_window_s)
+    rows = session.execute(
+        select(NodeFailure, Job.name)
+        .join(Job, Job.id == NodeFailure.job_id)
+        .where(or_(NodeFailure.at > since, NodeFailure.job_id.in_(jobs)))
+        .order_by(NodeFailure.id)
+    )
+    return [Failure(row.node, row.job_id, job, row.at, row.error, row.is_certain, row.is_loss) for row, job in rows]
+
+
+def _successes(session: Session, names: Iterable[str]) -> Mapping[str, datetime]:
+    rows = session.execute(
+        select(Replica.node, func.max(Replica.ended_at))
+        .where(Replica.state == ReplicaState.SUCCEEDED.value, Replica.node.in_(sorted(names)))
+        .group_by(Replica.node)
+    )
+    return {node: at for node, at in rows if at is not None}
+
+
+# Writing: compared with what was read
+
+
+def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -> bool:
+    why = told(made.causes)
+    values = {
+        "quarantine": {"error": why, "causes": [one.to_json() for one in made.causes]},
+        "quarantined_at": now,
+        "quarantined_until": made.until,
+        "quarantine_count": made.count,
+        "suspicion": None,
+    }
+    if not _write(session, node, values):
+        return False
+    reason = (
+        f"Node {node.name} is quarantined {until_text(made.until)}: {why}. Nothing new is placed there, what runs goes on; "
+        f"`trainmaster nodes release {node.name}` opens it."
+    )
+    _tell(session, node.name, "node.quarantined", reason, now, {"until": _iso(made.until), **_jobs(made.causes)})
+    return True
+
+
+def _release(session: Session, node: Node, why: str, changes: Changes, now: datetime) -> bool:
+    is_let_out = node.name in changes.let_out
+    values = {**_OPEN, "trusted_since": now}
+    if is_let_out or node.name in changes.refuted:
+        values["quarantine_count"] = node.quarantine_count - 1
+    if is_let_out:  # trusted no more than before
+        left = changes.suspicions.get(node.name)
+        values |= {"trusted_since": node.trusted_since, "suspicion": _suspicion(node.name, left) if left else None}
+    if not _write(session, node, values):
+        return False
+    _tell(session, node.name, "node.released", f"Node {node.name} takes work again: {why}.", now, {})
+    return True
+
+
+def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: datetime) -> list[str]:
+    changed = []
+    for node in nodes:
+        if node.name in changes.quarantines or node.name in changes.let_out:
+            continue
+        one = changes.suspicions.get(node.name)
+        new = None if one is None else _suspicion(node.name, one)
+        old = node.suspicion
+        if new == old or not _write(session, node, {"suspicion": new}):
+            continue
+        changed.append(node.name)
+        # It would be told with each failure otherwise.
+        if one is not None and new is not None and (old is None or old["why_not"] != one.why_not):
+            _tell(session, node.name, "node.suspected", new["sentence"], now, _jobs(one.causes))
+    return changed
+
+
+def _suspicion(name: str, one: Suspicion) -> dict[str, Any]:
+    sentence = f"Node {name} would be quarantined ({told(one.causes)}), but {one.why_not}; look at it, and cordon it if it is broken."
+    return {
+        "sentence": sentence,
+        "why_not": one.why_not,
+        "is_let_out": one.is_let_out,
+        "until": one.until.isoformat(),
+        "causes": [cause.to_json() for cause in one.causes],
+    }
+
+
+_OPEN: Final[Mapping[str, Any]] = {
+    "quarantine": None,
+    "quarantined_at": None,
+    "quarantined_until": None,
+    "suspicion": None,
+}
+
+
+def _write(session: Session, node: Node, values: Mapping[str, Any]) -> bool:
+    """False where somebody else has quarantined or released it meanwhile."""
+    done = session.execute(
+        update(Node)
+        .where(
+            Node.name == node.name,
+            Node.quarantined_at.is_not_distinct_from(node.quarantined_at),
+            Node.trusted_since.is_not_distinct_from(node.trusted_since),
+        )
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+    return bool(done.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def _tell(session: Session, node: str, kind: str, reason: str, now: datetime, data: Mapping[str, Any]) -> None:
+    append_event(session, at=now, kind=kind, actor=SCHEDULER, reason=reason, data={"node": node, **data})
+    log.warning(kind, node=node, why=reason)
+
+
+def _jobs(causes: Sequence[Failure]) -> dict[str, Any]:
+    return {"jobs": [one.job_id for one in causes], "errors": sorted({one.error for one in causes})}
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

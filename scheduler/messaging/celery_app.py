@@ -1,0 +1,93 @@
+"""The Celery application: carries bells and the clock's rings to the control loop.
+
+Nothing depends on a message: each task reads the truth and may be lost, doubled or late. So messages are acknowledged
+before they are worked on, keep no results, and expire rather than pile up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from celery import Celery
+
+from core.settings import Settings
+from core.wakeups import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.wakeups.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
+from scheduler.messaging.broker import REDIS_OPTIONS, QuickConnection
+
+TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
+FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
+RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
+STUDY: Final = TASK_OF_TOPIC[TOPIC_STUDY]
+MODELS: Final = TASK_OF_TOPIC[TOPIC_MODELS]
+ENDPOINT: Final = TASK_OF_TOPIC[TOPIC_ENDPOINT]
+RECONCILE_DUE: Final = "trainmaster.reconcile_due"
+SYNC_NODES: Final = "trainmaster.sync_nodes"
+SWEEP: Final = "trainmaster.sweep"
+HOUSEKEEP: Final = "trainmaster.housekeep"
+LOOK_AHEAD: Final = "trainmaster.look_ahead"
+STUDIES_DUE: Final = "trainmaster.studies_due"
+ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
+CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD, STUDIES_DUE, ENDPOINTS_DUE)
+CARE_QUEUE: Final = "care"
+QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
+
+_SYNC_NODES_S: Final = 5.0
+_LOOK_AHEAD_S: Final = 10.0
+# Also how soon a trial that goes badly is seen.
+_STUDIES_DUE_S: Final = 2.0
+# Also how soon a serving replica that has started gets requests.
+_ENDPOINTS_DUE_S: Final = 1.0
+_SWEEP_S: Final = 30.0
+# The registrar looks for itself; this begins it where nobody has rung yet.
+_MODELS_S: Final = 10.0
+_HOUSEKEEP_S: Final = 300.0
+
+
+def make_app(settings: Settings) -> Celery:
+    """The application without tasks: enough for beat and for sending."""
+    is_embedded = settings.is_embedded_broker
+    app = Celery("trainmaster", broker="memory://" if is_embedded else settings.broker_url, set_as_current=False)
+    app.conf.update(
+        timezone="UTC",
+        enable_utc=True,
+        task_ignore_result=True,
+        task_acks_late=False,
+        task_default_queue=CARE_QUEUE,
+        task_routes={name: {"queue": QUEUE_OF_TOPIC[topic]} for topic, name in TASK_OF_TOPIC.items()},
+        task_serializer="json",
+        accept_content=["json"],
+        worker_prefetch_multiplier=4,
+        worker_redirect_stdouts=False,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        worker_enable_remote_control=False,
+        # A worker that finds no broker at its start waits for it like one that loses it later.
+        broker_connection_retry_on_startup=True,
+        # However long it is away: a worker that gave up would have to be started again.
+        broker_connection_max_retries=None,
+        # The memory transport asks its queues this often; 10 ms cost about a hundredth of a core.
+        broker_transport_options={"polling_interval": 0.01} if is_embedded else REDIS_OPTIONS,
+    )
+    app.amqp.Connection = QuickConnection
+    return app
+
+
+def schedule(settings: Settings) -> dict[str, float]:
+    """What beat rings for, and how often, in seconds."""
+    return {
+        TICK: settings.tick_interval_s,
+        RECONCILE_DUE: settings.reconcile_interval_s,
+        SYNC_NODES: _SYNC_NODES_S,
+        SWEEP: _SWEEP_S,
+        HOUSEKEEP: _HOUSEKEEP_S,
+        LOOK_AHEAD: _LOOK_AHEAD_S,
+        STUDIES_DUE: _STUDIES_DUE_S,
+        MODELS: _MODELS_S,
+        ENDPOINTS_DUE: _ENDPOINTS_DUE_S,
+    }
+
+
+def send(app: Celery, name: str, every_s: float) -> None:
+    """Ring for the periodic task ``name``. A ring that nobody hears in time is no ring: the next one comes."""
+    app.send_task(name, expires=max(5.0, 2 * every_s), retry=False, ignore_result=True)

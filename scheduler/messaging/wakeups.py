@@ -1,0 +1,83 @@
+"""Bells inside a scheduler process, and the listener for the bell of the embedded mode."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from celery import Celery
+
+from core.wakeups import Wakeup, BellSocket
+from core.wakeups.celery import TASK_OF_TOPIC
+from scheduler.messaging.coalescing import Gate
+
+log = structlog.get_logger(__name__)
+
+_AWAY_S: Final = 2.0
+
+
+class AppBell:
+    """Rings through the process's own Celery application. Equal rings that still wait are one.
+
+    ``without_broker``: does what a ring asks for in this process, while the broker takes none; it must not block.
+    """
+
+    def __init__(self, app: Celery, gate: Gate, without_broker: Callable[[str, str], None] | None = None) -> None:
+        self._app = app
+        self._gate = gate
+        self._without_broker = without_broker
+        self._away_until_s = 0.0
+        self.is_broker_away = False
+
+    def ring(self, topic: str, key: str = "") -> None:
+        task = TASK_OF_TOPIC.get(topic)
+        if task is None or not self._gate.enter(topic, key):
+            return
+        # One ring in a while finds out whether the broker is back: each that waited for it would hold its thread.
+        if time.monotonic() < self._away_until_s:
+            self._lost(topic, key)
+            return
+        try:
+            self._app.send_task(task, args=(key,) if key else (), retry=False, ignore_result=True)
+        except Exception as error:  # noqa: BLE001 - a lost ring costs time only; beat rings again
+            if not self.is_broker_away:
+                log.warning("broker.away", why=str(error))
+            self.is_broker_away = True
+            self._away_until_s = time.monotonic() + _AWAY_S
+            self._lost(topic, key)
+        else:
+            if self.is_broker_away:
+                log.info("broker.back")
+            self.is_broker_away = False
+
+    def _lost(self, topic: str, key: str) -> None:
+        self._gate.leave(topic, key)
+        if self._without_broker is not None:
+            self._without_broker(topic, key)
+
+
+class BellListener:
+    """A thread that turns datagrams into rings."""
+
+    def __init__(self, source: BellSocket, bell: Wakeup) -> None:
+        self._source = source
+        self._bell = bell
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self._thread.join(2.0)
+        self._source.close()
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            rung = self._source.receive(0.5)
+            if rung is not None:
+                self._bell.ring(*rung)

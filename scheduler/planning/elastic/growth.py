@@ -1,0 +1,164 @@
+"""More replicas for elastic gangs, where a place is free and nobody who waits could ever use it.
+
+A gang that waits has the better claim, whatever its priority: what grows never gives back by itself. So no elastic
+gang takes a place on a node that somebody in the queue might be given, and growing delays nobody. Replicas are given
+one by one to whose claim is the best at that moment, within quotas and outside bookings of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heapreplace
+
+from core.domain.ids import JobId, NodeId
+from core.domain.sharing.resources import Gang, GangRole
+from scheduler.planning.model import GrowingGang, Placement, QueuedGang, RunningGang
+from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.demand import Demand, demand_of
+from scheduler.planning.placement.eligibility import without
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.ledger import NEVER, Ledger
+from scheduler.planning.placement.partial import Draft
+from scheduler.planning.placement.search import Budget
+from scheduler.planning.queue.quota import Excess, Quotas
+from scheduler.planning.queue.shares import JOBS, Shares, of_draft
+
+_Key = tuple[int, float, float, float, str]
+
+
+@dataclass(slots=True)
+class Growth:
+    """An elastic gang that runs, or starts in this plan; ``made`` is what it gets.
+
+    ``age``: what it has for a place in the queue besides its priority and shares. ``lacking``: numbers of the replicas that
+    it lacks, the next one first. ``placed``: where its elastic replicas are, with the GPU model of each. ``hidden``: nodes
+    that are booked for others.
+    """
+
+    job_id: JobId
+    project: str
+    user: str
+    priority: int
+    age: float
+    gang: Gang
+    role: GangRole
+    lacking: list[int]
+    placed: list[tuple[NodeId, str | None]]
+    hidden: frozenset[int] = frozenset()
+    made: list[Placement] = field(default_factory=list)
+
+    @classmethod
+    def of_start(
+        cls, job: QueuedGang, role: GangRole, placements: Iterable[Placement], hidden: frozenset[int]
+    ) -> Growth:
+        """One that this plan starts with as few replicas as will do."""
+        placed = [(p.node, p.gpu_model) for p in placements if p.role == role.role]
+        lacking = list(range(role.replicas, role.most or 0))
+        age = job.queued_at.timestamp()
+        return cls(job.job_id, job.project, job.user, job.priority, age, job.gang, role, lacking, placed, hidden)
+
+    @classmethod
+    def of_running(
+        cls, job: GrowingGang, role: GangRole, running: RunningGang | None, hidden: frozenset[int]
+    ) -> Growth:
+        project, user = (running.project, running.user) if running is not None else ("", "")
+        age = job.queued_at.timestamp()
+        lacking, placed = list(job.indices), list(job.placed)
+        return cls(job.job_id, project, user, job.priority, age, job.gang, role, lacking, placed, hidden)
+
+
+class Grower:
+    """Gives replicas; ``shares`` are told of each."""
+
+    def __init__(self, cluster: Cluster, shares: Shares, quotas: Quotas) -> None:
+        self.cluster = cluster
+        self.shares = shares
+        self.quotas = quotas
+        self._demands: dict[tuple[object, ...], Demand] = {}
+        self._refused: set[int] = set()  # ids of demands that found no place
+
+    def grow(self, growths: Iterable[Growth], ledger: Ledger, claimed: frozenset[int]) -> bool:
+        """Give what may be given, taken from ``ledger``; whether that was anything.
+
+        Args:
+            claimed: nodes that somebody who waits may ever use.
+        """
+        # What is kept for GPUs may have become less.
+        self._refused -= {id(demand) for demand in self._demands.values() if demand.keeps_off}
+        heap = [(self._key(growth), growth) for growth in growths if growth.lacking]
+        heapify(heap)
+        has_grown = False
+        while heap:
+            growth = heap[0][1]
+            if not self._give(growth, ledger, claimed):
+                heappop(heap)
+                continue
+            has_grown = True
+            if growth.lacking:
+                heapreplace(heap, (self._key(growth), growth))
+            else:
+                heappop(heap)
+        return has_grown
+
+    def _key(self, growth: Growth) -> _Key:
+        project_share = user_share = 0.0
+        if self.shares.policy.is_fair:
+            project_share = self.shares.of_project(growth.project)
+            user_share = self.shares.of_user(growth.project, growth.user)
+        return -growth.priority, project_share, user_share, growth.age, growth.job_id
+
+    def _give(self, growth: Growth, ledger: Ledger, claimed: frozenset[int]) -> bool:
+        role = growth.role
+        models = {model for _, model in growth.placed if model is not None}
+        if len(models) == 1:
+            # One of another model would slow all the others down, or they it.
+            role = replace(role, request=replace(role.request, gpu_models=tuple(models)))
+        allowed = self.quotas.look_at_replica(growth.project, growth.user, role)
+        if isinstance(allowed, Excess):
+            return False
+        demand = self._demand(growth, role, growth.hidden | claimed, allowed.without)
+        draft = self._draft(demand, growth, ledger)
+        if draft is None:
+            return False
+        ledger.start(draft, NEVER)
+        taken = of_draft(draft)
+        del taken[JOBS]
+        self.shares.add(growth.project, growth.user, taken)
+        for placement in draft.placements(demand):
+            growth.made.append(replace(placement, role=growth.role.role, index=growth.lacking.pop(0)))
+            growth.placed.append((placement.node, placement.gpu_model))
+        return True
+
+    def _demand(self, growth: Growth, role: GangRole, hidden: frozenset[int], models: frozenset[str]) -> Demand:
+        """One more replica. Equal ones of other jobs share it, since leaving out nodes takes a look at each."""
+        key = (growth.gang.node_selector, role.request, hidden, models, not growth.gang.gpu_milli)
+        demand = self._demands.get(key)
+        if demand is None:
+            one = Gang((GangRole(role.role, 1, role.request),), growth.gang.node_selector)
+            demand = without(demand_of(one, self.cluster), hidden, models, self.cluster)
+            # More replicas are never so dear that they should take what is kept for GPUs.
+            demand = self._demands[key] = replace(demand, keeps_off=not growth.gang.gpu_milli)
+        return demand
+
+    def _draft(self, demand: Demand, growth: Growth, ledger: Ledger) -> Draft | None:
+        """Beside its own first: the fewer nodes, the less goes over the network."""
+        if id(demand) in self._refused:
+            return None  # in this plan nothing becomes free
+        number_of = self.cluster.number_of
+        flags = demand.pool.flags
+        here = {number_of[node] for node, _ in growth.placed if node in number_of}
+        beside = self.cluster.pool(sorted(number for number in here if flags[number]))
+        draft = place(replace(demand, pool=beside), ledger.free, Budget())
+        if draft is None and growth.gang.servers == "apart":
+            return None  # on any other node there may be a server of its own
+        draft = draft if draft is not None else place(demand, ledger.free, Budget())
+        if draft is None:
+            self._refused.add(id(demand))
+        return draft
+
+
+def with_more(placements: Sequence[Placement], more: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:
+    """All of them in rank order."""
+    order: Mapping[str, int] = {role.role: number for number, role in enumerate(gang.roles)}
+    return tuple(sorted((*placements, *more), key=lambda p: (order[p.role], p.index)))

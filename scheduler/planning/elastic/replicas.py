@@ -1,0 +1,34 @@
+"""Which replicas a running elastic gang has, and how many of them it can do without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler.planning.forecast.reservation import held_by
+from scheduler.planning.model import RunningGang
+from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.preemption.eviction import Held
+
+
+def spare(gang: RunningGang) -> int:
+    """How many replicas of its elastic role it has beyond those that it needs."""
+    role = gang.gang.elastic
+    return 0 if role is None else max(0, sum(name == role.role for name, _ in gang.nodes) - role.replicas)
+
+
+def indices(gang: RunningGang) -> list[tuple[int, int]]:
+    """The index and the position in ``nodes`` of every replica of the elastic role."""
+    role = gang.gang.elastic
+    positions = [at for at, (name, _) in enumerate(gang.nodes) if role is not None and name == role.role]
+    if len(gang.indices) == len(gang.nodes):
+        return [(gang.indices[at], at) for at in positions]
+    return list(enumerate(positions))
+
+
+def held_by_index(gang: RunningGang, cluster: Cluster) -> list[tuple[int, Held]]:
+    """What each replica of the elastic role holds on the nodes that take work, by its index."""
+    found: list[tuple[int, Held]] = []
+    for index, at in indices(gang):
+        alone = replace(gang, nodes=gang.nodes[at : at + 1], gpu_models=gang.gpu_models[at : at + 1])
+        found += [(index, held) for held in held_by(alone, cluster)]
+    return found

@@ -1,0 +1,121 @@
+"""Why a gang without GPUs waits though enough is free: it is kept for GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import as_gpus
+from scheduler.planning.explain import phrases
+from scheduler.planning.explain.occupancy import Holders
+from scheduler.planning.model import Reason, ReasonCode
+from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.partial import Draft
+from scheduler.planning.placement.search import Budget
+
+
+def why_kept(demand: Demand, free: Capacity, budget: Budget, holders: Holders) -> Reason | None:
+    """For a gang that finds no room beside what is kept; ``None`` if it would find none without that either."""
+    keeping = free.keeping
+    if not demand.keeps_off or keeping is None or not keeping.is_active:
+        return None
+    draft = place(replace(demand, keeps_off=False), free, budget)
+    if draft is None:
+        return None
+    spare = keeping.room(free)
+    group, number, members = _first_short(draft, spare)
+    request = group.request
+    cpu, memory = keeping.kept_on(number, free.gpus[number], free.shares[number])
+    cpu, memory = min(cpu, free.cpu[number]), min(memory, free.memory[number])
+    short = [
+        name
+        for name, left, wanted in (
+            ("cpu", spare.cpu[number], members * request.cpu_milli),
+            ("memory", spare.memory[number], members * request.memory_bytes),
+        )
+        if left < wanted
+    ]
+    name, milli = free.cluster.nodes[number].id, free.left_milli(number)
+    there = _amounts(short, free.cpu[number], free.memory[number])
+    kept = _amounts(short, cpu, memory)
+    of_it = "but kept" if kept == there else f"of which {kept} {_is(short, cpu)} kept"
+    fits_now = spare.rooms(request, (), demand.pool, group.count).total
+    if not fits_now:
+        rest = _without_gpus(demand, group, free, holders)
+    elif fits_now < group.count:
+        rest = f"; there is room for {fits_now} of them beside that now"
+    else:
+        rest = "; beside that there is room for each of its roles alone, but not for all together"
+    sentence = (
+        f"needs {phrases.request(request, short)} on one node {phrases.each(group)}; {there} {_is(short, free.cpu[number])} free "
+        f"on {name}, {of_it} for its {as_gpus(milli):g} free {'GPU' if milli == WHOLE else 'GPUs'}{rest}"
+    )
+    numbers: dict[str, Any] = {
+        "role": group.roles[0][0],
+        "replicas": group.count,
+        "cpu_milli": request.cpu_milli,
+        "memory_bytes": request.memory_bytes,
+        "node": name,
+        "binding": short,
+        "free_cpu_milli": free.cpu[number],
+        "kept_cpu_milli": cpu,
+        "free_memory_bytes": free.memory[number],
+        "kept_memory_bytes": memory,
+        "free_gpu_milli": milli,
+        "fits_now": fits_now,
+    }
+    return Reason(ReasonCode.KEPT_FOR_GPUS, sentence, numbers)
+
+
+def _first_short(draft: Draft, spare: Capacity) -> tuple[Group, int, int]:
+    """Which group does not find what it needs beside what is kept, on which node, and how many of it were to be there: the
+    node with the most CPU.
+    """
+    has_gpus, base = spare.cluster.has_gpus, draft.capacity
+    there = [
+        (spare.slots(pick.number, group.request, (), pick.count) >= pick.count, -base.cpu[pick.number], pick.number, at)
+        for at, (group, picks) in enumerate(draft.picks)
+        for pick in picks
+        if has_gpus[pick.number]
+    ]
+    _, _, number, at = min(there)
+    group, picks = draft.picks[at]
+    return group, number, next(pick.count for pick in picks if pick.number == number)
+
+
+def _amounts(names: Sequence[str], cpu: int, memory: int) -> str:
+    """``12 CPUs and 4 GiB of memory``."""
+    told = {"cpu": phrases.cpus(cpu), "memory": phrases.memory(memory)}
+    return phrases.all_of([told[name] for name in names or told])
+
+
+def _is(names: Sequence[str], cpu: int) -> str:
+    return "is" if list(names) == ["memory"] or (list(names) == ["cpu"] and cpu == 1000) else "are"
+
+
+def _without_gpus(demand: Demand, group: Group, free: Capacity, holders: Holders) -> str:
+    """What the nodes without GPUs have, for the end of a sentence: nothing where there are none."""
+    bare = demand.pool.numbers[~free.cluster.has_gpus[demand.pool.numbers]]
+    if not len(bare):
+        return ""
+    request = group.request
+    # The node that comes nearest to what one of them asks for.
+    share = np.minimum(free.cpus[bare] / max(1, request.cpu_milli), free.memories[bare] / max(1, request.memory_bytes))
+    number = int(bare[int(share.argmax())])
+    short = [
+        name
+        for name, left, wanted in (
+            ("cpu", free.cpu[number], request.cpu_milli),
+            ("memory", free.memory[number], request.memory_bytes),
+        )
+        if left < wanted
+    ]
+    has = _amounts(short, free.cpu[number], free.memory[number])
+    name = free.cluster.nodes[number].id
+    return f"; of the nodes without GPUs {name} comes nearest with {has} free{holders.on(number)}"

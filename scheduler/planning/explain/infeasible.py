@@ -1,0 +1,207 @@
+"""Why a gang can never run on the nodes there are, and what to ask for instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler.planning.explain import phrases
+from scheduler.planning.model import Reason, ReasonCode
+from scheduler.planning.placement.demand import Demand, Group, demand_of
+from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.topology import best_domain
+
+
+def why_never(demand: Demand, refusal: ReasonCode, empty: EmptyCluster) -> Reason:
+    """The sentence for a refusal of :meth:`EmptyCluster.refusal`."""
+    if refusal is ReasonCode.NO_NODES:
+        return Reason(refusal, "no node is ready to take work; `trainmaster nodes` tells which are known and why", {})
+    if refusal is ReasonCode.NO_MATCHING_NODE:
+        return _no_match(demand, empty)
+    if refusal is ReasonCode.NEVER_FITS:
+        return _too_demanding(demand, empty)
+    return _too_many(demand, empty)
+
+
+def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
+    selector = demand.gang.node_selector
+    label = phrases.all_of([f"{key}={value}" for key, value in selector])
+    nodes = empty.cluster.nodes
+    if not demand.pool.members:
+        known = sorted({f"{key}={n.labels[key]}" for key, _ in selector for n in nodes if key in n.labels})
+        noun = "label" if len(selector) == 1 else "labels"
+        there = f"nodes have {phrases.some_of(known, 5)}" if known else "no node has such a label at all"
+        return Reason(
+            ReasonCode.NO_MATCHING_NODE,
+            f"no node carries the {noun} {label} of its node_selector; {there}. Change the selector, or label a node",
+            {"node_selector": dict(selector), "known": known},
+        )
+    group = next(g for g in demand.merged if g.request.uses_gpu and not empty.has_model(g, demand.pool))
+    present = sorted({model for whole, _, _ in empty.kinds(demand.pool) for model in whole.gpus})
+    models = group.request.gpu_models
+    where = f"no node with {label}" if selector else "no node"
+    asked = (
+        f"{where} has GPUs of {phrases.any_of(group.request.gpu_models)}"
+        if group.request.gpu_models
+        else f"{where} has a GPU"
+    )
+    if present:
+        advice = f"; there are {phrases.all_of(present)}. Set gpu_type to one of these"
+    else:
+        # Who asked for any GPU has heard already that there is none.
+        advice = ("; none has any" if models and not selector else "") + (
+            ". Change the selector, or ask for no GPUs" if selector else ". Ask for no GPUs, or add a node"
+        )
+    also, numbers = _short_of_others(group, demand, empty)
+    if also:  # who mends the GPUs only would wait again
+        advice += (
+            f". It also needs {phrases.all_of([one.wanted for one in also])}, and no node has more than "
+            f"{phrases.any_of([f'{one.most} ({one.node} has)' for one in also])}: ask for "
+            f"{phrases.all_of([one.advice for one in also])}"
+        )
+    return Reason(
+        ReasonCode.NO_MATCHING_NODE,
+        f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}, and {asked}{advice}",
+        {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
+    )
+
+
+def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
+    """Not one member of some group fits on any empty node."""
+    group = next(g for g in demand.merged if not empty.members(g, demand.pool))
+    request = group.request
+    kinds = empty.kinds(demand.pool)
+    nodes = empty.cluster.nodes
+    needs = f"on one node {phrases.each(group)}"
+    numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
+    short: list[_Short] = []
+    if request.gpu_count:
+        most, first = max((max(w.gpus.get(m, 0) for m in group.models), -n) for w, _, n in kinds)
+        if most < request.gpu_count:
+            wanted = phrases.gpus(request.gpu_count, request.gpu_models)
+            advice = f"at most {most} {phrases.plural('GPU', most)}"
+            short.append(_Short("gpus", wanted, str(most), advice, nodes[-first].id))
+            numbers |= {"gpus": request.gpu_count, "largest_gpus": most}
+    others, told = _short_of_others(group, demand, empty)
+    short += others
+    numbers |= told
+    if short:
+        return _never_enough(short, needs, numbers)
+    return Reason(
+        ReasonCode.NEVER_FITS,
+        f"needs {phrases.request(request)} together {needs}, and no node has all of that; {_nearest(group, demand, empty)}. "
+        f"Ask for less of one of them",
+        numbers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """Something of which no node has enough: what is wanted, the most there is, what to ask for, and who has the most."""
+
+    name: str
+    wanted: str
+    most: str
+    advice: str
+    node: str
+
+
+def _short_of_others(group: Group, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
+    """What besides GPUs is too much for every node, and the numbers of it."""
+    request, kinds, nodes = group.request, empty.kinds(demand.pool), empty.cluster.nodes
+    short: list[_Short] = []
+    numbers: dict[str, int] = {}
+    cpu, cpu_node = max((whole.cpu_milli, -n) for whole, _, n in kinds)
+    if cpu < request.cpu_milli:
+        wanted = phrases.wanted_cpus(request.cpu_milli)
+        short.append(_Short("cpu", wanted, phrases.cpus(cpu), "less cpu", nodes[-cpu_node].id))
+        numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
+    memory, memory_node = max((whole.memory_bytes, -n) for whole, _, n in kinds)
+    if memory < request.memory_bytes:
+        wanted = phrases.wanted_memory(request.memory_bytes)
+        short.append(_Short("memory", wanted, phrases.memory(memory), "less memory", nodes[-memory_node].id))
+        numbers |= {"memory_bytes": request.memory_bytes, "largest_memory_bytes": memory}
+    return short, numbers
+
+
+def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> Reason:
+    """All that is too much, at once: who mends one of them only would wait again."""
+    wanted = phrases.all_of([one.wanted for one in short])
+    most = phrases.any_of([f"{one.most} ({one.node} has)" for one in short])
+    more = ", and more replicas" if any(one.name == "gpus" for one in short) else ""
+    return Reason(
+        ReasonCode.NEVER_FITS,
+        f"needs {wanted} {needs}, and no node has more than {most}. "
+        f"Ask for {phrases.all_of([one.advice for one in short])} per replica{more}",
+        {**numbers, "short_of": [one.name for one in short], "node": short[0].node},
+    )
+
+
+def _nearest(group: Group, demand: Demand, empty: EmptyCluster) -> str:
+    request = group.request
+
+    def share(position: int) -> tuple[float, int]:
+        whole, _, number = empty.kinds(demand.pool)[position]
+        gpus = max((whole.gpus.get(m, 0) for m in group.models), default=0)
+        shares = [
+            whole.cpu_milli / max(1, request.cpu_milli),
+            whole.memory_bytes / max(1, request.memory_bytes),
+            gpus / request.gpu_count if request.gpu_count else 1.0,
+        ]
+        return (min(shares), -number)
+
+    whole, _, number = empty.kinds(demand.pool)[max(range(len(empty.kinds(demand.pool))), key=share)]
+    has = [phrases.cpus(whole.cpu_milli), phrases.memory(whole.memory_bytes)]
+    if request.gpu_count:
+        has.insert(0, phrases.gpus(max(whole.gpus.get(m, 0) for m in group.models), ()))
+    return f"{empty.cluster.nodes[number].id} comes nearest with {phrases.all_of(has)}"
+
+
+def _binding(group: Group, demand: Demand, empty: EmptyCluster) -> tuple[str, ...]:
+    return phrases.binding(group.request, lambda asked: empty.members(replace(group, request=asked), demand.pool))
+
+
+def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
+    """Members fit, the gang does not."""
+    numbers: dict[str, Any] = {"replicas": demand.gang.size}
+    for group in demand.merged:
+        held = empty.members(group, demand.pool)
+        if held < group.count:
+            where = "matching nodes hold" if demand.gang.node_selector else "cluster holds"
+            binding = _binding(group, demand, empty)
+            return Reason(
+                ReasonCode.TOO_LARGE,
+                f"needs {phrases.request(group.request, binding)} {phrases.each(group)}, and even empty the {where} only "
+                f"{held} of them. Ask for at most {held} {phrases.plural('replica', held)}, or for {phrases.less(group.request, binding)}",
+                numbers | {"role": group.roles[0][0], "most": held, "binding": list(binding)},
+            )
+    gang = demand.gang
+    if gang.topology_required and gang.topology is not None:
+        group = demand.merged[0]
+        name, most = best_domain(demand, empty.capacity, gang.topology)
+        return Reason(
+            ReasonCode.TOO_LARGE,
+            f"needs all {gang.size} replicas inside one {gang.topology}, and even empty none is large enough; {name} "
+            f"holds {most} of its {phrases.members(group)}. Ask for fewer, or set the topology's `required` to false",
+            numbers | {"level": gang.topology, "domain": name, "most": most},
+        )
+    if demand.is_scattered:
+        anywhere = demand_of(replace(gang, servers=None, spread_servers=False), empty.cluster)
+        if empty.refusal(anywhere) is None:
+            asked = [
+                *(["`placement: apart`"] if gang.servers == "apart" else []),
+                *(["`spread: true`"] if gang.spread_servers else []),
+            ]
+            return Reason(
+                ReasonCode.TOO_LARGE,
+                f"needs more nodes than there are for the {phrases.all_of(asked)} of its parameter servers; without that its "
+                f"{gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
+                numbers | {"placement": gang.servers or "beside", "spread": gang.spread_servers},
+            )
+    roles = phrases.all_of([f"{phrases.members(g)} with {phrases.request(g.request)} each" for g in demand.merged])
+    return Reason(
+        ReasonCode.TOO_LARGE,
+        f"needs {roles}, and no arrangement of them was found even on the empty cluster. "
+        f"Ask for fewer replicas, or for less each",
+        numbers,
+    )

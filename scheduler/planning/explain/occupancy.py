@@ -1,0 +1,166 @@
+"""Who holds the GPUs of a node, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from scheduler.planning.explain import phrases
+from scheduler.planning.forecast.reservation import Holdings
+from scheduler.planning.model import QueuedGang, RunningGang
+from scheduler.planning.placement.partial import Draft
+
+_Part = tuple[RunningGang | QueuedGang, int, str | None]  # who, how many GPUs, of which model
+
+# Of so many equal holes the one that grows first is told: with thousands of them one is as good an example as another.
+MOST_LOOKED_AT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What one job holds on one node. ``end``: its stated end, if any; ``likely``: when it is expected to end."""
+
+    job: str
+    job_id: str
+    end: datetime | None
+    gpus: int
+    model: str | None
+    likely: datetime | None = None
+
+    @property
+    def until(self) -> datetime | None:
+        """When it ends as far as anybody can tell: what is likely, or at the latest."""
+        known = [at for at in (self.end, self.likely) if at is not None]
+        return min(known, default=None)
+
+    @property
+    def is_guess(self) -> bool:
+        return self.likely is not None and self.until == self.likely != self.end
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Who ends first, as far as is known; then the smallest, so that few names say it."""
+        until = self.until
+        return (until is None, until.timestamp() if until else 0.0, -self.gpus, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The holders that must end for a hole to be large enough."""
+
+    holders: tuple[Holder, ...]
+    gpus: int
+
+    @property
+    def until(self) -> datetime | None:
+        return _last([holder.until for holder in self.holders])
+
+    @property
+    def surely_until(self) -> datetime | None:
+        return _last([holder.end for holder in self.holders])
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether ``until`` is an estimate, not what somebody stated."""
+        return any(holder.is_guess for holder in self.holders)
+
+    def phrase(self, now: datetime) -> str:
+        """``job sweep-31 until about 14:20 UTC``."""
+        names = phrases.jobs([holder.job for holder in self.holders])
+        return names + phrases.until(self.until, now, one=len(self.holders) == 1, is_likely=self.is_guess)
+
+    def numbers(self) -> dict[str, Any]:
+        until, likely = self.surely_until, self.until if self.is_guess else None
+        return {
+            "held_by": [holder.job_id for holder in self.holders],
+            "held_gpus": self.gpus,
+            "until": until.isoformat() if until else None,
+            **({"likely_until": likely.isoformat()} if likely else {}),
+        }
+
+
+def _last(ends: Sequence[datetime | None]) -> datetime | None:
+    known = [end for end in ends if end is not None]
+    return max(known) if len(known) == len(ends) else None
+
+
+class Holders:
+    """By node; worked out when first asked."""
+
+    def __init__(self, now: datetime, holdings: Holdings, starts: Sequence[tuple[QueuedGang, Draft]]) -> None:
+        self._now = now
+        self._holdings = holdings
+        self._starts = starts
+        self._parts: dict[int, list[_Part]] | None = None
+        self._by_node: dict[int, list[Holder]] = {}
+
+    def of(self, number: int) -> list[Holder]:
+        """Those on one node, who ends first at the front."""
+        holders = self._by_node.get(number)
+        if holders is None:
+            holders = [self._holder(*part) for part in self._all_parts().get(number, ())]
+            holders.sort(key=lambda holder: holder.order)
+            self._by_node[number] = holders
+        return holders
+
+    def _all_parts(self) -> dict[int, list[_Part]]:
+        if self._parts is None:
+            self._parts = {}
+            held = [*self._holdings, *((job, draft.used()) for job, draft in self._starts)]
+            for gang, parts in held:
+                for number, request, model, members in parts:
+                    self._parts.setdefault(number, []).append((gang, members * request.gpu_count, model))
+        return self._parts
+
+    def _holder(self, gang: RunningGang | QueuedGang, gpus: int, model: str | None) -> Holder:
+        if isinstance(gang, RunningGang):
+            end = gang.expected_end
+        else:
+            end = None if gang.max_run_time_s is None else self._now + timedelta(seconds=gang.holds_s)
+        likely = None if gang.estimate is None else phrases.on_grid(gang.estimate.likely_s, self._now)
+        return Holder(gang.name, gang.job_id, end, gpus, model, likely)
+
+    def first_to_free(self, candidates: Sequence[tuple[int, str]], missing: int) -> tuple[int, str, Held | None]:
+        """Of nodes (with a GPU model) the one where ``missing`` more GPUs are free first; its holders until then.
+
+        ``None`` for the holders where those that are known do not hold that many.
+        """
+        best: tuple[tuple[object, ...], int, str, Held | None] | None = None
+        for number, model in candidates[:MOST_LOOKED_AT]:
+            held = self._to_end(number, model, missing)
+            if held is None:
+                key: tuple[object, ...] = (2, 0.0, 0, number, model)
+            else:
+                until = held.until
+                key = (until is None, until.timestamp() if until else 0.0, len(held.holders), number, model)
+            if best is None or key < best[0]:
+                best = (key, number, model, held)
+        if best is None:
+            raise AssertionError("no node has the model")
+        return best[1], best[2], best[3]
+
+    def _to_end(self, number: int, model: str, missing: int) -> Held | None:
+        needed: list[Holder] = []
+        freed = 0
+        for holder in self.of(number):
+            if holder.model == model and holder.gpus:
+                needed.append(holder)
+                freed += holder.gpus
+                if freed >= missing:
+                    return Held(tuple(needed), freed)
+        return None
+
+    def on(self, number: int) -> str:
+        """``, beside job a until about 14:20 UTC``: who else is on the node, for the end of a sentence."""
+        holders = self.of(number)
+        if not holders:
+            return ""
+        names = list(dict.fromkeys(holder.job for holder in holders))
+        if len(names) == 1:
+            return f" beside {phrases.jobs(names)}{phrases.until(holders[0].until, self._now, one=True, is_likely=holders[0].is_guess)}"
+        first = holders[0]
+        if first.until is None:
+            return f" beside {phrases.jobs(names)}"
+        return f" beside {phrases.jobs(names)} ({first.job}{phrases.until(first.until, self._now, one=True, is_likely=first.is_guess)})"

@@ -1,0 +1,170 @@
+"""Phrases of which reasons are made: amounts, lists, times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, Request
+from scheduler.planning.placement.demand import Group
+
+# Behind an amount that the user did not write.
+DEFAULT: Final = " (the default where none is stated)"
+_BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def gpus(count: int, models: Sequence[str]) -> str:
+    """``8 GPUs of H100 or A100``."""
+    noun = "GPU" if count == 1 else "GPUs"
+    return f"{count} {noun} of {any_of(models)}" if models else f"{count} {noun}"
+
+
+def wanted_gpus(wanted: Request, models: Sequence[str] | None = None) -> str:
+    """``8 GPUs of H100 or A100``; of a part of one device ``0.5 GPU of H100``."""
+    models = wanted.gpu_models if models is None else models
+    if not wanted.gpu_milli:
+        return gpus(wanted.gpu_count, models)
+    part = f"{part_of_gpu(wanted.gpu_milli)} GPU"
+    return f"{part} of {any_of(models)}" if models else part
+
+
+def part_of_gpu(milli: int) -> str:
+    return f"{milli / 1000:g}"
+
+
+def cpus(milli: int) -> str:
+    amount = f"{milli / 1000:g}"
+    return f"{amount} CPU" if milli == 1000 else f"{amount} CPUs"
+
+
+def memory(count: int) -> str:
+    for unit, name in _BINARY_UNITS:
+        if abs(count) >= unit:
+            return f"{count / unit:.3g} {name} of memory" if count % unit else f"{count // unit} {name} of memory"
+    return f"{count} bytes of memory"
+
+
+def wanted_cpus(milli: int) -> str:
+    """``2 CPUs``; for what is set aside for who states none, that it is this."""
+    return cpus(milli) + (DEFAULT if milli == UNSTATED_CPU_MILLI else "")
+
+
+def wanted_memory(count: int) -> str:
+    """``4 GiB of memory``; for what is set aside for who states none, that it is this."""
+    return memory(count) + (DEFAULT if count == UNSTATED_MEMORY_BYTES else "")
+
+
+def request(wanted: Request, binding: Collection[str] = ()) -> str:
+    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; without the little that is set aside for who states none.
+
+    ``binding``: which of ``cpu`` and ``memory`` are scarce; they are told in any case.
+    """
+    parts = [wanted_gpus(wanted)] if wanted.uses_gpu else []
+    if wanted.cpu_milli != UNSTATED_CPU_MILLI or "cpu" in binding:
+        parts.append(wanted_cpus(wanted.cpu_milli))
+    if wanted.memory_bytes != UNSTATED_MEMORY_BYTES or "memory" in binding:
+        parts.append(wanted_memory(wanted.memory_bytes))
+    return all_of(parts or [cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
+
+
+def binding(wanted: Request, members: Callable[[Request], int]) -> tuple[str, ...]:
+    """Which of ``cpu`` and ``memory`` limit how many ``members`` there is room for: without it there would be more."""
+    now = members(wanted)
+    lighter = {"cpu": replace(wanted, cpu_milli=0), "memory": replace(wanted, memory_bytes=0)}
+    return tuple(name for name, request in lighter.items() if members(request) > now)
+
+
+def less(wanted: Request, binding: Collection[str]) -> str:
+    """What to ask for less of: ``less memory each (state `memory`, since the default binds)``."""
+    if not binding:
+        return "less each"
+    unstated = {"cpu": wanted.cpu_milli == UNSTATED_CPU_MILLI, "memory": wanted.memory_bytes == UNSTATED_MEMORY_BYTES}
+    defaults = [f"`{name}`" for name in binding if unstated[name]]
+    hint = f" (state {all_of(defaults)})" if defaults else ""
+    return f"less {all_of(list(binding))} each{hint}"
+
+
+def each(group: Group) -> str:
+    """``for each of 2 workers``, ``for its chief``, ``for each of 3 replicas (chief, worker)``."""
+    if group.count == 1:
+        return f"for its {group.roles[0][0]}"
+    return f"for each of {members(group)}"
+
+
+def members(group: Group, count: int | None = None) -> str:
+    """``2 workers``."""
+    count = group.count if count is None else count
+    roles = [role for role, _ in group.roles]
+    return f"{count} replicas ({', '.join(roles)})" if len(roles) > 1 else f"{count} {plural(roles[0], count)}"
+
+
+def plural(noun: str, count: int) -> str:
+    return noun if count == 1 or noun.endswith("s") else f"{noun}s"
+
+
+def all_of(items: Sequence[str]) -> str:
+    return _joined(items, "and")
+
+
+def any_of(items: Sequence[str]) -> str:
+    return _joined(items, "or")
+
+
+def _joined(items: Sequence[str], word: str) -> str:
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {word} {items[-1]}"
+
+
+def some_of(items: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``."""
+    if len(items) <= most:
+        return all_of(items)
+    return f"{', '.join(items[:most])} and {len(items) - most} more"
+
+
+def jobs(names: Sequence[str]) -> str:
+    return f"{'job' if len(names) == 1 else 'jobs'} {some_of(names, 2)}"
+
+
+def about(at: datetime, now: datetime) -> str:
+    """``about 14:20 UTC``; with the date when it is not today."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    return f"about {at:%H:%M} UTC" if at.date() == now.date() else f"about {at:%Y-%m-%d %H:%M} UTC"
+
+
+def span(seconds: float) -> str:
+    """``30 min``, ``1 h 30 min``, ``2 d``, ``45 s``: a setting, as exactly as it was written."""
+    left, parts = round(seconds, 3), []
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count:g} {unit}")
+    if left or not parts:
+        parts.append(f"{left:g} s")
+    return " ".join(parts)
+
+
+def until(at: datetime | None, now: datetime, *, one: bool, is_likely: bool = False) -> str:
+    """How long somebody goes on, after its name: `` until about 14:20 UTC``; ``is_likely``: that is only estimated."""
+    if at is None:
+        return f", whose {'end is' if one else 'ends are'} not known"
+    if at <= now:
+        return f", which {'should' if not is_likely else 'will probably'} end any moment"
+    return f"{', probably' if is_likely else ''} until {about(at, now)}"
+
+
+# An estimate is told on a grid that is as coarse as it is far off: a reason that still holds reads the same next time.
+_GRID: Final = ((3600.0, 300.0), (6 * 3600.0, 900.0), (2 * 86400.0, 3600.0), (float("inf"), 6 * 3600.0))
+
+
+def on_grid(left_s: float, now: datetime) -> datetime | None:
+    """The moment ``left_s`` from now, later by at most the grid's width; ``None`` after the last year that a date can have."""
+    width = next(width for limit, width in _GRID if left_s < limit)
+    try:
+        at_s = (now + timedelta(seconds=left_s)).timestamp()
+        return datetime.fromtimestamp(-(-at_s // width) * width, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,0 +1,346 @@
+"""Why a shape waits: the binding number first, who holds it, what to do.
+
+Written once per shape against what is left when the plan is made, so equal shapes share one reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Request
+from core.domain.sharing.wait_phrases import RESERVED_FOR, kept_for, starts_first
+from scheduler.planning.explain import phrases
+from scheduler.planning.explain.headroom_messages import why_kept
+from scheduler.planning.explain.infeasible import why_never
+from scheduler.planning.explain.occupancy import MOST_LOOKED_AT, Holders
+from scheduler.planning.explain.quarantined import Closed
+from scheduler.planning.model import Reason, ReasonCode, Snapshot
+from scheduler.planning.placement.cluster import Cluster, Pool
+from scheduler.planning.placement.demand import Demand, Group, demand_of
+from scheduler.planning.placement.feasibility import EmptyCluster
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.ledger import Ledger, Reservation
+from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.topology import best_domain
+
+
+class Explainer:
+    """Makes reasons for one finished plan."""
+
+    def __init__(self, snapshot: Snapshot, empty: EmptyCluster, ledger: Ledger, holders: Holders) -> None:
+        self.snapshot = snapshot
+        self.cluster = empty.cluster
+        self.empty = empty
+        self.ledger = ledger
+        self.free = ledger.free
+        self.holders = holders
+        self.budget = Budget()
+        self.closed = Closed(snapshot)
+        self._reservations = {id(held.demand): held for held in ledger.reservations}
+        self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
+        self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
+        self._most_cpu: dict[int, int] = {}
+        self._most_memory: dict[int, int] = {}
+
+    def explain(self, demand: Demand, refusal: ReasonCode | None) -> Reason:
+        """``refusal``: why it can never run, or ``None``."""
+        if refusal is not None:
+            return self._never(demand, refusal)
+        if place(demand, self.free, self.budget) is not None:
+            return self._held_back(demand)
+        return self.closed.beside(self._no_room(demand), demand.gang)
+
+    def _no_room(self, demand: Demand) -> Reason:
+        kept = why_kept(demand, self.free, self.budget, self.holders)
+        if kept is not None:
+            return self._with_start(demand, kept)
+        for group in demand.merged:
+            missing = self._missing(demand, group)
+            if missing is not None:
+                return self._with_start(demand, missing)
+        return self._with_start(demand, self._scattered(demand) or self._together(demand))
+
+    # ---- never ----
+
+    def _never(self, demand: Demand, refusal: ReasonCode) -> Reason:
+        away = [node for node in self.snapshot.nodes if not node.is_schedulable]
+        if away:
+            if self._everywhere is None:
+                self._everywhere = EmptyCluster(Cluster(self.snapshot.nodes))
+            twin = demand_of(demand.gang, self._everywhere.cluster)
+            if self._everywhere.refusal(twin) is None:
+                return _nodes_away(demand, self._everywhere.cluster, twin)
+        return why_never(demand, refusal, self.empty)
+
+    # ---- would fit, but somebody is before it ----
+
+    def _held_back(self, demand: Demand) -> Reason:
+        binding = self._binding(demand)
+        if binding is None:  # only when a search gave up before and not now
+            return Reason(ReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
+        numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
+        before = f"job {binding.job.name}, which is before it in the queue"
+        on = phrases.some_of(self._node_names(binding))
+        if binding.start_s is None:
+            sentence = (
+                f"would fit now, but it would delay {before}: what is free on {on} is kept for that job, and when it "
+                f"can start is not known since jobs there state no max_run_time"
+            )
+            return Reason(ReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
+        # Only moments, no spans: a reason that is still true must not read differently with every tick.
+        at, phrase = self._moment(binding.start_s)
+        sentence = f"would fit now, but it might delay {before} and is to start on {on} at {phrase}"
+        if at is not None:
+            sentence += "; with a max_run_time that surely ends before that it could run first"
+            numbers["until"] = at.isoformat()
+        return Reason(ReasonCode.RESERVED, sentence, numbers)
+
+    def _binding(self, demand: Demand) -> Reservation | None:
+        """The reservation that keeps ``demand`` from what is free: the first to open of those that it would touch."""
+        draft = place(demand, self.free, self.budget)
+        for opens_s, view in zip(self.ledger.opens_s, self.ledger.views[1:], strict=True):
+            wanted = draft
+            draft = place(demand, view, self.budget)
+            if draft is None:
+                return next(
+                    (
+                        held
+                        for held in self.ledger.reservations
+                        if held.opens_s == opens_s
+                        and (wanted is None or not held.beside.keys().isdisjoint(wanted.left))
+                    ),
+                    None,
+                )
+        return None
+
+    def _moment(self, in_s: float) -> tuple[datetime | None, str]:
+        """When, and in words; no time where the stated ends have passed and it may be any moment."""
+        if in_s <= 0:
+            return None, "any moment"
+        at = self.snapshot.now + timedelta(seconds=in_s)
+        return at, phrases.about(at, self.snapshot.now)
+
+    def _node_names(self, reservation: Reservation) -> list[str]:
+        return [self.cluster.nodes[number].id for number in sorted(reservation.beside)]
+
+    # ---- no room ----
+
+    def _missing(self, demand: Demand, group: Group) -> Reason | None:
+        """Why one group alone finds no room now; ``None`` if it does."""
+        request = group.request
+        wanted = self._wanted(group)
+        short: tuple[str, dict[str, Any]] | None = None
+        if request.gpu_count:
+            hole, phrase, numbers = self._largest_hole(demand.pool, group)
+            if hole < request.gpu_count:
+                sentence = (
+                    f"needs {phrases.gpus(request.gpu_count, request.gpu_models)} on one node {phrases.each(group)}; "
+                )
+                return Reason(ReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
+        elif request.gpu_milli:
+            short = self._short_of_parts(demand.pool, group)
+        else:
+            short = self._short_of_bare(demand.pool, group)
+        if short is not None:
+            return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
+
+        def members(asked: Request) -> int:
+            return sum(slots for _, slots in self.free.rooms(asked, group.models, demand.pool, group.count))
+
+        now = members(request)
+        if now >= group.count:
+            return None
+        if not now:
+            return self._short_beside_gpus(demand.pool, group, wanted)
+        binding = phrases.binding(request, members)
+        return Reason(
+            ReasonCode.NO_ROOM,
+            f"needs {phrases.request(request, binding)} on one node {phrases.each(group)}; there is room for {now} of them "
+            "now",
+            {**wanted, "fits_now": now, "binding": list(binding)},
+        )
+
+    def _wanted(self, group: Group) -> dict[str, Any]:
+        request = group.request
+        numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
+        if request.gpu_count:
+            numbers |= {"gpus": request.gpu_count, "gpu_models": list(request.gpu_models)}
+        elif request.gpu_milli:
+            numbers |= {"gpu_milli": request.gpu_milli, "gpu_models": list(request.gpu_models)}
+        return numbers | {"cpu_milli": request.cpu_milli, "memory_bytes": request.memory_bytes}
+
+    def _largest_hole(self, pool: Pool, group: Group) -> tuple[int, str, dict[str, Any]]:
+        """The most free GPUs of one accepted model on a node, in words, and who holds what is missing there."""
+        size = group.request.gpu_count
+        key = (id(pool), group.models, size)
+        known = self._hole_phrases.get(key)
+        if known is None:
+            known = self._hole_phrases[key] = self._describe_hole(pool, group.models, size)
+        return known[1]["largest_hole"], *known
+
+    def _describe_hole(self, pool: Pool, models: tuple[str, ...], size: int) -> tuple[str, dict[str, Any]]:
+        hole, candidates = self.free.largest_hole(models, pool)
+        if hole >= size:
+            return "", {"largest_hole": hole}
+        # Of equal holes the one that will be large enough first; a whole node must be able to be.
+        whole = self.cluster.whole.gpus
+        able = list(islice(((n, m) for n, m in candidates if whole[m][n] >= size), MOST_LOOKED_AT))
+        number, model, held = self.holders.first_to_free(able or candidates, size - hole)
+        name = self.cluster.nodes[number].id
+        numbers: dict[str, Any] = {"largest_hole": hole, "node": name, "gpu_model": model}
+        phrase = f"the largest hole is {hole}, on {name}" if hole else "none is free"
+        if held is not None:
+            where = "its GPUs" if hole else f"the GPUs of {name}"
+            are = "is" if held.gpus == 1 else "are"
+            phrase += f"; {held.gpus} of {where} {are} held by {held.phrase(self.snapshot.now)}"
+            numbers |= held.numbers()
+        return phrase, numbers
+
+    def _short_of_parts(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
+        """For members that want a part of a GPU: no device has so much left."""
+        part = group.request.gpu_milli
+        left, first = max((self._most_left(number, group.models), -number) for number in pool.members)
+        if left >= part:
+            return None
+        name = self.cluster.nodes[-first].id
+        phrase = (
+            f"the most that is left of one is {phrases.part_of_gpu(left)}, on {name}"
+            if left
+            else "nothing is left of any"
+        )
+        sentence = f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}; {phrase}"
+        on = self.holders.on(-first) if left else ""
+        return sentence + on, {"largest_part_milli": left, "node": name}
+
+    def _most_left(self, number: int, models: tuple[str, ...]) -> int:
+        """Thousandths of the device on the node with the most left."""
+        gpus, shares = self.free.gpus[number], self.free.shares[number]
+        return max((WHOLE if gpus.get(m, 0) > 0 else max(shares.get(m, (0,)), default=0) for m in models), default=0)
+
+    def _short_of_bare(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
+        """For members without GPUs: not even one finds the CPU, or the memory."""
+        request, free = group.request, self.free
+        if id(pool) not in self._most_cpu:
+            self._most_cpu[id(pool)] = max(pool.members, key=lambda n: (free.cpu[n], -n))
+            self._most_memory[id(pool)] = max(pool.members, key=lambda n: (free.memory[n], -n))
+        number = self._most_cpu[id(pool)]
+        name = self.cluster.nodes[number].id
+        if free.cpu[number] < request.cpu_milli:
+            most = phrases.cpus(free.cpu[number])
+            sentence = f"needs {phrases.wanted_cpus(request.cpu_milli)} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
+            return sentence + self.holders.on(number), {"most_free_cpu_milli": free.cpu[number], "node": name}
+        number = self._most_memory[id(pool)]
+        name = self.cluster.nodes[number].id
+        if free.memory[number] < request.memory_bytes:
+            most = phrases.memory(free.memory[number])
+            sentence = f"needs {phrases.wanted_memory(request.memory_bytes)} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
+            return sentence + self.holders.on(number), {"most_free_memory_bytes": free.memory[number], "node": name}
+        return None
+
+    def _short_beside_gpus(self, pool: Pool, group: Group, wanted: dict[str, Any]) -> Reason:
+        """Each resource is free somewhere, but not all of them on one node: the node that comes nearest."""
+        request, free = group.request, self.free
+
+        def share(number: int) -> float:
+            cpu = free.cpu[number] / request.cpu_milli if request.cpu_milli else 1.0
+            memory = free.memory[number] / request.memory_bytes if request.memory_bytes else 1.0
+            return min(cpu, memory, 1.0)
+
+        def has_gpus(number: int) -> bool:
+            return any(free.gpus[number].get(model, 0) >= request.gpu_count for model in group.models)
+
+        enough = [n for n in pool.members if not request.gpu_count or has_gpus(n)]
+        number = max(enough, key=lambda n: (share(n), -n))
+        name = self.cluster.nodes[number].id
+        has = [phrases.cpus(free.cpu[number]), phrases.memory(free.memory[number])]
+        if request.gpu_count:
+            has.insert(0, phrases.gpus(max(free.gpus[number].get(m, 0) for m in group.models), ()))
+        short = [
+            name
+            for name, amount, left in (
+                ("cpu", request.cpu_milli, free.cpu[number]),
+                ("memory", request.memory_bytes, free.memory[number]),
+            )
+            if left < amount
+        ]
+        sentence = (
+            f"needs {phrases.request(request, short)} together on one node {phrases.each(group)}; "
+            f"{name} comes nearest with {phrases.all_of(has)} free{self.holders.on(number)}"
+        )
+        numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
+        return Reason(ReasonCode.NO_ROOM, sentence, {**wanted, **numbers})
+
+    def _together(self, demand: Demand) -> Reason:
+        """Every group fits alone, the gang does not."""
+        gang, size = demand.gang, demand.gang.size
+        numbers: dict[str, Any] = {"replicas": size}
+        if gang.topology_required and gang.topology is not None:
+            level = gang.topology
+            inside = best_domain(demand, self.free, level)
+            numbers |= {"level": level, "domain": inside[0], "fits_in_domain": inside[1]}
+            group = demand.merged[0]
+            roomiest = f"; {inside[0]} has room for {inside[1]} of its {phrases.members(group)}" if inside[0] else ""
+            return Reason(
+                ReasonCode.TOPOLOGY,
+                f"needs room for all {size} replicas inside one {level}{roomiest}; enough is free only over several. "
+                f"Without `required` in its topology it would not wait for that",
+                numbers,
+            )
+        roles = phrases.all_of([phrases.members(group) for group in demand.merged])
+        return Reason(
+            ReasonCode.NO_ROOM,
+            f"needs room for {roles} at the same time; there is room for each of these alone, but not for all together",
+            numbers,
+        )
+
+    def _scattered(self, demand: Demand) -> Reason | None:
+        """Where it would fit now if its parameter servers might stand anywhere."""
+        gang = demand.gang
+        if not demand.is_scattered:
+            return None
+        anywhere = demand_of(replace(gang, servers=None, spread_servers=False), self.cluster)
+        anywhere = replace(anywhere, keeps_off=demand.keeps_off)
+        if place(anywhere, self.free, self.budget) is None:
+            return None
+        asked = [
+            *(["on nodes without any other of its replicas (`placement: apart`)"] if gang.servers == "apart" else []),
+            *(["no two of them on one node (`spread: true`)"] if gang.spread_servers else []),
+        ]
+        return Reason(
+            ReasonCode.NO_ROOM,
+            f"needs its parameter servers {phrases.all_of(asked)}; there is room for all its {gang.size} replicas now, but "
+            "not so. Without that it could start now",
+            {"replicas": gang.size, "placement": gang.servers or "beside", "spread": gang.spread_servers},
+        )
+
+    def _with_start(self, demand: Demand, reason: Reason) -> Reason:
+        """Adds when the first job of this shape is to start, if a place is kept for it."""
+        held = self._reservations.get(id(demand))
+        if held is None:
+            return reason
+        numbers = {**reason.numbers, RESERVED_FOR: held.job.job_id, "on": self._node_names(held)}
+        on = phrases.some_of(self._node_names(held))
+        if held.start_s is None:
+            kept = f"what becomes free on {on} {kept_for(held.job.name)}"
+            return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
+        at, phrase = self._moment(held.start_s)
+        if at is not None:
+            numbers["expected_start"] = at.isoformat()
+        kept = f"{starts_first(held.job.name)} on {on} at {phrase}"
+        return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
+
+
+def _nodes_away(demand: Demand, cluster: Cluster, twin: Demand) -> Reason:
+    """It would fit if nodes that are cordoned or not ready took work."""
+    away = [cluster.nodes[number] for number in twin.pool.members if not cluster.nodes[number].is_schedulable]
+    told = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
+    return Reason(
+        ReasonCode.NO_NODES,
+        f"needs {phrases.request(demand.merged[0].request)} {phrases.each(demand.merged[0])}, and the nodes that could give "
+        f"that take no new work: {phrases.some_of(told)}; it starts by itself when they come back",
+        {"nodes": [node.id for node in away]},
+    )

@@ -1,0 +1,226 @@
+"""A plan that stops somebody is made to its end: planning again, once it is applied, says nothing new.
+
+Where others are stopped for a job, room is held for it from then on, and that may move what is reserved for another one,
+or end somebody's claim. So the plan is applied to the snapshot, as the control loop will do it, and made again, until it
+stops nobody else; all that it says is one plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
+
+from core.domain.ids import JobId, NodeId
+from core.domain.sharing.resources import Amounts, GangRole, Request
+from scheduler.planning.model import (
+    Grow,
+    NodeView,
+    Placement,
+    Plan,
+    Preempt,
+    QueuedGang,
+    Reason,
+    ReasonCode,
+    RunningGang,
+    Shrink,
+    Snapshot,
+    Start,
+)
+from scheduler.planning.placement.partial import Left, less
+
+# Each round but the last stops somebody; what is still open after so many is said by the next tick's plan.
+_MOST_ROUNDS = 4
+# Each try that fails finds somebody for whom nobody need be stopped; then nobody is stopped for any job.
+_MOST_TRIES = 4
+_Taken = tuple[Request, Placement]
+
+
+class Planning(Protocol):
+    """One walk through the queue of a snapshot."""
+
+    def said(self, vain: frozenset[JobId] = frozenset(), helped: int = 0) -> Plan:
+        """What is done; of the reasons only those of jobs for which others are stopped.
+
+        Args:
+            vain: nobody is stopped for these.
+            helped: jobs for which others were stopped before it.
+        """
+        ...
+
+    def reasons(self) -> Mapping[JobId, Reason]:
+        """Why the others wait."""
+        ...
+
+
+def settled(snapshot: Snapshot, walk: Callable[[Snapshot], Planning]) -> Plan:
+    """All that is said of ``snapshot``, and of what it becomes, until nothing new is said.
+
+    Nobody is stopped for a job that would not get the place then, since another one has the better claim to it.
+    """
+    first = walk(snapshot)  # the same, whomever others are stopped for
+    vain: frozenset[JobId] = frozenset()
+    for _ in range(_MOST_TRIES):
+        made, more = _settled(snapshot, first, walk, vain)
+        if not more:
+            return made
+        vain |= more
+    return _settled(snapshot, first, walk, vain | {job.job_id for job in snapshot.queued})[0]
+
+
+def _settled(
+    snapshot: Snapshot, first: Planning, walk: Callable[[Snapshot], Planning], vain: frozenset[JobId]
+) -> tuple[Plan, frozenset[JobId]]:
+    """The plan, and for whom somebody was stopped in vain."""
+    last = first
+    made = newest = first.said(vain)
+    for _ in range(_MOST_ROUNDS):
+        if not newest.preempts and not newest.shrinks:
+            break
+        for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
+        snapshot = after(snapshot, newest)
+        last = walk(snapshot)
+        newest = last.said(vain, len(for_jobs))
+        made = _both(made, newest)
+        # Who starts already has come to room that was kept for others by the promise alone.
+        lost = {job_id for job_id in for_jobs if job_id is not None and not _is_promised(newest, job_id)}
+        if lost:
+            return made, frozenset(lost)
+    return replace(made, waits={**last.reasons(), **made.waits}), frozenset()
+
+
+def _is_promised(made: Plan, job_id: JobId) -> bool:
+    reason = made.waits.get(job_id)
+    return reason is not None and reason.code is ReasonCode.PREEMPTING
+
+
+def _both(first: Plan, second: Plan) -> Plan:
+    grown: dict[JobId, tuple[Placement, ...]] = {grow.job_id: grow.placements for grow in first.grows}
+    for grow in second.grows:
+        grown[grow.job_id] = (*grown.get(grow.job_id, ()), *grow.placements)
+    starts = len(first.starts)
+    return Plan(
+        starts=(*first.starts, *second.starts),
+        # Who is stopped and who only gives replicas back is known best where it was decided.
+        waits={**second.waits, **{who: first.waits[who] for who in second.waits if _is_promised(first, who)}},
+        grows=tuple(Grow(job_id, placements) for job_id, placements in sorted(grown.items())),
+        preempts=(*first.preempts, *second.preempts),
+        shrinks=(*first.shrinks, *second.shrinks),
+        moves=second.moves,
+        order=(*first.order[:starts], *second.order),
+    )
+
+
+def after(snapshot: Snapshot, made: Plan) -> Snapshot:
+    """The snapshot in the moment after ``made`` was applied: nobody who is stopped, or goes, has given anything back yet."""
+    waiting = {job.job_id: job for job in snapshot.queued}
+    # Replicas that leave a job stand beside the others as one that stops.
+    running = {gang.job_id: gang for gang in sorted(snapshot.running, key=lambda gang: not gang.is_stopping)}
+    others = [gang for gang in snapshot.running if running[gang.job_id] is not gang]
+    taken: list[_Taken] = []
+    for start in made.starts:
+        job = waiting.pop(start.job_id)
+        running[job.job_id] = _started(job, start, snapshot)
+        taken += _taken(job.gang.roles, start.placements)
+    for preempt in made.preempts:
+        running[preempt.job_id] = _stopping(running[preempt.job_id], preempt, snapshot)
+    for shrink in made.shrinks:
+        staying, leaving = _divided(running[shrink.job_id], shrink, snapshot)
+        running[shrink.job_id] = staying
+        others.append(leaving)
+    for grow in made.grows:
+        gang = running[grow.job_id]
+        running[grow.job_id] = _grown(gang, grow)
+        taken += _taken(gang.gang.roles, grow.placements)
+    for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
+    for job in list(waiting.values()):
+        if job.job_id in for_jobs and job.room_since is None:
+            waiting[job.job_id] = replace(job, room_since=snapshot.now)
+    changed = {preempt.job_id for preempt in made.preempts} | {shrink.job_id for shrink in made.shrinks}
+    changed |= {grow.job_id for grow in made.grows}
+    return replace(
+        snapshot,
+        nodes=_less(snapshot.nodes, taken),
+        queued=tuple(waiting.values()),
+        running=(*running.values(), *others),
+        growing=tuple(gang for gang in snapshot.growing if gang.job_id not in changed),
+    )
+
+
+def _started(job: QueuedGang, start: Start, snapshot: Snapshot) -> RunningGang:
+    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.holds_s)
+    return RunningGang(
+        job_id=job.job_id,
+        name=job.name,
+        project=job.project,
+        priority=job.priority,
+        gang=job.gang,
+        nodes=tuple((placement.role, placement.node) for placement in start.placements),
+        expected_end=end,
+        gpu_models=tuple(placement.gpu_model for placement in start.placements),
+        user=job.user,
+        queued_at=job.queued_at,
+        attained_gpu_s=job.attained_gpu_s,
+        estimate=job.estimate,
+        earlier_s=job.earlier_s,
+        indices=tuple(placement.index for placement in start.placements),
+    )
+
+
+def _stopping(gang: RunningGang, preempt: Preempt, snapshot: Snapshot) -> RunningGang:
+    end = snapshot.now + timedelta(seconds=snapshot.policy.grace_s)
+    return replace(gang, is_stopping=True, stopping_for=preempt.for_job, expected_end=end)
+
+
+def _divided(gang: RunningGang, shrink: Shrink, snapshot: Snapshot) -> tuple[RunningGang, RunningGang]:
+    """The gang without the replicas that go, and these as one that stops."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    numbers: list[int] = []
+    for at, (role, _) in enumerate(gang.nodes):
+        numbers.append(gang.indices[at] if len(gang.indices) == len(gang.nodes) else counts[role])
+        counts[role] += 1
+    going = {at for at, (role, _) in enumerate(gang.nodes) if role == shrink.role and numbers[at] in shrink.indices}
+    models = gang.gpu_models if len(gang.gpu_models) == len(gang.nodes) else (None,) * len(gang.nodes)
+
+    def part(positions: Iterable[int]) -> RunningGang:
+        positions = list(positions)
+        return replace(
+            gang,
+            nodes=tuple(gang.nodes[at] for at in positions),
+            gpu_models=tuple(models[at] for at in positions),
+            indices=tuple(numbers[at] for at in positions),
+        )
+
+    leaving = part(sorted(going))
+    return (
+        part(at for at in range(len(gang.nodes)) if at not in going),
+        replace(leaving, is_stopping=True, is_part=True, stopping_for=shrink.for_job, expected_end=snapshot.now),
+    )
+
+
+def _grown(gang: RunningGang, grow: Grow) -> RunningGang:
+    more = grow.placements
+    whole = len(gang.indices) == len(gang.nodes)
+    return replace(
+        gang,
+        nodes=(*gang.nodes, *((placement.role, placement.node) for placement in more)),
+        gpu_models=(*gang.gpu_models, *(placement.gpu_model for placement in more)) if gang.gpu_models else (),
+        indices=(*gang.indices, *(placement.index for placement in more)) if whole else (),
+    )
+
+
+def _taken(roles: Iterable[GangRole], placements: Iterable[Placement]) -> list[_Taken]:
+    requests: dict[str, Request] = {role.role: role.request for role in roles}
+    return [(requests[placement.role], placement) for placement in placements]
+
+
+def _less(nodes: tuple[NodeView, ...], taken: list[_Taken]) -> tuple[NodeView, ...]:
+    left: dict[NodeId, Left] = {}
+    by_id = {node.id: node for node in nodes}
+    for request, placement in sorted(taken, key=lambda one: -one[0].gpu_milli):
+        free = by_id[placement.node].free
+        here = left.get(placement.node, (free.cpu_milli, free.memory_bytes, free.gpus, free.shares))
+        left[placement.node] = less(here, request, placement.gpu_model, 1)
+    return tuple(replace(node, free=Amounts(*left[node.id])) if node.id in left else node for node in nodes)

@@ -1,0 +1,236 @@
+"""How long a job will run, learnt from those that have ended: by project, user, name, code and what it asks for.
+
+The simple equivalent: take the quantiles of how long jobs like this one ran, of those that ran at least as long as this
+one has run already. What is added makes that hold up with few samples:
+
+- *Like this one* is a chain from narrow to wide (`_levels`). Each level's samples count as many as they are, all that is
+  wider together as one: with a single namesake half of the answer is what this user's jobs do at large, with ten of them a
+  tenth of it. (The predictive distribution of a hierarchical Dirichlet process with concentration 1, in which a sample
+  is counted at its narrowest level only.)
+- A sample stands for jobs about as long: it is spread out in the logarithm, the wider the fewer there are (Silverman's
+  bandwidth, with a spread of a factor of 1.6 taken for as good as two samples).
+- A job may run longer than all before it: the chance is one in n + 4, and then as long again, as a rule (a Pareto tail
+  with exponent 1: what has lasted for t lasts for another t in half of all cases).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.planning.model import Estimate
+
+_SAMPLES: Final = 48  # the newest of a level; more would hardly move its quantiles
+_FEWEST_UNNAMED: Final = 5  # without a namesake: of fewer jobs nothing is told
+_CACHED: Final = 1000
+_QUANTILES: Final = (0.1, 0.5, 0.9)
+_PRIOR_SPREAD: Final = 0.5  # in the logarithm
+_PRIOR_SAMPLES: Final = 2
+_LEAST_SPREAD: Final = 0.02
+# Where the mass of a normal distribution lies, in five equal parts.
+_NORMAL: Final = np.array([-1.2816, -0.5244, 0.0, 0.5244, 1.2816])
+_PARETO: Final = 1 / (1 - np.array([0.1, 0.3, 0.5, 0.7, 0.9]))
+_LONGER_THAN_ALL: Final = 4  # one in n + this
+_SHORTEST_S: Final = 1.0
+# What a training tells of its own progress is not known better than this.
+_LEAST_DOUBT: Final = 0.05
+
+_Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What tells which jobs are alike. ``code``: the archive's digest, or the command, or empty. ``shape``: of its gang."""
+
+    project: str
+    user: str
+    name: str
+    code: str = ""
+    shape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A job that has ended, however it did: what counts is for how long it held its place, all attempts together.
+
+    ``is_cut_off``: it was ended by its own ``max_run_time``, or by a preemption it never came back from: it would have run longer.
+    """
+
+    traits: Traits
+    ran_s: float
+    ended_at: datetime
+    is_cut_off: bool = False
+
+
+def pattern_of(name: str) -> str:
+    """The name with what tells one run from the next as a star: ``sweep-31`` is ``sweep-*``, so is ``sweep-3fa81c``."""
+    parts = re.split(r"([-_.])", name)
+    return "".join("*" if _is_hash(part) else re.sub(r"\d+", "*", part) for part in parts)
+
+
+def _is_hash(part: str) -> bool:
+    return len(part) >= 6 and re.fullmatch(r"[0-9a-f]*\d[0-9a-f]*", part) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How long jobs like one run: ascending moments, and the share of all that ends after the one before each."""
+
+    at_s: _Numbers
+    weights: _Numbers
+    source: str
+
+
+class Durations:
+    """What a history teaches. Reading it takes milliseconds per thousand jobs; an estimate microseconds.
+
+    The same history in another order teaches the same.
+    """
+
+    def __init__(self, history: Iterable[Past]) -> None:
+        self._levels: dict[tuple[str, ...], list[Past]] = defaultdict(list)
+        # Newest first; equal ones in some order that does not depend on the list's.
+        for past in sorted(history, key=_newest_last, reverse=True):
+            for key, _ in _levels(past.traits):
+                level = self._levels[key]
+                if len(level) < _SAMPLES:
+                    level.append(past)
+        self._cache: dict[Traits, _Known | None] = {}
+
+    def estimate(self, traits: Traits, *, ran_s: float = 0.0, max_run_time_s: float | None = None) -> Estimate | None:
+        """How much longer a job runs that has run for ``ran_s``; ``None`` if nothing is known of its like.
+
+        Args:
+            max_run_time_s: it is ended after so long in any case.
+        """
+        alike = replace(traits, name=pattern_of(traits.name))
+        if alike not in self._cache:
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
+            self._cache[alike] = self._learn(traits)
+        known = self._cache[alike]
+        if known is None:
+            return None
+        early, likely, late = (max(0.0, total - ran_s) for total in _quantiles(known, ran_s))
+        if max_run_time_s is not None:
+            left = max(0.0, max_run_time_s - ran_s)
+            early, likely, late = min(early, left), min(likely, left), min(late, left)
+        return Estimate(likely, early, late, known.source)
+
+    def _learn(self, traits: Traits) -> _Known | None:
+        levels: list[tuple[list[Past], str]] = []
+        seen: set[int] = set()
+        for key, words in _levels(traits):
+            fresh = [past for past in self._levels.get(key, ()) if id(past) not in seen]
+            seen.update(map(id, fresh))
+            if fresh:
+                levels.append((fresh, words))
+        named = sum(len(fresh) for fresh, words in levels if words.startswith("named"))
+        count = sum(len(fresh) for fresh, _ in levels)
+        if not named and count < _FEWEST_UNNAMED:
+            return None
+        atoms: list[_Numbers] = []
+        weights: list[_Numbers] = []
+        left = 1.0
+        for number, (fresh, _) in enumerate(levels):
+            is_widest = number == len(levels) - 1
+            share = left if is_widest else left * len(fresh) / (len(fresh) + 1)
+            spread = _spread_out(fresh)
+            atoms.append(spread)
+            weights.append(np.full(len(spread), share / len(spread)))
+            left -= share
+        longest = max(past.ran_s for fresh, _ in levels for past in fresh)
+        beyond = 1 / (count + _LONGER_THAN_ALL)
+        atoms.append(max(longest, _SHORTEST_S) * _PARETO)
+        weights = [weight * (1 - beyond) for weight in weights]
+        weights.append(np.full(len(_PARETO), beyond / len(_PARETO)))
+        at_s, weight = np.concatenate(atoms), np.concatenate(weights)
+        order = np.argsort(at_s, kind="stable")
+        many, words = (named, f"named {pattern_of(traits.name)}") if named else (len(levels[0][0]), levels[0][1])
+        return _Known(at_s[order], weight[order], f"{many} finished {'job' if many == 1 else 'jobs'} {words}")
+
+
+def _newest_last(past: Past) -> tuple[object, ...]:
+    traits = past.traits
+    return (
+        past.ended_at,
+        past.ran_s,
+        past.is_cut_off,
+        traits.name,
+        traits.user,
+        traits.project,
+        traits.code,
+        traits.shape,
+    )
+
+
+def _levels(traits: Traits) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Keys from narrow to wide, each with the words for those that it means."""
+    project, user, code, shape = traits.project, traits.user, traits.code, traits.shape
+    name = pattern_of(traits.name)
+    named = f"named {name}"
+    yield ("code and shape", project, user, name, code, shape), named
+    yield ("code", project, user, name, code), named
+    yield ("name", project, user, name), named
+    yield ("anybody's", project, name), named
+    yield ("shape", project, user, shape), f"of {user} that ask for the same"
+    yield ("user", project, user), f"of {user}"
+    yield ("project", project), f"of project {project}"
+
+
+def _spread_out(samples: Sequence[Past]) -> _Numbers:
+    logs = np.log([max(past.ran_s, _SHORTEST_S) for past in samples])
+    count = len(logs)
+    quarter, three_quarters = np.quantile(logs, (0.25, 0.75))
+    spread = min(float(np.std(logs)), float(three_quarters - quarter) / 1.34)
+    variance = (_PRIOR_SAMPLES * _PRIOR_SPREAD**2 + (count - 1) * spread**2) / (_PRIOR_SAMPLES + count - 1)
+    width = max(_LEAST_SPREAD, float(np.sqrt(variance)) * count**-0.2)
+    is_cut_off = np.array([past.is_cut_off for past in samples])
+    around = logs[:, None] + width * _NORMAL
+    # One that was cut off tells only that it would have run longer.
+    around[is_cut_off] = logs[is_cut_off, None] + np.log(_PARETO)
+    spread_out: _Numbers = np.exp(around).ravel()
+    return spread_out
+
+
+def _quantiles(known: _Known, ran_s: float) -> tuple[float, float, float]:
+    """Whole running times of those that run longer than ``ran_s``."""
+    first = int(np.searchsorted(known.at_s, ran_s, side="right"))
+    at_s, weights = known.at_s[first:], known.weights[first:]
+    if not len(at_s):  # longer than all that can be told from the history: as long again
+        early, likely, late = (ran_s / (1 - q) for q in _QUANTILES)
+        return early, likely, late
+    reached = np.cumsum(weights)
+    early, likely, late = (
+        float(at_s[min(int(np.searchsorted(reached, q * reached[-1])), len(at_s) - 1)]) for q in _QUANTILES
+    )
+    return early, likely, late
+
+
+def of_progress(told: Mapping[str, Any], now: datetime) -> Estimate | None:
+    """What a training says of itself (``core.domain.jobs.progress_rate.told_progress``); ``None`` if it says nothing of its end."""
+    if "done_at" not in told:
+        return None
+    likely = max(0.0, (datetime.fromisoformat(told["done_at"]) - now).total_seconds())
+    low = max(0.0, (datetime.fromisoformat(told.get("done_at_low", told["done_at"])) - now).total_seconds())
+    high = max(0.0, (datetime.fromisoformat(told.get("done_at_high", told["done_at"])) - now).total_seconds())
+    early, late = min(low, likely * (1 - _LEAST_DOUBT)), max(high, likely * (1 + _LEAST_DOUBT))
+    return Estimate(likely, early, late, "its own progress")
+
+
+def capped(estimate: Estimate | None, left_s: float | None) -> Estimate | None:
+    """``estimate`` of a job that is ended after ``left_s`` in any case (``None``: it is not)."""
+    if estimate is None or left_s is None or estimate.late_s <= left_s:
+        return estimate
+    left_s = max(0.0, left_s)
+    return replace(
+        estimate,
+        likely_s=min(estimate.likely_s, left_s), early_s=min(estimate.early_s, left_s), late_s=min(estimate.late_s, left_s),
+    )  # fmt: skip

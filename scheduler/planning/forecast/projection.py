@@ -1,0 +1,342 @@
+"""The cluster in the time to come: plans applied in virtual time, jobs that end when they are expected to.
+
+What a step applies is what the control loop would: starts, growth, shrinking, preemption with its grace, after which the
+job queues again. Values that go into a snapshot are replaced, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import count
+from math import inf
+from typing import Final, TypeAlias
+
+from core.domain.ids import JobId, NodeId
+from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpu_sharing import WHOLE, after_part
+from core.domain.sharing.resources import Amounts, Gang, Request
+from scheduler.planning.model import (
+    Estimate,
+    GrowingGang,
+    NodeView,
+    Placement,
+    Plan,
+    QueuedGang,
+    RunningGang,
+    Snapshot,
+)
+from scheduler.planning.queue.policy_key import turns_had
+
+# What should have ended already ends in a moment.
+_MOMENT_S: Final = 1.0
+# Of a job of which only the longest time is known, one in ten is taken to end in the first tenth of it.
+_EARLY_PART: Final = 0.1
+# Ends that lie this near to each other, in seconds or as a part of how far off they are, are looked at together.
+_TOGETHER_S: Final = 10.0
+_TOGETHER: Final = 0.03
+# A course of three hundred years goes no further: a plan there would reckon with dates that no calendar has.
+_FARTHEST_S: Final = 1e10
+
+_Moved: TypeAlias = Callable[[Amounts, Request, str | None], Amounts]
+
+
+class Ends(StrEnum):
+    """How long jobs are taken to run."""
+
+    EARLY = "early"
+    LIKELY = "likely"
+    LATE = "late"
+
+    def of(self, estimate: Estimate) -> float:
+        match self:
+            case Ends.EARLY:
+                return estimate.early_s
+            case Ends.LIKELY:
+                return estimate.likely_s
+            case Ends.LATE:
+                return estimate.late_s
+
+    def length_s(self, estimate: Estimate | None, most_s: float | None) -> float:
+        """``inf``: nobody can tell."""
+        if estimate is not None:
+            return max(_MOMENT_S, min(self.of(estimate), inf if most_s is None else most_s))
+        if most_s is None:
+            return inf
+        return max(_MOMENT_S, most_s * _EARLY_PART if self is Ends.EARLY else most_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that runs in this course. ``end_s``: after so many seconds, ``inf`` if nobody can tell; ``since_s``: when it began here.
+
+    ``returns``: what queues again after its end.
+    """
+
+    view: RunningGang
+    end_s: float
+    since_s: float = 0.0
+    returns: QueuedGang | None = None
+
+
+class Course:
+    """One way things may go from ``snapshot`` on."""
+
+    def __init__(self, snapshot: Snapshot, ends: Ends) -> None:
+        self.now_s = 0.0
+        self.running: dict[JobId, Running] = {}
+        self.queued = {job.job_id: job for job in snapshot.queued}
+        self._from = snapshot
+        self._ends = ends
+        self._nodes: dict[NodeId, NodeView] = {node.id: node for node in snapshot.nodes}
+        self._may_grow = {job.job_id for job in snapshot.growing}
+        self._left_s: dict[JobId, float] = {}  # of those that were preempted: how long they still run
+        for view in snapshot.running:
+            self.running[view.job_id] = Running(view, self._end_s(view), 0.0, _returning(view))
+
+    @property
+    def now(self) -> datetime:
+        return self._from.now + timedelta(seconds=self.now_s)
+
+    def at(self, seconds: float) -> datetime | None:
+        """The moment; ``None`` if that is never, or after the last year that a date can have."""
+        try:
+            return self._from.now + timedelta(seconds=seconds)
+        except OverflowError:
+            return None
+
+    def snapshot(self) -> Snapshot:
+        now = self.now
+        return replace(
+            self._from,
+            now=now,
+            nodes=tuple(self._nodes.values()),
+            queued=tuple(self.queued.values()),
+            running=tuple(self._seen(running) for running in self.running.values()),
+            growing=tuple(
+                growing
+                for job_id in self._may_grow
+                if job_id in self.running and (growing := _growing(self.running[job_id].view)) is not None
+            ),
+        )
+
+    def apply(self, plan: Plan) -> None:
+        for preempt in plan.preempts:
+            self._preempt(preempt.job_id, preempt.for_job)
+        for shrink in plan.shrinks:
+            self._shrink(shrink.job_id, shrink.role, shrink.indices)
+        for start in plan.starts:
+            self._start(self.queued.pop(start.job_id), start.placements)
+        for grow in plan.grows:
+            self._grow(grow.job_id, grow.placements)
+
+    def step(self) -> bool:
+        """On to the next moment at which a plan may say something new; ``False``: there is none that anybody waits for."""
+        upcoming = sorted(end_s for end_s in self._moments() if end_s < inf)
+        if not upcoming:
+            return False
+        first = upcoming[0]
+        together = first + max(_TOGETHER_S, _TOGETHER * first)
+        moment = max(end_s for end_s in upcoming if end_s <= together)
+        if moment > _FARTHEST_S:
+            return False
+        self.now_s = moment
+        self._open_nodes()
+        for job_id in [job_id for job_id, running in self.running.items() if running.end_s <= self.now_s]:
+            self._end(job_id)
+        return True
+
+    def _moments(self) -> Iterable[float]:
+        for running in self.running.values():
+            yield running.end_s
+        policy, now_s, began = self._from.policy, self.now_s, self._from.now
+        for booking in self._from.bookings:
+            for edge in (booking.begins_at, booking.ends_at):
+                if (at_s := (edge - began).total_seconds()) > now_s:
+                    yield at_s
+        if not self.queued:
+            return
+        for opens_at in {node.opens_at for node in self._nodes.values() if node.opens_at is not None}:
+            yield max(now_s, (opens_at - began).total_seconds())
+        spans = [span for span in (policy.time_slice_s, policy.rotation_s) if span is not None]
+        spans = spans or [policy.min_run_time_s]
+        for running in self.running.values():
+            if running.view.started_at is not None and running.view.is_preemptible:
+                since_s = (running.view.started_at - began).total_seconds()
+                moments = [since_s + max(span, policy.min_run_time_s) for span in spans]
+                if policy.rotation_s is not None:
+                    turns = turns_had(running.view, policy, self.now)
+                    moments.append(since_s + (turns + 1) * policy.rotation_s - running.view.earlier_s)
+                yield from (at_s for at_s in moments if now_s < at_s < running.end_s)
+
+    def _open_nodes(self) -> None:
+        """Those whose quarantine is over by now take work again."""
+        now = self.now
+        for name, node in self._nodes.items():
+            if node.opens_at is not None and node.opens_at <= now:
+                self._nodes[name] = replace(node, is_schedulable=True, why_not="", is_quarantined=False, opens_at=None)
+
+    def _end_s(self, view: RunningGang) -> float:
+        stated = None if view.expected_end is None else (view.expected_end - self._from.now).total_seconds()
+        if view.is_stopping:
+            return self.now_s + max(_MOMENT_S, self._from.policy.grace_s if stated is None else stated)
+        return self.now_s + self._ends.length_s(view.estimate, stated)
+
+    def _seen(self, running: Running) -> RunningGang:
+        """As the planner would see it by now: only turns by attained service look at what it had."""
+        if not self._from.policy.takes_turns:
+            return running.view
+        ran_s = self.now_s - running.since_s
+        each = max(1.0, running.view.gang.gpu_milli / WHOLE)
+        return replace(running.view, attained_gpu_s=running.view.attained_gpu_s + ran_s * each)
+
+    def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
+        length_s = self._left_s.pop(job.job_id, None) or self._ends.length_s(job.estimate, job.max_run_time_s)
+        stated = None if job.max_run_time_s is None else self.at(self.now_s + job.holds_s)
+        view = RunningGang(
+            job_id=job.job_id, name=job.name, project=job.project, priority=job.priority, gang=job.gang,
+            nodes=tuple((one.role, one.node) for one in placements), expected_end=stated,
+            gpu_models=tuple(one.gpu_model for one in placements), user=job.user, queued_at=job.queued_at,
+            started_at=self.now, attained_gpu_s=job.attained_gpu_s, estimate=job.estimate,
+            indices=tuple(one.index for one in placements), earlier_s=job.earlier_s,
+        )  # fmt: skip
+        self.running[job.job_id] = Running(view, self.now_s + length_s, self.now_s, job)
+        if job.gang.elastic is not None and self._from.growing:
+            self._may_grow.add(job.job_id)
+        for one in placements:
+            self._move(job.gang, one.role, one.node, one.gpu_model, taken)
+
+    def _end(self, job_id: JobId) -> None:
+        running = self.running.pop(job_id)
+        view = running.view
+        for position, (role, node) in enumerate(view.nodes):
+            self._move(view.gang, role, node, self._model_of(view, position), given_back)
+        # One that is stopped for another job waits again.
+        if view.is_stopping and view.stopping_for is not None and running.returns is not None:
+            ran_s = self.now_s - running.since_s
+            self.queued[job_id] = replace(
+                running.returns,
+                waits_since=self.now,
+                attained_gpu_s=view.attained_gpu_s + ran_s * max(1.0, view.gang.gpu_milli / WHOLE),
+                earlier_s=view.earlier_s + (self.now - (view.started_at or self.now)).total_seconds(),
+            )
+
+    def _preempt(self, job_id: JobId, for_job: JobId | None) -> None:
+        running = self.running.get(job_id)
+        if running is None or running.view.is_stopping:
+            return
+        policy = self._from.policy
+        stops_s = self.now_s + max(_MOMENT_S, policy.grace_s)
+        if running.end_s < inf:
+            self._left_s[job_id] = max(_MOMENT_S, running.end_s - self.now_s) + policy.restart_cost_s
+        view = replace(running.view, is_stopping=True, expected_end=self.at(stops_s), stopping_for=for_job or job_id)
+        self.running[job_id] = replace(running, view=view, end_s=min(stops_s, running.end_s))
+
+    def _shrink(self, job_id: JobId, role: str, indices: Sequence[int]) -> None:
+        running = self.running.get(job_id)
+        if running is None:
+            return
+        view = running.view
+        gone = {(role, index) for index in indices}
+        kept = [at for at, member in enumerate(_members(view)) if member not in gone]
+        for at in set(range(len(view.nodes))) - set(kept):
+            self._move(view.gang, view.nodes[at][0], view.nodes[at][1], self._model_of(view, at), given_back)
+        self._replace(running, view, kept, ())
+
+    def _grow(self, job_id: JobId, placements: Sequence[Placement]) -> None:
+        running = self.running.get(job_id)
+        if running is None:
+            return
+        for one in placements:
+            self._move(running.view.gang, one.role, one.node, one.gpu_model, taken)
+        self._replace(running, running.view, range(len(running.view.nodes)), placements)
+
+    def _replace(self, running: Running, view: RunningGang, kept: Iterable[int], more: Sequence[Placement]) -> None:
+        kept = list(kept)
+        members = _members(view)
+        changed = replace(
+            view,
+            nodes=(*(view.nodes[at] for at in kept), *((one.role, one.node) for one in more)),
+            gpu_models=(*(self._model_of(view, at) for at in kept), *(one.gpu_model for one in more)),
+            indices=(*(members[at][1] for at in kept), *(one.index for one in more)),
+        )
+        self.running[view.job_id] = replace(running, view=changed)
+
+    def _model_of(self, view: RunningGang, position: int) -> str | None:
+        role, node = view.nodes[position]
+        request = _request(view.gang, role)
+        if request is None or not request.uses_gpu:
+            return None
+        told = view.gpu_models[position] if position < len(view.gpu_models) else None
+        present = sorted(self._nodes[node].allocatable.gpus) if node in self._nodes else []
+        return told or next(iter(accepted_models(request.gpu_models, present) if request.gpu_models else present), None)
+
+    def _move(self, gang: Gang, role: str, node_id: NodeId, model: str | None, moved: _Moved) -> None:
+        node, request = self._nodes.get(node_id), _request(gang, role)
+        if node is not None and request is not None:
+            self._nodes[node_id] = replace(node, free=moved(node.free, request, model))
+
+
+def taken(free: Amounts, request: Request, model: str | None) -> Amounts:
+    """``free`` without what one replica takes."""
+    gpus, shares = free.gpus, free.shares
+    if model is not None and request.gpu_milli:
+        left, opened = after_part(tuple(shares.get(model, ())), request.gpu_milli)
+        gpus, shares = {**gpus, model: gpus.get(model, 0) - opened}, {**shares, model: left}
+    elif model is not None:
+        gpus = {**gpus, model: gpus.get(model, 0) - request.gpu_count}
+    return Amounts(free.cpu_milli - request.cpu_milli, free.memory_bytes - request.memory_bytes, gpus, shares)
+
+
+def given_back(free: Amounts, request: Request, model: str | None) -> Amounts:
+    """``free`` with what one replica had. Which device a part was on is not told: the fullest that it may have been on is
+    taken to be emptied by it, else the one with the most left.
+    """
+    gpus, shares = free.gpus, free.shares
+    if model is not None and request.gpu_milli:
+        left = sorted(shares.get(model, ()))
+        able = [at for at, amount in enumerate(left) if amount + request.gpu_milli <= WHOLE]
+        if able:
+            amount = left.pop(able[-1]) + request.gpu_milli
+            if amount < WHOLE:
+                left.append(amount)
+            else:
+                gpus = {**gpus, model: gpus.get(model, 0) + 1}
+            shares = {**shares, model: tuple(sorted(left))}
+    elif model is not None:
+        gpus = {**gpus, model: gpus.get(model, 0) + request.gpu_count}
+    return Amounts(free.cpu_milli + request.cpu_milli, free.memory_bytes + request.memory_bytes, gpus, shares)
+
+
+def _request(gang: Gang, role: str) -> Request | None:
+    return next((one.request for one in gang.roles if one.role == role), None)
+
+
+def _members(view: RunningGang) -> list[tuple[str, int]]:
+    """(role, index) of each replica."""
+    if len(view.indices) == len(view.nodes):
+        return [(role, index) for (role, _), index in zip(view.nodes, view.indices, strict=True)]
+    counters: Mapping[str, count[int]] = {role: count() for role, _ in view.nodes}
+    return [(role, next(counters[role])) for role, _ in view.nodes]
+
+
+def _growing(view: RunningGang) -> GrowingGang | None:
+    role = view.gang.elastic
+    if role is None or view.is_stopping or view.queued_at is None:
+        return None
+    mine = [(at, index) for at, (name, index) in enumerate(_members(view)) if name == role.role]
+    lacking = tuple(sorted(set(range(role.most or 0)) - {index for _, index in mine}))
+    models = view.gpu_models or (None,) * len(view.nodes)
+    placed = tuple((view.nodes[at][1], models[at]) for at, _ in mine)
+    return GrowingGang(view.job_id, view.priority, view.queued_at, view.gang, lacking, placed) if lacking else None
+
+
+def _returning(view: RunningGang) -> QueuedGang | None:
+    if view.queued_at is None:
+        return None
+    return QueuedGang(
+        view.job_id, view.name, view.project, view.user, view.priority, view.queued_at, view.gang, view.gang.shape(),
+        None, view.attained_gpu_s, view.estimate, earlier_s=view.earlier_s,
+    )  # fmt: skip

@@ -1,0 +1,261 @@
+"""When those that wait are expected to start: the production planner run forward over the ends that are expected.
+
+Three courses are run (`course.py`): all jobs end as is likely, all late (nine in ten end sooner), all early (one in ten does).
+A job's likely start is that of the first course; it is told to lie between the earliest and the latest of the three. As
+all jobs are early, or late, together, the bounds are wider than what ends that stray independently would give.
+
+The queue is cut to the first ``most`` jobs in the planner's order once the first plan is made: those behind may use what is
+left beside the others, but are no reason for anybody before them to start later. What a course costs is bounded by a
+budget of nodes and jobs looked at, never by a clock, so the same snapshot has the same outlook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from math import inf
+from typing import Final
+
+from core.domain.ids import JobId, NodeId
+from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.wait_phrases import said_to
+from scheduler.planning.explain import phrases
+from scheduler.planning.forecast.projection import Course, Ends
+from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, RunningGang, Snapshot
+from scheduler.planning.planner import plan
+
+MOST: Final = 200
+# Nodes, running and waiting jobs that all plans of an outlook together look at: about two seconds of one core.
+BUDGET: Final = 200_000
+# Of all that, as much goes to the likely course, the late one may have, and the early one.
+_PARTS: Final = ((Ends.LIKELY, 0.5), (Ends.LATE, 0.75), (Ends.EARLY, 1.0))
+_NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE})
+
+
+class StartCode(StrEnum):
+    """What is known of a job's start."""
+
+    NOW = "now"
+    EXPECTED = "expected"
+    NOT_KNOWN = "not_known"  # ends are needed that nobody can tell
+    LATER = "later"  # behind so many others that it was not worked out
+    NEVER = "never"  # not on the nodes as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """When a job is expected to start. ``late_at`` is ``None`` beside a ``likely_at``: it may be any time later.
+
+    ``sentence`` goes on after "it starts". ``position``: 1 is next; ``None``: it can never run. ``placements``: if all goes as is likely. ``run_s``: how long
+    it is expected to run then.
+    """
+
+    job_id: JobId
+    position: int | None
+    code: StartCode
+    sentence: str
+    early_at: datetime | None = None
+    likely_at: datetime | None = None
+    late_at: datetime | None = None
+    placements: tuple[Placement, ...] = ()
+    run_s: float | None = None
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        return tuple(sorted({one.node for one in self.placements}))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The first jobs of the queue in the planner's order; ``waiting``: how many there are in all."""
+
+    at: datetime
+    waiting: int
+    starts: tuple[Expected, ...]
+
+    def of(self, job_id: JobId) -> Expected | None:
+        return next((one for one in self.starts if one.job_id == job_id), None)
+
+    def next_starts(self, most: int = 20) -> tuple[Expected, ...]:
+        """Who starts next, the soonest first: for a time line."""
+        known = [one for one in self.starts if one.likely_at is not None]
+        return tuple(sorted(known, key=lambda one: (one.likely_at, one.position or 0))[:most])
+
+
+@dataclass(slots=True)
+class _Run:
+    """One course as far as it was run."""
+
+    course: Course
+    starts_s: dict[JobId, tuple[float, tuple[Placement, ...]]] = field(default_factory=dict)
+    is_cut: bool = False  # the budget ran out
+    last: Plan = field(default_factory=Plan)
+
+    def start_s(self, job_id: JobId) -> float:
+        return self.starts_s.get(job_id, (inf, ()))[0]
+
+
+def outlook(
+    snapshot: Snapshot,
+    made: Plan | None = None,
+    *,
+    most: int = MOST,
+    budget: int = BUDGET,
+    only: JobId | None = None,
+    is_brief: bool = False,
+) -> Outlook:
+    """When the first ``most`` jobs in the queue are expected to start.
+
+    Args:
+        made: the plan of ``snapshot``, if there is one already.
+        only: the one job that is asked for, whatever its place; those behind it are left out.
+        is_brief: the likely course alone, without bounds.
+    """
+    made = plan(snapshot) if made is None else made
+    order = [job_id for job_id in made.order if job_id in made.waits]
+    if only is not None:
+        order = order[: order.index(only) + 1] if only in order else []
+    targets = [only] if only is not None else order[:most]
+    kept = frozenset(order if only is not None else targets)
+    total = budget
+    runs: dict[Ends, _Run] = {}
+    for ends, part in _PARTS:
+        if is_brief and ends is not Ends.LIKELY:
+            continue
+        spare = budget - round(total * (1 - part))
+        if targets and spare <= 0:
+            continue
+        runs[ends], cost = _run(snapshot, made, ends, kept, frozenset(targets), spare)
+        budget -= cost
+    first = {start.job_id: start.placements for start in made.starts}
+    jobs = {job.job_id: job for job in snapshot.queued}
+    told: list[Expected] = []
+    for job_id, placements in first.items():
+        if only is None or only == job_id:
+            run_s = Ends.LIKELY.length_s(jobs[job_id].estimate, jobs[job_id].max_run_time_s)
+            now, length_s = snapshot.now, None if run_s == inf else run_s
+            told.append(Expected(job_id, 1, StartCode.NOW, "now", now, now, now, placements, length_s))
+    places = positions(made)
+    told += [_expected(snapshot, jobs[job_id], places.get(job_id), runs, made) for job_id in targets]
+    return Outlook(snapshot.now, len(snapshot.queued), tuple(told))
+
+
+def _run(
+    snapshot: Snapshot, made: Plan, ends: Ends, kept: frozenset[JobId], targets: frozenset[JobId], budget: int
+) -> tuple[_Run, int]:
+    """One course until all of ``targets`` have started, nothing changes any more, or the budget is spent; and what it cost."""
+    course = Course(snapshot, ends)
+    run = _Run(course, last=made)
+    course.apply(made)
+    for job_id in [job_id for job_id in course.queued if job_id not in kept]:
+        del course.queued[job_id]
+    wanted, spent = set(targets), 0
+    hopeless = {job_id for job_id in targets if is_hopeless(made, job_id)}
+    while wanted - hopeless and course.step():
+        seen = course.snapshot()
+        spent += len(seen.nodes) + len(seen.running) + len(seen.queued)
+        if spent > budget:
+            run.is_cut = True
+            break
+        run.last = plan(seen)
+        for start in run.last.starts:
+            if start.job_id in wanted:
+                wanted.discard(start.job_id)
+                run.starts_s[start.job_id] = (course.now_s, start.placements)
+        course.apply(run.last)
+    return run, spent
+
+
+def positions(made: Plan) -> dict[JobId, int]:
+    """The place in the queue of each job that waits: 1 is next. Those that can never run have none."""
+    waiting = (job_id for job_id in made.order if job_id in made.waits and not is_hopeless(made, job_id))
+    return {job_id: position for position, job_id in enumerate(waiting, 1)}
+
+
+def is_hopeless(made: Plan, job_id: JobId) -> bool:
+    """Whether no end of another job can help: only other nodes, other settings or another spec."""
+    reason = made.waits.get(job_id)
+    return reason is not None and (reason.code in _NEVER or bool(reason.numbers.get("is_never")))
+
+
+def _expected(
+    snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[Ends, _Run], made: Plan
+) -> Expected:
+    job_id = job.job_id
+    if is_hopeless(made, job_id):
+        return Expected(job_id, position, StartCode.NEVER, "never on the nodes and with the settings as they are")
+    likely = runs.get(Ends.LIKELY)
+    if likely is None:
+        return Expected(job_id, position, StartCode.LATER, _LATER)
+    at_s, placements = likely.starts_s.get(job_id, (inf, ()))
+    if at_s == inf:
+        if likely.is_cut:
+            after = likely.course.at(likely.course.now_s)
+            told = f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
+            return Expected(job_id, position, StartCode.LATER, told, early_at=after)
+        return Expected(job_id, position, StartCode.NOT_KNOWN, f"at a time that is not known: {_why_not(job, likely)}")
+    bounds = [run.start_s(job_id) for run in runs.values()]
+    early_s, late_s = min(bounds), max(bounds)
+    early, late = likely.course.at(early_s), likely.course.at(late_s) if late_s < inf else None
+    expected_at = likely.course.at(at_s)
+    if early is None or expected_at is None:
+        return Expected(job_id, position, StartCode.NOT_KNOWN, "at a time that is not known: it is years away")
+    if len(runs) < len(_PARTS):
+        late = None if len(runs) > 1 else expected_at
+    length_s = Ends.LIKELY.length_s(job.estimate, job.max_run_time_s)
+    return Expected(
+        job_id, position, StartCode.EXPECTED, _told(snapshot.now, early, expected_at, late, is_brief=len(runs) == 1),
+        early, expected_at, late, placements, None if length_s == inf else length_s,
+    )  # fmt: skip
+
+
+_LATER: Final = "later than was worked out, as many jobs are before it"
+
+
+def _told(now: datetime, early: datetime, likely: datetime, late: datetime | None, *, is_brief: bool) -> str:
+    at = f"probably at {phrases.about(likely, now)}"
+    if is_brief:
+        return at
+    if late is None:
+        return f"{at}, but it may be much later, as not all ends before it are known"
+    first, last = (phrases.about(one, now).removeprefix("about ") for one in (early, late))
+    return at if first == last else f"{at}, between {first} and {last}"
+
+
+def _why_not(job: QueuedGang, run: _Run) -> str:
+    """Who would have to end, and nobody knows when."""
+    nodes = {node.id: node for node in run.course.snapshot().nodes}
+    wished = {model for role in job.gang.roles for model in role.request.gpu_models}
+
+    def competes(view: RunningGang) -> bool:
+        for _, node_id in view.nodes:
+            node = nodes.get(node_id)
+            if node is None or any(node.labels.get(key) != value for key, value in job.gang.node_selector):
+                continue
+            if not wished or accepted_models(tuple(sorted(wished)), sorted(node.allocatable.gpus)):
+                return True
+        return False
+
+    endless = [one for one in run.course.running.values() if one.end_s == inf and competes(one.view)]
+    if not endless:
+        reason = run.last.waits.get(job.job_id)
+        # Of itself it is not told as of another one.
+        told = reason and said_to(job.job_id, job.name, reason.sentence, reason.numbers)
+        return f"it {told}" if told else "no end that can be told would make room for it"
+    return said_of_endless([one.view for one in endless])
+
+
+def said_of_endless(endless: Sequence[RunningGang]) -> str:
+    """``jobs a and b on gpu-01 state no max_run_time, and no job like them has ended yet``."""
+    views = sorted(endless, key=lambda view: (-len(view.nodes), view.name, view.job_id))
+    names = phrases.jobs([view.name for view in views])
+    on = phrases.some_of(sorted({node for view in views[:2] for _, node in view.nodes}))
+    one = len(views) == 1
+    if all(view.is_endless for view in views):
+        return f"{names} on {on} {'serves an endpoint and has' if one else 'serve endpoints and have'} no end of {'its' if one else 'their'} own"
+    return (
+        f"{names} on {on} {'states' if one else 'state'} no max_run_time, and no job like {'it' if one else 'them'} "
+        "has ended yet; a max_run_time there, or progress that is reported as a step of how many, would tell"
+    )

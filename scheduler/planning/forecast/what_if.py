@@ -1,0 +1,125 @@
+"""What would become of one job, now and later, and what would start in its place: the planner asked before anything is
+submitted, or about one that waits; with the cluster as it is, or another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from core.domain.ids import NodeId
+from core.domain.sharing.resources import Amounts
+from core.domain.sharing.wait_phrases import said_to
+from scheduler.planning.explain import phrases
+from scheduler.planning.explain.alternatives import sooner
+from scheduler.planning.explain.options import Option, OptionCode, Options
+from scheduler.planning.forecast.start_times import BUDGET, Expected, StartCode, outlook, positions
+from scheduler.planning.model import NodeView, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.planner import plan_with_turn
+
+__all__ = ["Forecast", "Option", "OptionCode", "another_cluster", "forecast"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Either it would start, at ``placements``, or wait, for ``reason``.
+
+    ``position``: its place in the queue, 1 is next; ``None``: it has none, as it can never run. ``start``: when it is expected
+    to. ``options`` would start at once, ``later`` sooner than the job itself, the soonest first. ``victims``: who would be
+    stopped to make room.
+    """
+
+    placements: tuple[Placement, ...] = ()
+    reason: Reason | None = None
+    position: int | None = 1
+    start: Expected | None = None
+    options: tuple[Option, ...] = ()
+    later: tuple[Option, ...] = ()
+    victims: tuple[Preempt, ...] = ()
+
+
+def forecast(
+    snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET, left_out: Collection[NodeId] = ()
+) -> Forecast:
+    """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is only thought of, and what after that.
+
+    The whole queue is planned once. ``budget``: what the looks into the time to come may cost together (see ``outlook``).
+    ``left_out``: nodes that are thought away: were there no other one, nothing could ever start, as none comes back.
+    """
+    if left_out and not snapshot.nodes:
+        return _nowhere(job, sorted(left_out))
+    others = tuple(other for other in snapshot.queued if other.job_id != job.job_id)
+    asked = replace(snapshot, queued=(*others, job))
+    made, turn = plan_with_turn(asked, job.job_id)
+    expected = outlook(asked, made, only=job.job_id, budget=budget // 2).of(job.job_id)
+    start = next((start for start in made.starts if start.job_id == job.job_id), None)
+    if start is not None:
+        return Forecast(start.placements, start=expected)
+    reason = made.waits[job.job_id]
+    victims = _victims(asked, made.preempts, job)
+    sentence = said_to(job.job_id, job.name, reason.sentence, reason.numbers)
+    if victims:  # nobody is stopped by a question
+        sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
+            " are being stopped for it", " would be stopped for it"
+        )
+    options = () if turn is None else tuple(Options(job.gang, turn.cluster, turn.free).found())
+    told = frozenset((option.code, option.roles) for option in options)
+    return Forecast(
+        reason=replace(reason, sentence=sentence),
+        position=positions(made).get(job.job_id),
+        start=expected,
+        options=options,
+        later=tuple(sooner(asked, made, job, expected, told, budget // 2)),
+        victims=victims,
+    )
+
+
+def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
+    """There is no node at all, and not since none has come yet."""
+    gone = phrases.some_of(left_out)
+    sentence = f"without {gone} there is no node at all, so no job could ever run"
+    reason = Reason(ReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
+    return Forecast(
+        reason=reason, position=None, start=Expected(job.job_id, None, StartCode.NEVER, "never without a node")
+    )
+
+
+def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -> tuple[Preempt, ...]:
+    """Who would be stopped for ``job``, each by name."""
+    names = {gang.job_id: gang.name for gang in snapshot.running}
+    return tuple(
+        replace(one, sentence=f"job {names.get(one.job_id, one.job_id)} would be {one.sentence}")
+        for one in preempts
+        if one.for_job == job.job_id
+    )
+
+
+def another_cluster(
+    snapshot: Snapshot, *, more_nodes: int = 0, like: NodeId | None = None, without: Collection[NodeId] = ()
+) -> Snapshot:
+    """``snapshot`` with so many more empty nodes of the kind of ``like``, and without those of ``without``.
+
+    Raises:
+        ValueError: there is no such node; it names the field.
+    """
+    known = {node.id: node for node in snapshot.nodes}
+    for name in without:
+        if name not in known:
+            raise ValueError(f"without: there is no node {name}")
+    nodes = [node for node in snapshot.nodes if node.id not in without]
+    if more_nodes:
+        model = known.get(like) if like is not None else None
+        if model is None:
+            raise ValueError(f"like: there is no node {like}; name one whose kind there shall be more of")
+        nodes += [_another(model, number, known) for number in range(1, more_nodes + 1)]
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+def _another(model: NodeView, number: int, known: Collection[NodeId]) -> NodeView:
+    """An empty node like ``model``, on a rack of its own unless that one says which."""
+    name = f"{model.id}-more-{number}"
+    while name in known:
+        name += "-"
+    whole = model.allocatable
+    free = Amounts(whole.cpu_milli, whole.memory_bytes, whole.gpus)
+    return NodeView(NodeId(name), model.labels, whole, free)

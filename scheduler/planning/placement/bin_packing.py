@@ -1,0 +1,214 @@
+"""Choose nodes for one group of equal members: few nodes, small holes, the right models.
+
+Exact in one thing: if the members fit at all, nodes are found, since the members are alike and every node's room for
+them is counted. Which nodes is a preference, decided greedily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
+from scheduler.planning.placement.cluster import Pool
+from scheduler.planning.placement.demand import Group
+from scheduler.planning.placement.node_arrays import Ints, Rooms, least, smallest
+from scheduler.planning.placement.partial import Draft, Pick
+
+_Room = tuple[int, int]  # (node number, members that fit)
+
+
+def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    """Nodes for all members of ``group``, or ``None`` if they do not fit. ``draft`` is not changed.
+
+    Nodes that the gang uses already come first, then as few others as possible; the last one is the one that it
+    fills best, so that large holes stay whole.
+    """
+    if group.request.uses_gpu:
+        return _fill_gpus(draft, group, pool)
+    return _fill_bare(draft, group, pool)
+
+
+def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    request, count = group.request, group.count
+    may_be_one = not draft.left and group.may_share_a_node and (count == 1 or not request.gpu_milli)
+    if may_be_one and not group.is_picky:
+        number = draft.capacity.tightest(request.times(count), group.models, pool)
+        if number is not None:
+            return [_on_scarcest(draft, group, number)]
+    if not draft.capacity.can_hold(request, group.models, pool, count):
+        return None
+    # One model for all members, before members of different speed hold one another up.
+    best: tuple[tuple[object, ...], list[Pick]] | None = None
+    for model in group.models:
+        picks = _fill_model(draft, group, model, pool, may_be_one=may_be_one)
+        if picks is None:
+            continue
+        if group.is_picky:
+            return picks
+        left = sum(draft.amounts(pick.number)[2].get(model, 0) for pick in picks)
+        score = (len(picks), left, model)
+        if best is None or score < best[0]:
+            best = (score, picks)
+    if best is not None:
+        return best[1]
+    rooms = draft.rooms(request, group.models, pool, group.most_on_one)
+    if len(group.models) == 1 or rooms.total < count:
+        return None
+    return _as_picks(draft, group, group.models, few(draft, rooms, count, group))
+
+
+def _fill_model(draft: Draft, group: Group, model: str, pool: Pool, *, may_be_one: bool) -> list[Pick] | None:
+    request, count = group.request, group.count
+    if may_be_one:
+        number = draft.capacity.tightest(request.times(count), (model,), pool)
+        if number is not None:
+            return [Pick(number, model, count)]
+    rooms = draft.rooms(request, (model,), pool, group.most_on_one)
+    if rooms.total < count:
+        return None
+    return _as_picks(draft, group, (model,), few(draft, rooms, count, group))
+
+
+def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
+    """All members on one node, on the model with the fewest devices left that suffice; a part on the fullest device."""
+    if group.request.gpu_milli:
+        part, (_, _, gpus, shares) = group.request.gpu_milli, draft.amounts(number)
+        left = [
+            (next((share for share in shares.get(m, ()) if share >= part), WHOLE), gpus.get(m, 0), m)
+            for m in group.models
+        ]
+        return Pick(number, min(each for each in left if each[0] < WHOLE or each[1] > 0)[2], group.count)
+    gpus, wanted = draft.amounts(number)[2], group.request.gpu_count * group.count
+    return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= wanted)[1], group.count)
+
+
+def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
+    request, count, capacity = group.request, group.count, draft.capacity
+    if not draft.left and group.may_share_a_node:
+        number = capacity.tightest_bare(request.times(count), pool)
+        if number is not None:
+            return [Pick(number, None, count)]
+        bare = capacity.bare_rooms(request, pool, count)
+        if bare.total >= count:
+            return _bare_picks(draft, group, bare)
+        number = capacity.tightest_spare(request.times(count), pool)
+        if number is not None:
+            return [Pick(number, None, count)]
+    if not capacity.can_hold(request, (), pool, count):
+        return None
+    rooms = draft.rooms(request, (), pool, group.most_on_one)
+    if rooms.total < count:
+        return None
+    is_rich = capacity.cluster.has_gpus[rooms.numbers]
+    spare = np.where(is_rich, np.minimum(rooms.slots, _spare_slots(draft, rooms.numbers, group)), rooms.slots)
+    on_spare = Rooms(rooms.numbers, spare).where(spare > 0)
+    tiers = [rooms.where(~is_rich), on_spare]
+    if draft.left:
+        tiers.insert(0, on_spare.where(draft.among(on_spare.numbers, draft.left)))
+    tier = next((tier for tier in tiers if tier.total >= count), rooms)
+    return _bare_picks(draft, group, tier)
+
+
+def _bare_picks(draft: Draft, group: Group, rooms: Rooms) -> list[Pick]:
+    return [Pick(number, None, members) for number, members in few(draft, rooms, group.count, group)]
+
+
+def _spare_slots(draft: Draft, numbers: Ints, group: Group) -> Ints:
+    """Members that fit while each free GPU of the node keeps its share of the CPUs."""
+    cpu, _, gpus = draft.columns(numbers)
+    cpu = cpu - draft.capacity.cpu_shares[numbers] * gpus
+    each = group.request.cpu_milli
+    spare: Ints = np.maximum(cpu // each, 0) if each else np.full(len(cpu), group.count, dtype=np.int64)
+    return spare
+
+
+def _tightness(draft: Draft, group: Group, numbers: Ints, members: Ints | int) -> list[Ints]:
+    """How well ``members`` fill each node: keys, the first first, of which smaller ones are better."""
+    request, cluster = group.request, draft.capacity.cluster
+    cpu, memory, gpus = draft.columns(numbers)
+    cpu_left, memory_left = cpu - members * request.cpu_milli, memory - members * request.memory_bytes
+    if request.gpu_count:
+        return [gpus - members * request.gpu_count, cpu_left, memory_left, numbers]
+    if request.gpu_milli:  # as few devices as possible are opened
+        shared = np.array([_on_shared(draft, group, number) for number in numbers.tolist()], dtype=np.int64)
+        opened = -(-np.maximum(0, members - shared) // (WHOLE // request.gpu_milli))
+        return [opened, gpus - opened, cpu_left, memory_left, numbers]
+    is_rich = cluster.has_gpus[numbers].astype(np.int64)
+    missing = np.maximum(0, draft.capacity.cpu_shares[numbers] * gpus - cpu_left) * is_rich
+    return [is_rich, missing, cpu_left, memory_left, numbers]
+
+
+def _on_shared(draft: Draft, group: Group, number: int) -> int:
+    """Members that need no new device."""
+    shares = draft.amounts(number)[3]
+    if not shares:
+        return 0
+    return sum(left // group.request.gpu_milli for model in group.models for left in shares.get(model, ()))
+
+
+def few(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
+    """Members per node for ``count`` members on the fewest nodes; ``rooms`` must have room for them all.
+
+    Nodes that the gang uses already come first. Among equals, racks with much room come first, whole, and of such racks
+    those in zones with much room.
+    """
+    if draft.left:
+        is_mine = draft.among(rooms.numbers, draft.left)
+        mine = rooms.where(is_mine)
+        if len(mine):
+            here = min(count, mine.total)
+            chosen = _fewest(draft, mine, here, group)
+            if here == count:
+                return chosen
+            return chosen + _fewest(draft, rooms.where(~is_mine), count - here, group)
+    return _fewest(draft, rooms, count, group)
+
+
+def _fewest(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
+    cluster = draft.capacity.cluster
+    chosen: list[_Room] = []
+    is_left = np.ones(len(rooms), dtype=np.bool_)
+    room_in: list[Ints] = []
+    while True:
+        numbers, slots = rooms.numbers[is_left], rooms.slots[is_left]
+        if not len(numbers):
+            raise AssertionError("rooms hold fewer members than asked for")
+        most = int(slots.max())
+        if most >= count:  # the last node is the one that is filled best
+            able = numbers[slots >= count]
+            return [*chosen, (int(able[least(_tightness(draft, group, able, count))]), count)]
+        if not room_in:
+            in_rack = np.bincount(cluster.rack_of[numbers], weights=slots).astype(np.int64)
+            in_zone = np.bincount(cluster.zone_of[numbers], weights=slots).astype(np.int64)
+            room_in = [in_rack, in_zone]
+        full = numbers[slots == most]
+        racks, zones = cluster.rack_of[full], cluster.zone_of[full]
+        keys = [-room_in[0][racks], -room_in[1][zones], zones, racks, *_tightness(draft, group, full, most)]
+        taken = full[smallest(keys, -(-count // most) - 1)]
+        chosen += [(number, most) for number in taken.tolist()]
+        count -= most * len(taken)
+        is_left &= ~np.isin(rooms.numbers, taken)
+
+
+def _as_picks(draft: Draft, group: Group, models: Sequence[str], chosen: Sequence[_Room]) -> list[Pick]:
+    """Give each node's members their models, the preferred one first (without a preference the scarcest first)."""
+    size, part = group.request.gpu_count, group.request.gpu_milli
+    picks: list[Pick] = []
+    for number, members in chosen:
+        _, _, gpus, shares = draft.amounts(number)
+        if part:
+            room = {m: room_for_parts(shares.get(m, ()), max(0, gpus.get(m, 0)), part) for m in models}
+        else:
+            room = {m: gpus.get(m, 0) // size for m in models}
+        here = [model for model in models if room[model] > 0]
+        if not group.is_picky:
+            here.sort(key=lambda model: (gpus.get(model, 0), model))
+        for model in here:
+            taken = min(members, room[model])
+            if taken:
+                picks.append(Pick(number, model, taken))
+                members -= taken  # noqa: PLW2901 (what is still to be given on this node)
+    return picks

@@ -1,0 +1,431 @@
+"""What is free on every node, in columns, so that a question about all nodes is a few operations of numpy.
+
+The simple equivalent is a list of free amounts and a loop over all nodes: the columns say the same, one number per node, and
+per GPU model one number of free devices ("holes"). Devices that are given away in parts stand beside that, by node,
+ascending by what is left of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
+from core.domain.sharing.resources import Request
+from scheduler.planning.placement.cluster import Cluster, Pool
+from scheduler.planning.placement.fragmentation import Fragments, Typical
+from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms, least
+
+if TYPE_CHECKING:
+    from scheduler.planning.placement.gpu_headroom import Keeping, Spare
+
+Shares = Mapping[str, tuple[int, ...]]
+NO_SHARES: Shares = {}
+
+# Refusals kept per pool; the smallest ones refuse nearly everything.
+_MOST_REFUSED = 24
+# Nodes remembered per question that had room; a gang seldom needs more.
+_WITNESSES = 256
+
+
+class Gpus:
+    """Per node its free devices by model, read from columns. ``whole``: per model the free devices of each node."""
+
+    __slots__ = ("models_of", "whole")
+
+    def __init__(self, models_of: Sequence[Sequence[str]], whole: dict[str, Ints]) -> None:
+        self.models_of = models_of
+        self.whole = whole
+
+    @classmethod
+    def of(cls, cluster: Cluster, gpus: Sequence[Mapping[str, int]]) -> Gpus:
+        return cls(
+            cluster.models_of,
+            {m: np.array([held.get(m, 0) if held else 0 for held in gpus], dtype=np.int64) for m in cluster.gpu_models},
+        )
+
+    def __getitem__(self, number: int) -> Mapping[str, int]:
+        return {model: int(self.whole[model][number]) for model in self.models_of[number]}
+
+    def __setitem__(self, number: int, gpus: Mapping[str, int]) -> None:
+        for model in self.models_of[number]:
+            self.whole[model][number] = gpus.get(model, 0)
+
+    def within(self, model: str, pool: Pool) -> int:
+        """The free devices of one model on all nodes of ``pool``."""
+        return int(np.maximum(self.whole[model][pool.numbers], 0).sum())
+
+    def __iter__(self) -> Iterator[Mapping[str, int]]:
+        return (self[number] for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.models_of)
+
+    def copy(self) -> Gpus:
+        return Gpus(self.models_of, {model: free.copy() for model, free in self.whole.items()})
+
+
+class Capacity:
+    """Free amounts of all nodes of a cluster, by node number. Amounts of CPU and memory never go below zero.
+
+    Attributes:
+        cpu, memory: as whole numbers, for who looks at one node; ``cpus`` and ``memories`` are the same as columns.
+        gpus: per node and model the free devices.
+        shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any left.
+        refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; whatever asks for at
+            least as much does not fit either, until something becomes free.
+        witnesses: per question some nodes that had room when it was last asked.
+        keeping: what of it is kept for free GPUs; ``spare``: what is left beside that, once somebody asked. ``over``: all that is
+            free, where this is only a part of it: what is kept for the GPUs of that is left, too.
+    """
+
+    __slots__ = (
+        "asked",
+        "cluster",
+        "cpu",
+        "cpus",
+        "fragments",
+        "gpus",
+        "keeping",
+        "memories",
+        "memory",
+        "over",
+        "refused",
+        "shared",
+        "shares",
+        "spare",
+        "typical",
+        "witnesses",
+    )
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cpu: Sequence[int] | Ints,
+        memory: Sequence[int] | Ints,
+        gpus: Gpus | Sequence[Mapping[str, int]],
+        shares: Sequence[Shares],
+    ) -> None:
+        self.cluster = cluster
+        self.cpus: Ints = np.maximum(np.array(cpu, dtype=np.int64), 0)
+        self.memories: Ints = np.maximum(np.array(memory, dtype=np.int64), 0)
+        self.cpu: list[int] = self.cpus.tolist()
+        self.memory: list[int] = self.memories.tolist()
+        self.gpus = gpus if isinstance(gpus, Gpus) else Gpus.of(cluster, gpus)
+        self.shares: list[Shares] = list(shares)
+        self.fragments: Fragments | None = None
+        self.keeping: Keeping | None = None
+        self.spare: Spare | None = None
+        self.over: Capacity | None = None
+        self.typical: Callable[[], Typical] | None = None
+        self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
+        self.witnesses: dict[tuple[Request, tuple[str, ...], int], Ints] = {}
+        self.shared: dict[str, set[int]] = {model: set() for model in cluster.gpu_models}
+        for number, parts in enumerate(self.shares):
+            if parts:
+                self._note_shared(number)
+        self.asked: tuple[tuple[object, ...], Rooms] | None = None  # the last question about rooms and its answer
+
+    @classmethod
+    def free(cls, cluster: Cluster) -> Capacity:
+        """What the snapshot says is free."""
+        frees = [node.free for node in cluster.nodes]
+        return cls(
+            cluster,
+            [f.cpu_milli for f in frees],
+            [f.memory_bytes for f in frees],
+            [f.gpus for f in frees],
+            [f.shares for f in frees],
+        )
+
+    @classmethod
+    def empty(cls, cluster: Cluster) -> Capacity:
+        """Everything, as if nothing ran."""
+        alls = [node.allocatable for node in cluster.nodes]
+        nothing = [NO_SHARES] * len(alls)
+        return cls(
+            cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], nothing
+        )
+
+    def expect(self, typical: Callable[[], Typical]) -> None:
+        """Judge holes by what is asked for typically (asked once it matters); without it the smallest that suffices is taken."""
+        self.typical = cache(typical)  # copies ask once together
+        self.fragments = None
+
+    def judge(self) -> Fragments | None:
+        """What holes are worth, if anybody said what is asked for."""
+        if self.fragments is None and self.typical is not None:
+            typical = self.typical()
+            self.typical = None
+            self.fragments = Fragments(self, typical) if typical.requests else None
+        return self.fragments
+
+    def copy(self, over: Capacity | None = None) -> Capacity:
+        """A twin that may be changed. ``over``: that of which it is a part, itself; else a copy of what this is a part of."""
+        twin = Capacity.__new__(Capacity)
+        twin.cluster = self.cluster
+        twin.cpus = self.cpus.copy()
+        twin.memories = self.memories.copy()
+        twin.cpu = self.cpu.copy()
+        twin.memory = self.memory.copy()
+        twin.gpus = self.gpus.copy()
+        twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
+        twin.witnesses = self.witnesses.copy()
+        twin.shares = self.shares.copy()  # the mappings are replaced, never changed
+        twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
+        twin.typical = self.typical
+        twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
+        twin.asked = None
+        twin.keeping = self.keeping
+        twin.spare = None
+        twin.over = over if over is not None else None if self.over is None else self.over.copy()
+        return twin
+
+    def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: Shares | None = None) -> None:
+        """Set what is free on one node. ``shares``: ``None`` leaves them as they are."""
+        before = self.gpus[number]
+        if shares is None:
+            shares = self.shares[number]
+        if (
+            cpu > self.cpu[number]
+            or memory > self.memory[number]
+            or any(n > before.get(m, 0) for m, n in gpus.items())
+            or (shares and shares != self.shares[number] and _has_more(shares, self.shares[number], gpus, before))
+        ):
+            self.refused.clear()
+        self.cpu[number] = max(0, cpu)
+        self.memory[number] = max(0, memory)
+        self.cpus[number] = self.cpu[number]
+        self.memories[number] = self.memory[number]
+        self.gpus[number] = gpus
+        if shares or self.shares[number]:
+            self.shares[number] = shares
+            self._note_shared(number)
+        self.asked = None
+        if self.fragments is not None:
+            self.fragments.changed(number)
+        if self.spare is not None:
+            self.spare.stale.add(number)
+
+    def _note_shared(self, number: int) -> None:
+        shares = self.shares[number]
+        for model in self.cluster.models_of[number]:
+            left = shares.get(model, ())
+            if left and left[-1] > 0:
+                self.shared[model].add(number)
+            else:
+                self.shared[model].discard(number)
+
+    def left_milli(self, number: int) -> int:
+        """Thousandths of GPUs that are free on one node."""
+        whole, shares = sum(self.gpus[number].values()), self.shares[number]
+        return WHOLE * whole + (sum(left for parts in shares.values() for left in parts) if shares else 0)
+
+    def slots(self, number: int, request: Request, models: Sequence[str], most: int) -> int:
+        """How many members with ``request`` fit on one node, at most ``most``."""
+        shares = self.shares[number]
+        return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most, shares)
+
+    def can_hold(self, request: Request, models: tuple[str, ...], pool: Pool, count: int) -> bool:
+        """Whether ``count`` members fit into ``pool``, whatever else the gang needs. Exact."""
+        asked = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
+        refused = self.refused.setdefault((id(pool), models), [])
+        for members, gpus, cpu, memory in refused:
+            if count >= members and asked[1] >= gpus and asked[2] >= cpu and asked[3] >= memory:
+                return False
+        question = (request, models, id(pool))
+        if self._still_holds(question, count):
+            return True
+        rooms = self.rooms(request, models, pool, count)
+        if rooms.total >= count:
+            self.witnesses[question] = rooms.numbers[:_WITNESSES].copy()
+            return True
+        refused[:] = [kept for kept in refused if any(a < b for a, b in zip(kept, asked, strict=True))]
+        if len(refused) < _MOST_REFUSED:
+            refused.append(asked)
+        return False
+
+    def _still_holds(self, question: tuple[Request, tuple[str, ...], int], count: int) -> bool:
+        """Whether the nodes that had room the last time have enough of it: mostly they have, and all others need no look."""
+        numbers = self.witnesses.get(question)
+        request, models, _ = question
+        if numbers is None or request.gpu_milli:
+            return False
+        slots: Ints = np.full(len(numbers), 0 if request.gpu_count else count, dtype=np.int64)
+        if request.gpu_count:
+            for model in models:
+                slots += np.maximum(self.gpus.whole[model][numbers], 0) // request.gpu_count
+        for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
+            if each:
+                np.minimum(slots, free[numbers] // each, out=slots)
+        return int(np.minimum(slots, count).sum()) >= count
+
+    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
+        """Every node of ``pool`` with room for at least one member, and for how many (at most ``most``)."""
+        question = (request, tuple(models), id(pool), most)
+        if self.asked is not None and self.asked[0] == question:
+            return self.asked[1]
+        slots = self._devices_for(request, models, pool)
+        if slots is None:
+            slots = np.full(len(pool.members), most, dtype=np.int64)
+        else:
+            np.minimum(slots, most, out=slots)
+        for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
+            if each:
+                here = self._of(free, pool)
+                # A division costs ten times a comparison.
+                np.minimum(slots, here // each if most > 1 else here >= each, out=slots)
+        inside = slots > 0
+        rooms = Rooms(pool.numbers[inside], slots[inside])
+        self.asked = (question, rooms)
+        return rooms
+
+    def _of(self, column: Ints, pool: Pool) -> Ints:
+        return column if pool is self.cluster.everything else column[pool.numbers]
+
+    def _devices_for(self, request: Request, models: Sequence[str], pool: Pool) -> Ints | None:
+        """For how many members each node of ``pool`` has devices; ``None`` where they need none."""
+        if not request.uses_gpu:
+            return None
+        slots = np.zeros(len(pool.members), dtype=np.int64)
+        for model in models:
+            whole = np.maximum(self._of(self.gpus.whole[model], pool), 0)
+            slots += whole // request.gpu_count if request.gpu_count else whole * (WHOLE // request.gpu_milli)
+        if request.gpu_milli:
+            for model in models:
+                for number in self.shared[model]:
+                    if pool.flags[number]:
+                        at = int(np.searchsorted(pool.numbers, number))
+                        slots[at] += room_for_parts(self.shares[number][model], 0, request.gpu_milli)
+        return slots
+
+    def bare_rooms(self, request: Request, pool: Pool, most: int) -> Rooms:
+        """The same on the nodes without GPUs."""
+        rooms = self.rooms(request, (), pool, most)
+        return rooms.where(~self.cluster.has_gpus[rooms.numbers])
+
+    def largest_hole(self, models: Sequence[str], pool: Pool) -> tuple[int, list[tuple[int, str]]]:
+        """The most free GPUs of one model on a node of ``pool``, and every (node, model) that has as many."""
+        free = {
+            model: np.where(self.cluster.with_model[model], np.maximum(self.gpus.whole[model], 0), -1)[pool.numbers]
+            for model in models
+        }
+        most = max((int(column.max(initial=-1)) for column in free.values()), default=-1)
+        if most < 0:
+            return 0, []
+        found = [(n, m) for m, column in free.items() for n in pool.numbers[column == most].tolist()]
+        return most, sorted(found)
+
+    def tightest(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
+        """The node that one member with GPUs fills best: where it does the least harm to what is asked for typically, or the
+        smallest hole where nobody said what that is; then the least CPU left.
+        """
+        fragments = self.judge()
+        if fragments is not None:
+            return fragments.choose(request, models, pool)
+        best: tuple[int, ...] | None = None
+        for model in models:
+            whole = self.gpus.whole[model]
+            may = self._may(request, pool)
+            if request.gpu_milli:
+                may &= whole[pool.numbers] > 0
+                for number in self.shared[model]:  # a device that is shared already before any other
+                    left = next((left for left in self.shares[number][model] if left >= request.gpu_milli), None)
+                    if left is not None and pool.flags[number] and self.slots(number, request, (model,), 1):
+                        key = (0, left, self.cpu[number], number)
+                        best = key if best is None or key < best else best
+            else:
+                may &= whole[pool.numbers] >= request.gpu_count
+            numbers = pool.numbers[may]
+            if len(numbers):
+                number = int(numbers[least((whole[numbers], self.cpus[numbers], numbers))])
+                key = (1, int(whole[number]), self.cpu[number], number)
+                best = key if best is None or key < best else best
+        return None if best is None else best[-1]
+
+    def _may(self, request: Request, pool: Pool) -> Flags:
+        may: Flags = self._of(self.cpus, pool) >= request.cpu_milli
+        may &= self._of(self.memories, pool) >= request.memory_bytes
+        return may
+
+    def tightest_bare(self, request: Request, pool: Pool) -> int | None:
+        """The node without GPUs that one member fills best."""
+        may = self._may(request, pool) & ~self.cluster.has_gpus[pool.numbers]
+        numbers = pool.numbers[may]
+        return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
+
+    def tightest_spare(self, request: Request, pool: Pool) -> int | None:
+        """The node with GPUs that one member without fills best: where it does the least harm, or, where nobody said to
+        whom, while its free GPUs keep their share of CPUs.
+        """
+        fragments = self.judge()
+        if fragments is not None:
+            return fragments.choose(request, (), pool)
+        may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
+        numbers = pool.numbers[may]
+        kept = self.kept_of(numbers)
+        numbers = numbers[self.cpus[numbers] - kept >= request.cpu_milli]
+        return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
+
+    @property
+    def cpu_shares(self) -> Ints:
+        """By node, the CPU that each of its GPUs may count on."""
+        return self.cluster.cpu_shares
+
+    def kept_of(self, numbers: Ints) -> Ints:
+        """The CPU that the free GPUs of these nodes may count on."""
+        kept: Ints = self.cpu_shares[numbers] * self.free_gpus(numbers)
+        return kept
+
+    def free_gpus(self, numbers: Ints) -> Ints:
+        """Whole devices that are free on these nodes."""
+        total = np.zeros(len(numbers), dtype=np.int64)
+        for whole in self.gpus.whole.values():
+            total += np.maximum(whole[numbers], 0)
+        return total
+
+
+def _has_more(shares: Shares, before: Shares, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:
+    """Whether something may fit on these devices that did not before. A device that was opened is no gain."""
+    for model, left in shares.items():
+        opened = gpus_before.get(model, 0) - gpus.get(model, 0)
+        had = sorted((*before.get(model, ()), *([WHOLE] * opened)), reverse=True)
+        now = sorted(left, reverse=True)
+        if len(now) > len(had) or any(a > b for a, b in zip(now, had, strict=False)):
+            return True
+    return False
+
+
+def slots_in(
+    cpu: int,
+    memory: int,
+    gpus: Mapping[str, int],
+    request: Request,
+    models: Sequence[str],
+    most: int,
+    shares: Shares = NO_SHARES,
+) -> int:
+    """How many members with ``request`` fit into these amounts, at most ``most``; each takes one model."""
+    # Called for every kind of node and every shape: plain comparisons, no calls.
+    slots = most
+    per_cpu, per_memory, per_gpus = request.cpu_milli, request.memory_bytes, request.gpu_count
+    if per_cpu * slots > cpu:
+        slots = cpu // per_cpu
+    if per_memory * slots > memory:
+        slots = memory // per_memory
+    if per_gpus and slots > 0:
+        by_gpus = 0
+        for model in models:
+            if model in gpus:
+                by_gpus += gpus[model] // per_gpus
+        slots = min(slots, by_gpus)
+    elif request.gpu_milli and slots > 0:
+        by_parts = 0
+        for model in models:
+            if model in gpus or model in shares:
+                by_parts += room_for_parts(shares.get(model, ()), max(0, gpus.get(model, 0)), request.gpu_milli)
+        slots = min(slots, by_parts)
+    return max(0, slots)

@@ -1,0 +1,202 @@
+"""The nodes of one snapshot, numbered by id, and the pools (sets of nodes) that jobs may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Gang, Request
+from scheduler.planning.model import NodeView
+from scheduler.planning.placement.node_arrays import Flags, Ints
+
+RACK_LABEL = "topology/rack"
+ZONE_LABEL = "topology/zone"
+_LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
+
+
+class Pool:
+    """A set of node numbers: ``members`` to walk through, ``flags`` to ask."""
+
+    __slots__ = ("flags", "members", "numbers")
+
+    def __init__(self, members: Sequence[int], size: int) -> None:
+        self.members = tuple(members)
+        self.numbers: Ints = np.sort(np.array(self.members, dtype=np.int64))
+        self.flags = bytearray(size)
+        for number in self.members:
+            self.flags[number] = 1
+
+
+class Whole:
+    """All of every node, in columns."""
+
+    __slots__ = ("cpu", "gpus", "memory")
+
+    def __init__(self, nodes: Sequence[NodeView], models: Sequence[str]) -> None:
+        self.cpu: Ints = np.array([node.allocatable.cpu_milli for node in nodes], dtype=np.int64)
+        self.memory: Ints = np.array([node.allocatable.memory_bytes for node in nodes], dtype=np.int64)
+        self.gpus: dict[str, Ints] = {
+            model: np.array([node.allocatable.gpus.get(model, 0) for node in nodes], dtype=np.int64) for model in models
+        }
+
+    def members(self, request: Request, models: Sequence[str], numbers: Ints) -> Ints:
+        """How many members each of these nodes holds when it is empty."""
+        members = np.full(len(numbers), 1 << 40, dtype=np.int64)
+        if request.uses_gpu:
+            members = np.zeros(len(numbers), dtype=np.int64)
+            for model in models:
+                whole = self.gpus[model][numbers]
+                members += whole // request.gpu_count if request.gpu_count else whole * (WHOLE // request.gpu_milli)
+        if request.cpu_milli:
+            np.minimum(members, self.cpu[numbers] // request.cpu_milli, out=members)
+        if request.memory_bytes:
+            np.minimum(members, self.memory[numbers] // request.memory_bytes, out=members)
+        return members
+
+
+class Cluster:
+    """Nodes in the order of their ids, so that the order in the snapshot cannot matter."""
+
+    __slots__ = (
+        "_by_label",
+        "_by_members",
+        "_by_selector",
+        "_domain_names",
+        "_domain_numbers",
+        "_domains",
+        "_with_models",
+        "cpu_share",
+        "cpu_shares",
+        "everything",
+        "gpu_models",
+        "has_gpus",
+        "is_mixed",
+        "largest",
+        "model_number",
+        "models_of",
+        "nodes",
+        "number_of",
+        "rack_of",
+        "racks",
+        "whole",
+        "with_model",
+        "zone_of",
+        "zones",
+    )
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.nodes = tuple(sorted(nodes, key=lambda node: node.id))
+        self.number_of = {node.id: number for number, node in enumerate(self.nodes)}
+        self.models_of = tuple(
+            tuple(sorted({m for held in (node.allocatable, node.free) for m, count in held.gpus.items() if count > 0}))
+            for node in self.nodes
+        )
+        # What each GPU of a node may count on; a node without GPUs has no share to keep.
+        self.cpu_share = tuple(
+            node.allocatable.cpu_milli // max(1, node.allocatable.gpu_count) if models else 0
+            for node, models in zip(self.nodes, self.models_of, strict=True)
+        )
+        # Most devices of each model on one node: the length of the index of holes.
+        self.largest: dict[str, int] = {}
+        for node in self.nodes:
+            for amounts in (node.allocatable, node.free):
+                for model, count in amounts.gpus.items():
+                    if count > 0:
+                        self.largest[model] = max(count, self.largest.get(model, 0))
+        self.gpu_models = tuple(sorted(self.largest))
+        # Only where a node has two models may a walk over the models meet it twice.
+        self.is_mixed = any(len(models) > 1 for models in self.models_of)
+        self.racks = tuple(node.labels.get(RACK_LABEL, "") for node in self.nodes)
+        self.zones = tuple(node.labels.get(ZONE_LABEL, "") for node in self.nodes)
+        self.cpu_shares: Ints = np.array(self.cpu_share, dtype=np.int64)
+        self.has_gpus: Flags = np.array([bool(models) for models in self.models_of], dtype=np.bool_)
+        self.with_model: dict[str, Flags] = {
+            model: np.array([model in models for models in self.models_of], dtype=np.bool_) for model in self.gpu_models
+        }
+        self.model_number = {model: at for at, model in enumerate(self.gpu_models)}
+        self.whole = Whole(self.nodes, self.gpu_models)
+        self.rack_of, self.zone_of = _ranks(self.racks), _ranks(self.zones)
+        self.everything = Pool(range(len(self.nodes)), len(self.nodes))
+        self._by_members: dict[tuple[int, ...], Pool] = {self.everything.members: self.everything}
+        self._by_selector: dict[tuple[tuple[str, str], ...], Pool] = {(): self.everything}
+        self._by_label: dict[tuple[str, str], frozenset[int]] | None = None
+        self._domains: dict[tuple[int, str, str], Pool] = {}
+        self._domain_numbers: dict[str, tuple[tuple[str, ...], Ints]] = {}
+        self._domain_names: dict[str, tuple[str, ...]] = {}
+        self._with_models: dict[tuple[int, frozenset[str] | None], frozenset[int]] = {}
+
+    def pool_of(self, gang: Gang) -> Pool:
+        """The nodes that carry every label of the gang's selector. Equal sets are the same object."""
+        pool = self._by_selector.get(gang.node_selector)
+        if pool is None:
+            members: frozenset[int] | None = None
+            for pair in gang.node_selector:
+                matching = self._labelled(pair)
+                members = matching if members is None else members & matching
+            pool = self._by_selector[gang.node_selector] = self.pool(sorted(members or ()))
+        return pool
+
+    def domain_names(self, level: str) -> tuple[str, ...]:
+        """Per node the name of its rack or zone. A node without the label is a domain of its own."""
+        names = self._domain_names.get(level)
+        if names is None:
+            label = _LEVEL_LABELS[level]
+            names = tuple(node.labels.get(label) or f"node {node.id}" for node in self.nodes)
+            self._domain_names[level] = names
+        return names
+
+    def domains_of(self, level: str) -> tuple[tuple[str, ...], Ints]:
+        """The names of all racks or zones, sorted, and per node the number of its own."""
+        known = self._domain_numbers.get(level)
+        if known is None:
+            names = self.domain_names(level)
+            known = self._domain_numbers[level] = (tuple(sorted(set(names))), _ranks(names))
+        return known
+
+    def domain(self, pool: Pool, level: str, name: str) -> Pool:
+        """The part of ``pool`` inside one rack or zone."""
+        key = (id(pool), level, name)
+        found = self._domains.get(key)
+        if found is None:
+            names = self.domain_names(level)
+            inside: dict[str, list[int]] = {}
+            for number in pool.members:
+                inside.setdefault(names[number], []).append(number)
+            for each, members in inside.items():
+                self._domains[id(pool), level, each] = self.pool(members)
+            found = self._domains[key] if key in self._domains else self.pool(())
+        return found
+
+    def with_models(self, pool: Pool, models: frozenset[str] | None) -> frozenset[int]:
+        """The nodes of ``pool`` with GPUs of any of ``models``; ``None``: all nodes."""
+        key = (id(pool), models)
+        found = self._with_models.get(key)
+        if found is None:
+            found = frozenset(n for n in pool.members if models is None or not models.isdisjoint(self.models_of[n]))
+            self._with_models[key] = found
+        return found
+
+    def pool(self, members: Sequence[int]) -> Pool:
+        """These nodes, in this order. It lives as long as the cluster, since others remember pools by identity."""
+        key = tuple(members)
+        pool = self._by_members.get(key)
+        if pool is None:
+            pool = self._by_members[key] = Pool(key, len(self.nodes))
+        return pool
+
+    def _labelled(self, pair: tuple[str, str]) -> frozenset[int]:
+        if self._by_label is None:
+            sets: dict[tuple[str, str], set[int]] = {}
+            for number, node in enumerate(self.nodes):
+                for item in node.labels.items():
+                    sets.setdefault(item, set()).add(number)
+            self._by_label = {item: frozenset(numbers) for item, numbers in sets.items()}
+        return self._by_label.get(pair, frozenset())
+
+
+def _ranks(names: Sequence[str]) -> Ints:
+    """Numbers in the order of the names."""
+    ranks = {name: rank for rank, name in enumerate(sorted(set(names)))}
+    return np.array([ranks[name] for name in names], dtype=np.int64)

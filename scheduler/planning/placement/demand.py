@@ -1,0 +1,159 @@
+"""What a gang asks for, prepared once per shape: members with equal requests form one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.resources import Gang, GangRole, Request
+from scheduler.planning.placement.cluster import Cluster, Pool
+
+SERVER_ROLE = "ps"
+_COMPANION_ROLE = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``count`` members that are alike. ``models``: GPU models that are accepted and present, best first.
+
+    ``is_spread``: no two of them on one node.
+    """
+
+    request: Request
+    models: tuple[str, ...]
+    count: int
+    roles: tuple[tuple[str, int], ...]  # (role, replicas) in rank order
+    is_spread: bool = False
+
+    @property
+    def may_share_a_node(self) -> bool:
+        return not self.is_spread or self.count == 1
+
+    @property
+    def most_on_one(self) -> int:
+        """As many may stand on one node."""
+        return 1 if self.is_spread else self.count
+
+    @property
+    def is_servers(self) -> bool:
+        """Of a gang whose servers go elsewhere than beside the others; else they may be in one group with others."""
+        return self.roles[0][0] == SERVER_ROLE
+
+    @property
+    def is_picky(self) -> bool:
+        """Whether the order of ``models`` is the user's. One wish that several models fulfil sets none of them first."""
+        wishes = len(self.request.gpu_models)
+        return wishes > 1 or (wishes == 1 and len(self.models) == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A gang as the planner sees it.
+
+    Attributes:
+        merged: all members, equal requests in one group, the most demanding first.
+        trainers: the same without the parameter servers.
+        servers: the parameter servers that sit beside the companions; ``None`` where there are none, or where
+            they ask for GPUs and so are placed like anybody else.
+        companion: the group among ``trainers`` beside which the servers sit.
+        keeps_off: it must leave what is kept for free GPUs (:mod:`.keeping`).
+    """
+
+    gang: Gang
+    pool: Pool
+    merged: tuple[Group, ...]
+    trainers: tuple[Group, ...]
+    servers: Group | None
+    companion: int
+    keeps_off: bool = False
+
+    @property
+    def uses_gpus(self) -> bool:
+        return self.merged[0].request.uses_gpu
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether servers must not stand beside others, or not beside each other: ``merged`` keeps them in groups of their
+        own, and one node cannot hold the gang.
+        """
+        servers = [group for group in self.merged if group.is_servers]
+        if not servers:
+            return False
+        is_apart = self.gang.servers == "apart" and len(servers) < len(self.merged)
+        return is_apart or any(not group.may_share_a_node for group in servers)
+
+    @property
+    def as_one(self) -> tuple[Request, tuple[str, ...]] | None:
+        """What a node needs to hold the whole gang, and the GPU models that will do.
+
+        ``None`` where groups accept different models or parts of one, so that a sum says too little.
+        """
+        with_gpus = [group for group in self.merged if group.request.uses_gpu]
+        if len({group.models for group in with_gpus}) > 1 or any(group.request.gpu_milli for group in with_gpus):
+            return None
+        total = Request(
+            sum(group.count * group.request.cpu_milli for group in self.merged),
+            sum(group.count * group.request.memory_bytes for group in self.merged),
+            sum(group.count * group.request.gpu_count for group in self.merged),
+        )
+        return total, with_gpus[0].models if with_gpus else ()
+
+    def touched_nodes(self, cluster: Cluster) -> frozenset[int]:
+        """Which nodes it may ever use, coarsely: gangs with a node in common compete.
+
+        Equal questions are answered once per cluster, so a queue of many shapes costs nothing.
+        """
+        if all(group.request.uses_gpu for group in self.merged):
+            return cluster.with_models(self.pool, frozenset(m for group in self.merged for m in group.models))
+        return cluster.with_models(self.pool, None)
+
+
+def demand_of(gang: Gang, cluster: Cluster) -> Demand:
+    if gang.servers is not None or gang.spread_servers:
+        alone = [role for role in gang.roles if role.role == SERVER_ROLE]
+        trainers = _groups([role for role in gang.roles if role.role != SERVER_ROLE], cluster)
+        groups = [replace(group, is_spread=gang.spread_servers) for group in _groups(alone, cluster)]
+        merged = tuple(sorted((*trainers, *groups), key=_demanding_first))
+        return Demand(gang, cluster.pool_of(gang), merged, trainers, None, 0)
+    merged = _groups(gang.roles, cluster)
+    servers = [role for role in gang.roles if role.role == SERVER_ROLE and not role.request.uses_gpu]
+    others = [role for role in gang.roles if role not in servers]
+    if not servers or not others:
+        return Demand(gang, cluster.pool_of(gang), merged, merged, None, 0)
+    trainers = _groups(others, cluster)
+    by_worker = [n for n, group in enumerate(trainers) if any(role == _COMPANION_ROLE for role, _ in group.roles)]
+    largest = max(range(len(trainers)), key=lambda n: (trainers[n].count, -n))
+    companion = by_worker[0] if by_worker else largest
+    return Demand(gang, cluster.pool_of(gang), merged, trainers, _groups(servers, cluster)[0], companion)
+
+
+def _groups(roles: Iterable[GangRole], cluster: Cluster) -> tuple[Group, ...]:
+    by_request: dict[Request, list[tuple[str, int]]] = {}
+    for role in roles:
+        if role.replicas > 0:
+            by_request.setdefault(role.request, []).append((role.role, role.replicas))
+    groups = [
+        Group(request, _models(request, cluster), sum(count for _, count in members), tuple(members))
+        for request, members in by_request.items()
+    ]
+    return tuple(sorted(groups, key=_demanding_first))
+
+
+def _models(request: Request, cluster: Cluster) -> tuple[str, ...]:
+    if not request.uses_gpu:
+        return ()
+    return accepted_models(request.gpu_models, cluster.gpu_models) if request.gpu_models else cluster.gpu_models
+
+
+def _demanding_first(group: Group) -> tuple[object, ...]:
+    request = group.request
+    # A group that accepts fewer models has fewer places to go.
+    return (
+        -request.gpu_count,
+        -request.gpu_milli,
+        len(group.models),
+        -request.cpu_milli,
+        -request.memory_bytes,
+        group.roles,
+    )

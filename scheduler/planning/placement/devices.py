@@ -1,0 +1,67 @@
+"""Which device a running part of a GPU is on: nobody tells the planner, but what is left of the devices does.
+
+What stays and what ends is dealt out to the shared devices so that each is used as much as it is. Where several ways
+do that, one is taken: the end of a part may free another device than planned, so this is for expected starts, and
+each tick asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.domain.sharing.gpu_sharing import WHOLE
+
+# Beyond that many steps parts go to the device that has the most use still unexplained.
+_MOST_STEPS = 2_000
+
+
+def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """What is left of the shared devices when the parts ``ending`` are over, and how many devices are whole again."""
+    parts = sorted([(part, True) for part in staying] + [(part, False) for part in ending], reverse=True)
+    seats = _exactly([part for part, _ in parts], [WHOLE - left for left in shares])
+    freed, kept = list(shares), [False] * len(shares)
+    for (part, stays), seat in zip(parts, seats, strict=True):
+        if seat is None:
+            continue
+        if stays:
+            kept[seat] = True
+        else:
+            freed[seat] = min(WHOLE, freed[seat] + part)
+    whole = [at for at, left in enumerate(freed) if left == WHOLE and not kept[at]]
+    return tuple(sorted(left for at, left in enumerate(freed) if at not in whole)), len(whole)
+
+
+def _exactly(parts: Sequence[int], used: Sequence[int]) -> list[int | None]:
+    """A device for each part (larger parts first), all devices used up if that can be."""
+    steps = _MOST_STEPS
+    left = list(used)
+    seats: list[int | None] = []
+
+    def descend(at: int) -> bool:
+        nonlocal steps
+        steps -= 1
+        if at == len(parts):
+            return not any(left)
+        tried = set[int]()
+        for device, amount in enumerate(left):
+            if amount >= parts[at] and amount not in tried and steps > 0:
+                tried.add(amount)
+                left[device] -= parts[at]
+                seats.append(device)
+                if descend(at + 1):
+                    return True
+                seats.pop()
+                left[device] += parts[at]
+        return False
+
+    if descend(0):
+        return seats
+    left, seats = list(used), []
+    for part in parts:
+        device = max(range(len(left)), key=lambda at: (left[at], -at), default=None)
+        if device is None or left[device] < part:
+            seats.append(None)
+            continue
+        left[device] -= part
+        seats.append(device)
+    return seats

@@ -1,0 +1,160 @@
+"""Whether a gang could run at all, on the cluster as it is without any job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from core.domain.sharing.gpu_sharing import WHOLE
+from core.domain.sharing.resources import Amounts
+from scheduler.planning.model import ReasonCode
+from scheduler.planning.placement.capacity import Capacity, slots_in
+from scheduler.planning.placement.cluster import Cluster, Pool
+from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.search import Budget
+
+if TYPE_CHECKING:
+    from scheduler.planning.placement.gpu_headroom import Keeping
+
+# A question asked once per shape; a large gang of unlike roles may take this many steps on an empty cluster.
+_STEPS = 20_000
+_Kind = tuple[Amounts, int]  # a size of node and how many there are
+
+
+class EmptyCluster:
+    """Answers about the empty cluster. Nodes of equal size are counted, not walked through.
+
+    ``keeping``: what is kept for GPUs, once that is known.
+    """
+
+    __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster", "keeping")
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.keeping: Keeping | None = None
+        self._capacity: Capacity | None = None
+        self._domain_kinds: dict[tuple[int, str | None], list[tuple[_Kind, ...]]] = {}
+        self._kinds: dict[int, list[tuple[Amounts, int, int]]] = {}
+
+    @property
+    def capacity(self) -> Capacity:
+        if self._capacity is None:
+            self._capacity = Capacity.empty(self.cluster)
+            self._capacity.keeping = self.keeping
+        return self._capacity
+
+    def kinds(self, pool: Pool) -> list[tuple[Amounts, int, int]]:
+        """Each size of node in ``pool``, how many there are and the first of them."""
+        known = self._kinds.get(id(pool))
+        if known is None:
+            known = self._kinds[id(pool)] = self._count(pool)
+        return known
+
+    def _count(self, pool: Pool) -> list[tuple[Amounts, int, int]]:
+        counts: Counter[tuple[object, ...]] = Counter()
+        first: dict[tuple[object, ...], int] = {}
+        for number in pool.members:
+            size = _size(self.cluster.nodes[number].allocatable)
+            counts[size] += 1
+            first.setdefault(size, number)
+        return [(self.cluster.nodes[first[size]].allocatable, counts[size], first[size]) for size in counts]
+
+    def members(self, group: Group, pool: Pool) -> int:
+        """How many members of ``group`` the empty pool holds, whatever else the gang needs."""
+        return sum(
+            nodes * slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, 1 << 30)
+            for whole, nodes, _ in self.kinds(pool)
+        )
+
+    def refusal(self, demand: Demand) -> ReasonCode | None:
+        """Why ``demand`` can never run on these nodes; ``None`` if it can."""
+        code = self._refusal(demand)
+        if code is None and demand.keeps_off and place(demand, self.capacity, Budget(_STEPS, _STEPS)) is None:
+            return ReasonCode.TOO_LARGE
+        return code
+
+    def _refusal(self, demand: Demand) -> ReasonCode | None:
+        if not self.cluster.nodes:
+            return ReasonCode.NO_NODES
+        if not demand.pool.members:
+            return ReasonCode.NO_MATCHING_NODE
+        for group in demand.merged:
+            if group.request.uses_gpu and not self.has_model(group, demand.pool):
+                return ReasonCode.NO_MATCHING_NODE
+        held = [self.members(group, demand.pool) for group in demand.merged]
+        if not all(held):
+            return ReasonCode.NEVER_FITS
+        if any(members < group.count for members, group in zip(held, demand.merged, strict=True)):
+            return ReasonCode.TOO_LARGE
+        if len(held) == 1 and not demand.gang.topology_required and not demand.is_scattered:
+            return None
+        if not demand.is_scattered and any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
+            return None
+        fits = place(demand, self.capacity, Budget(_STEPS, _STEPS)) is not None
+        return None if fits else ReasonCode.TOO_LARGE
+
+    def _domains(self, demand: Demand) -> list[tuple[_Kind, ...]]:
+        """The sizes of nodes in each domain that the gang has to stay inside, without domains that are alike."""
+        level = demand.gang.topology if demand.gang.topology_required else None
+        key = (id(demand.pool), level)
+        known = self._domain_kinds.get(key)
+        if known is None:
+            pools = [demand.pool]
+            if level == "node":
+                pools = [Pool((number,), len(self.cluster.nodes)) for number in demand.pool.members]
+            elif level is not None:
+                names = self.cluster.domain_names(level)
+                inside = sorted({names[number] for number in demand.pool.members})
+                pools = [self.cluster.domain(demand.pool, level, name) for name in inside]
+            distinct: dict[tuple[object, ...], tuple[_Kind, ...]] = {}
+            for pool in pools:
+                kinds = tuple((whole, nodes) for whole, nodes, _ in self._count(pool))
+                distinct.setdefault(tuple(sorted((*_size(whole), nodes) for whole, nodes in kinds)), kinds)
+            known = self._domain_kinds[key] = list(distinct.values())
+        return known
+
+    def has_model(self, group: Group, pool: Pool) -> bool:
+        return any(whole.gpus.get(model, 0) > 0 for whole, _, _ in self.kinds(pool) for model in group.models)
+
+
+def _size(whole: Amounts) -> tuple[object, ...]:
+    return whole.cpu_milli, whole.memory_bytes, tuple(sorted(whole.gpus.items()))
+
+
+def _surely_fits(groups: tuple[Group, ...], kinds: tuple[_Kind, ...]) -> bool:
+    """A quick yes: all on one empty node, or each group on whole nodes of its own. No means nothing."""
+    if any(_fit_on_one(groups, whole) for whole, _ in kinds):
+        return True
+    left = [nodes for _, nodes in kinds]
+    for group in groups:
+        missing = group.count
+        # Those first that waste the fewest GPUs, so that the CPU-only groups leave them to the others.
+        for at in sorted(range(len(kinds)), key=lambda at: (kinds[at][0].gpu_count, at)):
+            slots = _slots(kinds[at][0], group)
+            if slots and missing > 0:
+                taken = min(left[at], -(-missing // slots))
+                left[at] -= taken
+                missing -= taken * slots
+        if missing > 0:
+            return False
+    return True
+
+
+def _fit_on_one(groups: tuple[Group, ...], whole: Amounts) -> bool:
+    cpu = memory = gpus = parts = 0
+    for group in groups:
+        cpu += group.count * group.request.cpu_milli
+        memory += group.count * group.request.memory_bytes
+        gpus += group.count * group.request.gpu_count
+        parts += -(-group.count // (WHOLE // group.request.gpu_milli)) if group.request.gpu_milli else 0
+    if len(whole.gpus) > 1 or cpu > whole.cpu_milli or memory > whole.memory_bytes:
+        return False
+    if gpus + parts > whole.gpu_count:
+        return False
+    # One model on the node, so sums decide; each group must accept it.
+    return all(not g.request.uses_gpu or any(whole.gpus.get(m, 0) for m in g.models) for g in groups)
+
+
+def _slots(whole: Amounts, group: Group) -> int:
+    return slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count)

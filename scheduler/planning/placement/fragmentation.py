@@ -1,0 +1,360 @@
+"""What a hole is worth: how much of a node's free GPUs the typical requests could still use.
+
+The simple equivalent, after Fragmentation Gradient Descent (Weng et al., USENIX ATC 2023): of all nodes that have room take
+the one on which placing the member lowers least what is left for typical requests. FGD asks of one typical request
+whether it could use a free device. Here it is the amount that *as many of them as fit* would fill, CPU and memory
+included, and of several requests (``_DRAWS``, drawn by their frequency) that which fills most, since the planner has
+a choice of whom to put there:
+
+    usable(node) = E[max over _DRAWS requests of (members that fit x their GPUs)]
+    loss(node, member) = usable(before) - usable(after) - the member's own GPUs
+
+A loss of nothing means that no hole was spoilt; below nothing, that something unusable was used. Ties go to the smaller
+hole, then to the node with the least CPU.
+
+Nodes with the same free amounts are one *state*, and a state is scored once per request, in bulk with numpy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.domain.sharing.gpu_models import accepted_models
+from core.domain.sharing.gpu_sharing import WHOLE, after_part
+from core.domain.sharing.resources import Request
+from scheduler.planning.model import QueuedGang, Snapshot
+from scheduler.planning.placement.cluster import Cluster, Pool
+
+if TYPE_CHECKING:
+    from scheduler.planning.placement.capacity import Capacity
+
+# Of so many typical requests the best suited counts. One would be the mean of all, as if nobody chose; with very many
+# only the best one counts, as if it never ran out. 1, 2, 4 and 8 were tried, on openb and on the workloads of
+# tests/unit/planning/test_fragments.py: 4 is best or next to it on all, and no choice differs by more than one in a hundred.
+_DRAWS: Final = 4
+# The most frequent requests stand for all: more would cost time and change little.
+_MOST_REQUESTS: Final = 160
+# Beside what is asked for there is a suspicion, worth this many members: jobs of 1, 2, 4 and 8 GPUs with their share of the
+# node's CPU and memory. It decides where little is known, and fades as more is.
+_PRIOR_WEIGHT: Final = 8.0
+_PRIOR_SIZES: Final = (1, 2, 4, 8)
+# So many states that are new to a request are scored each time it comes, the tightest first: whoever comes often soon knows
+# all, and a request of its own costs little. Often is as many members as this.
+_FEW_STATES: Final = 48
+_RARE_STATES: Final = 12
+_OFTEN: Final = 16.0
+
+_NEVER: Final = np.iinfo(np.int64).max
+_UNSEEN: Final = _NEVER - 1
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+_Amounts = tuple[int, int, int, tuple[int, ...]]  # CPU, memory, whole devices, left of shared ones
+_State = tuple[str, int, int, int, tuple[int, ...]]  # the GPU model before these
+_Asked = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """What is asked for lately: requests that use GPUs, and how many members do so."""
+
+    requests: tuple[tuple[Request, float], ...] = ()
+    known: int = 0  # the first of them are asked for; the others are only the suspicion
+
+    @classmethod
+    def of_snapshot(cls, snapshot: Snapshot, cluster: Cluster, can_run: Callable[[QueuedGang], bool]) -> Typical:
+        """From all gangs that run or wait: starting one changes nothing.
+
+        Args:
+            can_run: whether the empty cluster could hold a gang; asked once of each shape. No hole is kept for others.
+        """
+        shapes = Counter(job.shape for job in snapshot.queued)
+        firsts = {job.shape: job for job in snapshot.queued}
+        members = Counter[Request]()
+        for shape, jobs in shapes.items():
+            roles = firsts[shape].gang.roles
+            # Of those that ask for no GPU nobody asks: whether they can run may hang on what is typical.
+            if not any(role.request.uses_gpu for role in roles) or not can_run(firsts[shape]):
+                continue
+            for role in roles:
+                members[role.request] += jobs * role.replicas
+        for running in snapshot.running:
+            for role in running.gang.roles:
+                members[role.request] += role.replicas
+        return cls.of(members.items(), cluster)
+
+    @classmethod
+    def of(cls, members: Iterable[tuple[Request, float]], cluster: Cluster) -> Typical:
+        """From the members of gangs; the suspicion is added. Nothing where no node has GPUs."""
+        if not cluster.gpu_models:
+            return cls()
+        weights: dict[Request, float] = {}
+        for request, weight in members:
+            if request.uses_gpu:
+                weights[request] = weights.get(request, 0.0) + weight
+        ranked = sorted(weights.items(), key=lambda item: (-item[1], _order(item[0])))[:_MOST_REQUESTS]
+        prior = _prior(cluster)
+        return cls((*ranked, *((request, _PRIOR_WEIGHT / len(prior)) for request in prior)), len(ranked))
+
+
+def _order(request: Request) -> tuple[object, ...]:
+    return (request.gpu_count, request.gpu_milli, request.cpu_milli, request.memory_bytes, request.gpu_models)
+
+
+def _prior(cluster: Cluster) -> list[Request]:
+    kinds = {
+        (
+            model,
+            node.allocatable.cpu_milli // node.allocatable.gpu_count,
+            node.allocatable.memory_bytes // node.allocatable.gpu_count,
+        )
+        for node in cluster.nodes
+        for model, count in node.allocatable.gpus.items()
+        if count > 0
+    }
+    shares: dict[str, tuple[int, int]] = {}
+    for model, cpu, memory in sorted(kinds):
+        least = shares.get(model, (cpu, memory))
+        shares[model] = (min(least[0], cpu), min(least[1], memory))
+    return [
+        Request(size * cpu, size * memory, size, (model,))
+        for model, (cpu, memory) in shares.items()
+        for size in _PRIOR_SIZES
+        if size <= cluster.largest[model]
+    ]
+
+
+class _Table:
+    """The typical requests as columns, by GPU model."""
+
+    def __init__(self, typical: Typical, models: Sequence[str]) -> None:
+        self.columns: dict[str, tuple[_Floats, _Floats, _Floats, _Floats, _Floats]] = {}
+        for model in models:
+            mine = [(r, w) for r, w in typical.requests if not r.gpu_models or accepted_models(r.gpu_models, (model,))]
+            asked = np.array(
+                [(r.cpu_milli, r.memory_bytes, r.gpu_count, r.gpu_milli, w) for r, w in mine], dtype=np.float64
+            ).reshape(len(mine), 5)
+            cpu, memory, whole, part, weight = asked.T
+            total = weight.sum()
+            self.columns[model] = (np.maximum(cpu, 1), np.maximum(memory, 1), whole, part, weight / (total or 1.0))
+
+    def usable(self, model: str, states: Sequence[_Amounts]) -> _Floats:
+        """Thousandths of GPUs that will be used of each state (CPU, memory, whole devices, left of shared ones)."""
+        cpu, memory, whole, part, weight = self.columns[model]
+        if not len(weight):
+            return np.zeros(len(states))
+        most = max((len(state[3]) for state in states), default=0)
+        left = np.array([(s[0], s[1], s[2], *s[3], *(0,) * (most - len(s[3]))) for s in states], dtype=np.float64)
+        is_part = part > 0
+        per_device = np.where(is_part, part, 1)
+        fits = np.where(is_part, left[:, 2:3] * (WHOLE // per_device), left[:, 2:3] // np.maximum(whole, 1))
+        if most and is_part.any():
+            shared = np.zeros((len(left), int(is_part.sum())))
+            for column in range(3, 3 + most):
+                shared += left[:, column : column + 1] // part[is_part]
+            fits[:, is_part] += shared
+        fits = np.minimum(fits, np.minimum(left[:, 0:1] // cpu, left[:, 1:2] // memory))
+        filled = np.maximum(fits, 0) * np.where(is_part, part, WHOLE * whole)
+        order = np.argsort(filled, axis=1)
+        # The chance that the best of all draws is not above the sorted value.
+        below = weight[order].cumsum(axis=1) ** _DRAWS
+        chance = np.diff(below, axis=1, prepend=0.0)
+        usable: _Floats = (np.take_along_axis(filled, order, axis=1) * chance).sum(axis=1)
+        return usable
+
+
+class _Scores:
+    """One request's losses by state, as sortable whole numbers, or ``_NEVER`` (no room), or ``_UNSEEN``."""
+
+    __slots__ = ("few", "keys")
+
+    def __init__(self, few: int) -> None:
+        self.keys: _Ints = np.full(64, _UNSEEN, dtype=np.int64)
+        self.few = few
+
+
+class Fragments:
+    """The states of all nodes of one capacity, and where a member does the least harm.
+
+    Rows are pairs of a node with GPUs and one of its models.
+    """
+
+    def __init__(self, capacity: Capacity, typical: Typical) -> None:
+        self.capacity = capacity
+        cluster = capacity.cluster
+        self.table = _Table(typical, cluster.gpu_models)
+        self.weights = {_asked(request): weight for request, weight in typical.requests}
+        self.rows = [(number, model) for number, models in enumerate(cluster.models_of) for model in models]
+        self.rows_of: dict[int, list[int]] = {}
+        for row, (number, _) in enumerate(self.rows):
+            self.rows_of.setdefault(number, []).append(row)
+        self.node_of: _Ints = np.array([number for number, _ in self.rows], dtype=np.int64)
+        self.models = {model: n for n, model in enumerate(cluster.gpu_models)}
+        self.model_of: _Ints = np.array([self.models[model] for _, model in self.rows], dtype=np.int64)
+        self.numbers: dict[_State, int] = {}  # state -> its number
+        self.states: list[_State] = []
+        self.amounts: _Ints = np.zeros((64, 4), dtype=np.int64)  # CPU, memory, whole devices, most left of a shared one
+        self.values: dict[int, float] = {}
+        self.scores: dict[_Asked, _Scores] = {}
+        self.flags: dict[int, tuple[Pool, _Flags | None]] = {}
+        self.by_models: dict[tuple[str, ...], _Flags | None] = {}
+        self.state_of: _Ints = self._all_states()
+
+    def copy(self, capacity: Capacity) -> Fragments:
+        """The same for a copy of the capacity."""
+        twin = Fragments.__new__(Fragments)
+        for name in ("table", "weights", "rows", "rows_of", "node_of", "models", "model_of", "flags", "by_models"):
+            setattr(twin, name, getattr(self, name))
+        twin.capacity = capacity
+        twin.numbers = self.numbers.copy()
+        twin.states = self.states.copy()
+        twin.amounts = self.amounts.copy()
+        twin.values = self.values.copy()
+        twin.scores = {}
+        twin.state_of = self.state_of.copy()
+        return twin
+
+    def changed(self, number: int) -> None:
+        """What is free on a node is another amount now."""
+        for row in self.rows_of.get(number, ()):
+            self.state_of[row] = self._state(row)
+
+    def _all_states(self) -> _Ints:
+        """By row the number of its state; states are numbered as they are met. Rows without shared devices that are alike are
+        found in bulk.
+        """
+        capacity, count = self.capacity, len(self.rows)
+        whole = np.zeros(count, dtype=np.int64)
+        for model, number in self.models.items():
+            mine = self.model_of == number
+            whole[mine] = np.maximum(capacity.gpus.whole[model][self.node_of[mine]], 0)
+        # Whoever has shared devices is alike to nobody.
+        own = np.zeros(count, dtype=np.int64)
+        shared = [row for at, parts in enumerate(capacity.shares) if parts for row in self.rows_of.get(at, ())]
+        own[shared] = 1 + np.arange(len(shared))
+        columns = [self.model_of, capacity.cpus[self.node_of], capacity.memories[self.node_of], whole, own]
+        _, firsts, alike = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+        numbers = np.zeros(len(firsts), dtype=np.int64)
+        for kind in np.argsort(firsts).tolist():
+            numbers[kind] = self._state(int(firsts[kind]))
+        found: _Ints = numbers[alike.reshape(-1)]
+        return found
+
+    def _state(self, row: int) -> int:
+        number, model = self.rows[row]
+        capacity = self.capacity
+        whole = capacity.gpus[number].get(model, 0)
+        shares = capacity.shares[number].get(model, ())
+        state = (model, capacity.cpu[number], capacity.memory[number], max(0, whole), shares)
+        known = self.numbers.get(state)
+        if known is None:
+            known = self.numbers[state] = len(self.states)
+            self.states.append(state)
+            if known == len(self.amounts):
+                self.amounts = np.concatenate([self.amounts, np.zeros_like(self.amounts)])
+            self.amounts[known] = (state[1], state[2], state[3], shares[-1] if shares else 0)
+        return known
+
+    def choose(self, request: Request, models: Sequence[str], pool: Pool, among: _Flags | None = None) -> int | None:
+        """The node of ``pool`` where one member with ``request`` spoils least; ``None`` if there is room on none.
+
+        Args:
+            models: that it accepts; none where it needs no GPU, and then nodes without GPUs are not looked at.
+            among: by node, whether it may be chosen; ``None``: all may.
+        """
+        if not self.rows or (request.uses_gpu and not models):
+            return None
+        scores = self._scores(request)
+        allowed = self._allowed(pool, models)
+        if among is not None:
+            allowed = among[self.node_of] if allowed is None else allowed & among[self.node_of]
+        keys = scores.keys[self.state_of]
+        unseen = keys == _UNSEEN if allowed is None else (keys == _UNSEEN) & allowed
+        if unseen.any():
+            self._look(request, scores, self.state_of[unseen])
+            keys = scores.keys[self.state_of]
+        if allowed is not None:
+            keys[~allowed] = _NEVER
+        row = int(keys.argmin())
+        return None if keys[row] >= _UNSEEN else self.rows[row][0]
+
+    def _allowed(self, pool: Pool, models: Sequence[str]) -> _Flags | None:
+        found = self.flags.get(id(pool))
+        if found is None or found[0] is not pool:
+            inside = np.frombuffer(bytes(pool.flags), dtype=np.uint8)[self.node_of].astype(np.bool_)
+            found = self.flags[id(pool)] = (pool, None if inside.all() else inside)
+        wanted = tuple(models)
+        if wanted not in self.by_models:
+            is_any = not wanted or len(wanted) == len(self.models)
+            numbers = [self.models[model] for model in wanted if model in self.models]
+            self.by_models[wanted] = None if is_any else np.isin(self.model_of, numbers)
+        among = self.by_models[wanted]
+        if found[1] is None or among is None:
+            return among if found[1] is None else found[1]
+        return found[1] & among
+
+    def _scores(self, request: Request) -> _Scores:
+        asked = _asked(request)
+        scores = self.scores.get(asked)
+        if scores is None:
+            scores = self.scores[asked] = _Scores(_FEW_STATES if self.weights.get(asked, 0) >= _OFTEN else _RARE_STATES)
+        if len(scores.keys) < len(self.states):
+            grown = np.full(2 * len(self.states), _UNSEEN, dtype=np.int64)
+            grown[: len(scores.keys)] = scores.keys
+            scores.keys = grown
+        return scores
+
+    def _look(self, request: Request, scores: _Scores, unseen: _Ints) -> None:
+        """Score states that are new to this request: all on which it has no room, and some of the others, the tightest."""
+        marked = np.zeros(len(self.states), dtype=np.bool_)
+        marked[unseen] = True
+        fresh = np.flatnonzero(marked)
+        cpu, memory, whole, part = self.amounts[fresh].T
+        has_room = (cpu >= request.cpu_milli) & (memory >= request.memory_bytes) & (whole >= request.gpu_count)
+        if request.gpu_milli:
+            has_room &= (part >= request.gpu_milli) | (whole > 0)
+        scores.keys[fresh[~has_room]] = _NEVER
+        fresh = fresh[has_room]
+        if len(fresh) > scores.few:
+            tight = whole[has_room] * (1 << 40) + cpu[has_room]
+            if request.gpu_milli:  # an open device is tighter than any hole
+                tight[part[has_room] >= request.gpu_milli] -= 1 << 50
+            fresh = fresh[np.argpartition(tight, scores.few)[: scores.few]]
+        own = WHOLE * request.gpu_count + request.gpu_milli
+        by_model: dict[str, list[tuple[int, _Amounts]]] = {}
+        for number in fresh.tolist():
+            state = self.states[number]
+            by_model.setdefault(state[0], []).append((number, _after(state, request)))
+        for model, found in by_model.items():
+            unknown = [number for number, _ in found if number not in self.values]
+            asked = [self.states[number][1:] for number in unknown] + [after for _, after in found]
+            usable = self.table.usable(model, asked).tolist()
+            self.values.update(zip(unknown, usable, strict=False))
+            for (number, after), value in zip(found, usable[len(unknown) :], strict=True):
+                scores.keys[number] = _key(self.values[number] - value - own, after)
+
+
+def _asked(request: Request) -> _Asked:
+    return (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
+
+
+def _after(state: _State, request: Request) -> _Amounts:
+    """The amounts once the member is there; it must have room."""
+    _, cpu, memory, whole, shares = state
+    if request.gpu_milli:
+        shares, opened = after_part(shares, request.gpu_milli)
+        whole -= opened
+    return cpu - request.cpu_milli, memory - request.memory_bytes, whole - request.gpu_count, shares
+
+
+def _key(loss: float, after: _Amounts) -> int:
+    """Losses in tenths of a thousandth, then the GPUs left, then the CPU left (up to a million in a bucket)."""
+    cpu, _, whole, shares = after
+    left = min(WHOLE * whole + sum(shares), (1 << 17) - 1)
+    return (round(loss * 10) << 38) + (left << 21) + min(cpu >> 3, (1 << 21) - 1)

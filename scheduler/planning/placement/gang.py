@@ -1,0 +1,263 @@
+"""Place every member of a gang or none: one node if possible, parameter servers beside the workers, near by wish.
+
+A gang whose members all ask for the same is placed if that is possible at all (see :mod:`.fill`). For unlike members
+the strategies are tried in turn, and :mod:`.search` settles small cases exactly; a large gang of several unlike roles
+may be missed in a cluster that it would fill to the brim.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from core.domain.sharing.resources import Request
+from scheduler.planning.placement.bin_packing import fill
+from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.cluster import Pool
+from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.partial import Draft, Pick
+from scheduler.planning.placement.search import Budget, search
+from scheduler.planning.placement.topology import domains_by_room
+
+
+def place(demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
+    """Nodes for the whole gang, or ``None``. ``capacity`` is not changed."""
+    keeping = capacity.keeping
+    if demand.keeps_off and keeping is not None and keeping.is_active:
+        draft = _place(demand, keeping.room(capacity), budget)
+        return None if draft is None else draft.on(capacity)
+    return _place(demand, capacity, budget)
+
+
+def _place(demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
+    if not _may_fit(demand, capacity):
+        return None
+    level, required = demand.gang.topology, demand.gang.topology_required
+    if level == "node":
+        draft = _on_one_node(demand, capacity, demand.pool, budget)
+        if draft is not None or required:
+            return draft
+    elif level in {"rack", "zone"}:
+        for pool in domains_by_room(demand, capacity, level):
+            draft = _place_in(demand, capacity, pool, budget)
+            if draft is not None:
+                return draft
+        if required:
+            return None
+    return _place_in(demand, capacity, demand.pool, budget)
+
+
+def _may_fit(demand: Demand, capacity: Capacity) -> bool:
+    """No, if some group does not fit even alone."""
+    if len(demand.merged) == 1 and demand.gang.topology is None:
+        return True  # the one strategy counts for itself
+    return all(capacity.can_hold(group.request, group.models, demand.pool, group.count) for group in demand.merged)
+
+
+def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+    """The whole gang on the node that it fills best."""
+    if demand.is_scattered:
+        return None
+    whole = demand.as_one
+    if whole is not None:
+        request, models = whole
+        number = capacity.tightest(request, models, pool) if models else capacity.tightest_bare(request, pool)
+        draft = None if number is None else _all_on(number, demand, capacity, budget)
+        if draft is not None:
+            return draft
+        if models and not capacity.cluster.is_mixed:
+            return None
+    group, cluster = demand.merged[0], capacity.cluster
+    rooms = capacity.rooms(group.request, group.models, pool, group.count)
+    numbers = [number for number, slots in rooms if slots >= group.count]
+    is_bare = not demand.uses_gpus
+    numbers.sort(
+        key=lambda n: (
+            is_bare and bool(cluster.models_of[n]),
+            capacity.left_milli(n),
+            capacity.cpu[n],
+            capacity.memory[n],
+            n,
+        )
+    )
+    for number in numbers:
+        draft = _all_on(number, demand, capacity, budget)
+        if draft is not None:
+            return draft
+    return None
+
+
+def _all_on(number: int, demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
+    draft = Draft(capacity)
+    only = capacity.cluster.pool((number,))
+    for group in demand.merged:
+        if draft.slots(number, group.request, group.models, group.count) < group.count:
+            break
+        picks = fill(draft, group, only)
+        if picks is None:
+            break
+        draft.add(group, picks)
+    else:
+        return draft
+    # Greedy is exact here unless two models on the node can be dealt out in different ways.
+    if len(demand.merged) > 1 and len(capacity.cluster.models_of[number]) > 1:
+        return search(Draft(capacity), demand.merged, only, budget)
+    return None
+
+
+def _place_in(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+    if demand.is_scattered:
+        return _scattered(demand, capacity, pool, budget)
+    if len(demand.merged) == 1 and demand.servers is None:
+        draft = Draft(capacity)
+        picks = fill(draft, demand.merged[0], pool)
+        if picks is None:
+            return None
+        draft.add(demand.merged[0], picks)
+        return draft
+    draft_or_none = _on_one_node(demand, capacity, pool, budget)
+    if draft_or_none is not None:
+        return draft_or_none
+    if demand.servers is not None:
+        drafts = [_with_bundles(demand, capacity, pool), _servers_after(demand, capacity, pool)]
+        # Beside the workers, unless that takes more nodes in all.
+        best = min((d for d in drafts if d is not None), key=lambda d: len(d.left), default=None)
+        if best is not None:
+            return best
+    for groups in (demand.merged, demand.merged[::-1]):
+        draft_or_none = _one_by_one(groups, capacity, pool)
+        if draft_or_none is not None:
+            return draft_or_none
+    if len(demand.merged) == 1:
+        return None
+    return search(Draft(capacity), demand.merged, pool, budget)
+
+
+def _one_by_one(groups: tuple[Group, ...], capacity: Capacity, pool: Pool) -> Draft | None:
+    draft = Draft(capacity)
+    for group in groups:
+        picks = fill(draft, group, pool)
+        if picks is None:
+            return None
+        draft.add(group, picks)
+    return draft if draft.is_sound() else None
+
+
+def _scattered(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+    """Servers apart from the others, or from each other: either first, then every division of a small cluster."""
+    servers = [group for group in demand.merged if group.is_servers]
+    others = [group for group in demand.merged if not group.is_servers]
+    is_apart = demand.gang.servers == "apart"
+    for first, then in ((others, servers), (servers, others)):
+        draft = Draft(capacity)
+        for group in (*first, *then):
+            if is_apart and then and group is then[0]:
+                draft.banned = frozenset(draft.left)
+            picks = fill(draft, group, pool)
+            if picks is None:
+                break
+            draft.add(group, picks)
+        else:
+            draft.banned = frozenset()
+            if draft.is_sound():
+                return draft
+    return search(Draft(capacity), demand.merged, pool, budget, servers_apart=is_apart)
+
+
+def _servers_after(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | None:
+    """Workers as if there were no servers; then servers beside them as far as there is room, the others anywhere."""
+    draft = _one_by_one(demand.trainers, capacity, pool)
+    servers = demand.servers
+    if draft is None or servers is None:
+        return None
+    beside = _beside(draft, servers, draft.picks[demand.companion][1], pool)
+    placed = sum(pick.count for pick in beside)
+    trial = _twin(draft)
+    trial.add(servers, beside)
+    if placed == servers.count:
+        return trial
+    rest = fill(trial, Group(servers.request, (), servers.count - placed, ()), pool)
+    if rest is None:
+        return None
+    draft.add(servers, _joined([*beside, *rest]))
+    return draft
+
+
+def _with_bundles(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | None:
+    """A worker and its servers as one member, so that every server finds room on a node of the gang."""
+    servers, workers = demand.servers, demand.trainers[demand.companion]
+    if servers is None:
+        return None
+    each, more = divmod(servers.count, workers.count)
+    bundles = [(members, each + extra) for members, extra in ((more, 1), (workers.count - more, 0)) if members]
+    draft = Draft(capacity)
+    worker_picks: list[Pick] = []
+    server_picks: list[Pick] = []
+    for position, group in enumerate(demand.trainers):
+        if position != demand.companion:
+            picks = fill(draft, group, pool)
+            if picks is None:
+                return None
+            draft.add(group, picks)
+            continue
+        for members, with_servers in bundles:
+            request = _sum(group.request, servers.request, with_servers)
+            bundle = Group(request, group.models, members, ())
+            picks = fill(draft, bundle, pool)
+            if picks is None:
+                return None
+            for pick in picks:
+                draft.take(pick.number, request, pick.model, pick.count)
+            worker_picks += picks
+            server_picks += [Pick(p.number, None, p.count * with_servers) for p in picks if with_servers]
+    made = Draft(capacity)
+    for group, group_picks in draft.picks:
+        made.add(group, group_picks)
+    made.add(workers, _joined(worker_picks))
+    beside = _beside(made, servers, made.picks[-1][1], pool)
+    # Spread evenly where that fits; the bundles' own seats fit in any case.
+    made.add(servers, beside if sum(p.count for p in beside) == servers.count else _joined(server_picks))
+    return made if made.is_sound() else None
+
+
+def _beside(draft: Draft, servers: Group, workers: list[Pick], pool: Pool) -> list[Pick]:
+    """Servers on the workers' nodes in proportion to the workers there, as many as have room."""
+    weights: dict[int, int] = {}
+    for pick in workers:
+        weights[pick.number] = weights.get(pick.number, 0) + pick.count
+    room = {n: draft.slots(n, servers.request, (), servers.count) for n in weights if pool.flags[n]}
+    heap = [(1 / weights[n], order, n) for order, n in enumerate(weights) if room.get(n)]
+    heapq.heapify(heap)
+    placed: dict[int, int] = {}
+    left = servers.count
+    while left and heap:
+        _, order, number = heapq.heappop(heap)
+        placed[number] = placed.get(number, 0) + 1
+        left -= 1
+        if placed[number] < room[number]:
+            heapq.heappush(heap, ((placed[number] + 1) / weights[number], order, number))
+    return [Pick(n, None, placed[n]) for n in weights if n in placed]
+
+
+def _sum(worker: Request, server: Request, servers: int) -> Request:
+    return Request(
+        worker.cpu_milli + servers * server.cpu_milli,
+        worker.memory_bytes + servers * server.memory_bytes,
+        worker.gpu_count,
+        worker.gpu_models,
+        worker.gpu_milli,
+    )
+
+
+def _twin(draft: Draft) -> Draft:
+    twin = Draft(draft.capacity)
+    twin.left = dict(draft.left)
+    twin.picks = list(draft.picks)
+    return twin
+
+
+def _joined(picks: list[Pick]) -> list[Pick]:
+    counts: dict[tuple[int, str | None], int] = {}
+    for pick in picks:
+        key = (pick.number, pick.model)
+        counts[key] = counts.get(key, 0) + pick.count
+    return [Pick(number, model, count) for (number, model), count in counts.items()]

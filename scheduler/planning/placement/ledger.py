@@ -1,0 +1,140 @@
+"""What is free now, and what of it is held for gangs that have a reservation.
+
+A job that surely ends before a reservation starts may use everything that is free; any other only what is left
+beside the reserved amounts. So there is one *view* of the capacity per moment at which a reservation opens: a job sees
+the one in which everything is held that it may run into.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.domain.ids import JobId
+from core.domain.sharing.resources import Request
+from scheduler.planning.model import QueuedGang
+from scheduler.planning.placement.capacity import Capacity, Shares
+from scheduler.planning.placement.demand import Demand
+from scheduler.planning.placement.partial import Draft, Left, less
+
+NEVER = float("inf")
+# Instead of a run time: refused whatever the run time, since not enough is free.
+REFUSED = -NEVER
+
+Amounts = Left
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: nobody knows when).
+
+    ``beside``: per node of the reservation, what others may use meanwhile though they do not end before it.
+    """
+
+    job: QueuedGang
+    demand: Demand
+    start_s: float | None
+    beside: Mapping[int, Amounts]
+
+    @property
+    def opens_s(self) -> float:
+        """Jobs that end later than this must leave the reserved amounts alone."""
+        return -1.0 if self.start_s is None else self.start_s
+
+
+class Ledger:
+    """What is free, and for whom.
+
+    Attributes:
+        reservations: in the order in which they were made.
+        opens_s: the different moments at which they open, the unknown one (-1) first.
+        views: ``views[k]`` respects the reservations of the first ``k`` moments.
+    """
+
+    __slots__ = ("_beside", "_holder", "opens_s", "reservations", "views")
+
+    def __init__(self, free: Capacity) -> None:
+        self.reservations: list[Reservation] = []
+        self.opens_s: list[float] = []
+        self.views = [free]
+        self._beside: dict[int, Amounts] = {}
+        self._holder: dict[int, Reservation] = {}
+
+    @property
+    def free(self) -> Capacity:
+        """Everything that is free now, reserved or not."""
+        return self.views[0]
+
+    @property
+    def held_nodes(self) -> frozenset[int]:
+        """Nodes on which something is reserved."""
+        return frozenset(self._holder)
+
+    def holders(self, draft: Draft) -> set[JobId]:
+        """For whom something is reserved on the nodes of ``draft``."""
+        return {self._holder[number].job.job_id for number in draft.left if number in self._holder}
+
+    def level(self, run_time_s: float) -> int:
+        """The view that a job of this length may use."""
+        return bisect_left(self.opens_s, run_time_s)
+
+    def floor_s(self, level: int) -> float:
+        """The longest run time whose level is below ``level``; ``REFUSED`` if there is none."""
+        return self.opens_s[level - 1] if level else REFUSED
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Hold the reservation's nodes. They must not be held already."""
+        self.reservations.append(reservation)
+        for number, amounts in reservation.beside.items():
+            self._beside[number] = amounts
+            self._holder[number] = reservation
+        at = bisect_left(self.opens_s, reservation.opens_s)
+        if at == len(self.opens_s) or self.opens_s[at] != reservation.opens_s:
+            self.opens_s.insert(at, reservation.opens_s)
+            self.views.insert(at + 1, self.views[at].copy(over=self.free))
+        for view in self.views[at + 1 :]:
+            for number in reservation.beside:
+                self._show(view, number, is_held=True)
+
+    def start(self, draft: Draft, run_time_s: float) -> None:
+        """Take what a gang uses from all views. What of it is not free yet is taken of what there is."""
+        free = self.free
+        for number, request, model, members in draft.used():
+            here = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
+            free.put(number, *_taken(here, request, model, members))
+            holder = self._holder.get(number)
+            if holder is not None and run_time_s > holder.opens_s:
+                self._beside[number] = less(self._beside[number], request, model, members)
+            for opens_s, view in zip(self.opens_s, self.views[1:], strict=True):
+                self._show(view, number, is_held=holder is not None and holder.opens_s <= opens_s)
+
+    def _show(self, view: Capacity, number: int, *, is_held: bool) -> None:
+        free = self.free
+        if not is_held:
+            view.put(number, free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
+            return
+        cpu, memory, gpus, shares = self._beside[number]
+        seen = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
+        parts: Shares = free.shares[number]
+        if parts or shares:
+            parts = {model: _both(left, shares.get(model, ())) for model, left in parts.items()}
+        view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
+
+
+def _taken(here: Amounts, request: Request, model: str | None, members: int) -> Amounts:
+    """``here`` without ``members``. No part of a GPU is left over on a device that is not free."""
+    if model is None or not request.gpu_milli:
+        return less(here, request, model, members)
+    for _ in range(members):
+        cpu, memory, gpus, shares = less(here, request, model, 1)
+        is_opened = gpus.get(model, 0) < here[2].get(model, 0)
+        here = (cpu, memory, here[2], here[3]) if is_opened and gpus[model] < 0 else (cpu, memory, gpus, shares)
+    return here
+
+
+def _both(now: tuple[int, ...], beside: tuple[int, ...]) -> tuple[int, ...]:
+    """What is left on shared devices now and beside a reservation. Nothing where some device is shared only now: it becomes
+    whole, perhaps for the gang, and a part goes where it fits best, which may be there.
+    """
+    return tuple(min(pair) for pair in zip(now, beside, strict=True)) if len(now) == len(beside) else ()

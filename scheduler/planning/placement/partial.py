@@ -1,0 +1,158 @@
+"""A gang half placed: what it takes so far, laid over a capacity that is not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.domain.sharing.gpu_sharing import after_part
+from core.domain.sharing.resources import Request
+from scheduler.planning.model import Placement
+from scheduler.planning.placement.capacity import Capacity, Shares, slots_in
+from scheduler.planning.placement.cluster import Pool
+from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """``count`` members on one node, with GPUs of one model (``None`` without)."""
+
+    number: int
+    model: str | None
+    count: int
+
+
+Left = tuple[int, int, Mapping[str, int], Shares]  # CPU, memory, whole GPUs, what is left of shared ones
+
+
+def less(left: Left, request: Request, model: str | None, members: int) -> Left:
+    """What ``members`` leave. Parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
+    cpu, memory, gpus, shares = left
+    if model is not None:
+        if request.gpu_count:
+            gpus = {**gpus, model: gpus.get(model, 0) - members * request.gpu_count}
+        elif request.gpu_milli:
+            parts, whole = shares.get(model, ()), gpus.get(model, 0)
+            for _ in range(members):
+                parts, opened = after_part(parts, request.gpu_milli)
+                whole -= opened
+            gpus, shares = {**gpus, model: whole}, {**shares, model: parts}
+    return cpu - members * request.cpu_milli, memory - members * request.memory_bytes, gpus, shares
+
+
+class Draft:
+    """``left``: what stays free on the nodes used so far. ``picks``: per group, where its members go. ``banned``: nodes that
+    the next group must not use.
+    """
+
+    __slots__ = ("banned", "capacity", "left", "picks")
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self.left: dict[int, Left] = {}
+        self.picks: list[tuple[Group, list[Pick]]] = []
+        self.banned: frozenset[int] = frozenset()
+
+    def amounts(self, number: int) -> Left:
+        left = self.left.get(number)
+        if left is not None:
+            return left
+        capacity = self.capacity
+        return capacity.cpu[number], capacity.memory[number], capacity.gpus[number], capacity.shares[number]
+
+    def slots(self, number: int, request: Request, models: Sequence[str], most: int) -> int:
+        cpu, memory, gpus, shares = self.amounts(number)
+        return slots_in(cpu, memory, gpus, request, models, most, shares)
+
+    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
+        """As :meth:`Capacity.rooms`, less what this gang takes already."""
+        rooms = self.capacity.rooms(request, models, pool, most)
+        if self.banned:
+            rooms = rooms.where(~self.among(rooms.numbers, self.banned))
+        if not self.left or not len(rooms):
+            return rooms
+        slots = rooms.slots.copy()
+        for at in np.flatnonzero(self.among(rooms.numbers, self.left)).tolist():
+            slots[at] = self.slots(int(rooms.numbers[at]), request, models, most)
+        return Rooms(rooms.numbers, slots).where(slots > 0)
+
+    def among(self, numbers: Ints, some: Collection[int]) -> Flags:
+        """Which of ``numbers`` are among ``some``."""
+        flags = np.zeros(len(self.capacity.cpu), dtype=np.bool_)
+        flags[list(some)] = True
+        return flags[numbers]
+
+    def columns(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """CPU, memory and whole devices that are free on these nodes, less what this gang takes already."""
+        capacity = self.capacity
+        cpu, memory, gpus = capacity.cpus[numbers], capacity.memories[numbers], capacity.free_gpus(numbers)
+        if self.left and len(numbers):
+            for at in np.flatnonzero(self.among(numbers, self.left)).tolist():
+                left = self.left[int(numbers[at])]
+                cpu[at], memory[at], gpus[at] = left[0], left[1], sum(max(0, count) for count in left[2].values())
+        return cpu, memory, gpus
+
+    def take(self, number: int, request: Request, model: str | None, count: int) -> None:
+        self.left[number] = less(self.amounts(number), request, model, count)
+
+    def add(self, group: Group, picks: Iterable[Pick]) -> None:
+        """Place a group; the picks must fit."""
+        picks = list(picks)
+        for pick in picks:
+            self.take(pick.number, group.request, pick.model, pick.count)
+        self.picks.append((group, picks))
+
+    def on(self, capacity: Capacity) -> Draft:
+        """The same places in another capacity, which must have room for it."""
+        made = Draft(capacity)
+        for group, picks in self.picks:
+            made.add(group, picks)
+        return made
+
+    def used(self) -> list[tuple[int, Request, str | None, int]]:
+        """What it takes: (node, request of one member, model, members); larger parts of GPUs first, as they are dealt out."""
+        used = [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]
+        used.sort(key=lambda item: -item[1].gpu_milli)
+        return used
+
+    def is_sound(self) -> bool:
+        """Whether the parts of GPUs still find their devices when they are dealt out larger ones first, whoever came first
+        while this was drafted. ``left`` is then as after that.
+        """
+        if len({group.request.gpu_milli for group, _ in self.picks if group.request.gpu_milli}) < 2:
+            return True
+        capacity, left = self.capacity, dict[int, Left]()
+        for number, request, model, members in self.used():
+            before = left.get(number) or (
+                capacity.cpu[number],
+                capacity.memory[number],
+                capacity.gpus[number],
+                capacity.shares[number],
+            )
+            left[number] = less(before, request, model, members)
+        self.left = left
+        return all(min(gpus.values(), default=0) >= 0 for _, _, gpus, _ in left.values())
+
+    def placements(self, demand: Demand) -> tuple[Placement, ...]:
+        """Every replica in rank order; consecutive ranks of a role share a node as far as they can."""
+        nodes = self.capacity.cluster.nodes
+        # Nodes in the order in which the largest group met them, so that ps 0 stands beside worker 0.
+        order: dict[int, int] = {}
+        for _, picks in sorted(self.picks, key=lambda item: -item[0].count):
+            for pick in picks:
+                order.setdefault(pick.number, len(order))
+        queues: dict[str, list[Placement]] = {role.role: [] for role in demand.gang.roles}
+        for group, picks in self.picks:
+            seats = (
+                pick
+                for pick in sorted(picks, key=lambda pick: (order[pick.number], pick.model or ""))
+                for _ in range(pick.count)
+            )
+            for role, replicas in group.roles:
+                for index in range(replicas):
+                    seat = next(seats)
+                    queues[role].append(Placement(role, index, nodes[seat.number].id, seat.model))
+        return tuple(placement for role in demand.gang.roles for placement in queues[role.role])

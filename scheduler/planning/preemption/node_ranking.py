@@ -1,0 +1,128 @@
+"""Nodes in the order of what it costs to make room on them: all nodes at once, as arrays.
+
+Only an estimate, by which nodes are chosen to be looked at: devices of all accepted models count together, parts as if
+they were on one device. Whatever is chosen is worked out exactly afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.domain.ids import JobId
+from core.domain.sharing.resources import Request
+from scheduler.planning.placement.cluster import Pool
+from scheduler.planning.preemption.eviction import Clearing, Piece
+
+_Numbers = NDArray[np.float64]
+_FAR = 1e18
+
+
+class Ranking:
+    """Pieces that may be taken away, by node, on each the cheapest first.
+
+    Attributes:
+        pieces: all of them, the cheapest first.
+    """
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.pieces = sorted(pieces, key=lambda piece: piece.order)
+        rows = sorted(
+            (number, at, cpu, memory, milli)
+            for at, piece in enumerate(self.pieces)
+            for number, cpu, memory, milli in _on_nodes(piece)
+        )
+        self._at = np.array([row[1] for row in rows], dtype=np.int64)
+        self._node = np.array([row[0] for row in rows], dtype=np.int64)
+        self._freed = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(rows), 3)
+        self._cost = np.array([self.pieces[row[1]].cost for row in rows], dtype=np.float64)
+        self._alive = np.ones(len(rows), dtype=bool)
+        self._gone: set[JobId] = set()
+
+    def drop(self, gone: Iterable[JobId]) -> None:
+        """These are taken already, or stay."""
+        self._gone |= set(gone)
+        dead = np.array([piece.gang.job_id in self._gone for piece in self.pieces], dtype=bool)
+        if len(dead):
+            self._alive = ~dead[self._at]
+
+    @property
+    def alive(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.gang.job_id not in self._gone]
+
+    def on(self, number: int) -> list[Piece]:
+        """Those on one node, the cheapest first."""
+        low, high = np.searchsorted(self._node, [number, number + 1])
+        return [self.pieces[at] for at in self._at[low:high] if self.pieces[at].gang.job_id not in self._gone]
+
+    def bundles(
+        self, request: Request, models: Sequence[str], pool: Pool, clearing: Clearing
+    ) -> tuple[list[tuple[float, int, int, int]], int]:
+        """Per node the cheapest pieces with which members are gained: (cost per member, node, pieces, members).
+
+        The cheapest first. Also how many members have room without any of them.
+        """
+        room = clearing.room
+        here = np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)
+        if clearing.closed:
+            here = here.copy()
+            here[list(clearing.closed)] = False
+        free = np.empty((len(room.cpu), 3))
+        free[:, 0], free[:, 1] = room.cpus, room.memories
+        wanted = 1000 * request.gpu_count + request.gpu_milli
+        free[:, 2] = 0
+        for model in models if wanted else ():
+            free[:, 2] += 1000 * np.maximum(room.gpus.whole[model], 0)
+        if request.gpu_milli:
+            for number in sorted(set[int]().union(*(room.shared[model] for model in models))):
+                free[number, 2] += sum(sum(room.shares[number].get(model, ())) for model in models)
+        need = np.array([request.cpu_milli, request.memory_bytes, wanted], dtype=np.float64)
+        before = _slots(free, need)
+        present = int(before[np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)].sum())
+        kept = self._alive & here[self._node] if len(self._node) else self._alive
+        node, freed, cost = self._node[kept], self._freed[kept], self._cost[kept]
+        if not len(node):
+            return [], present
+        is_first = np.concatenate(([True], node[1:] != node[:-1]))
+        starts = np.flatnonzero(is_first)
+        segment = np.cumsum(is_first) - 1
+        sums = np.cumsum(freed, axis=0)
+        costs = np.cumsum(cost)
+        sums -= (sums[starts] - freed[starts])[segment]
+        costs -= (costs[starts] - cost[starts])[segment]
+        gained = _slots(free[node] + sums, need) - before[node]
+        ratio = np.where(gained > 0, costs / np.maximum(gained, 1), _FAR)
+        best = np.minimum.reduceat(ratio, starts)
+        position = np.arange(len(node))
+        first_best = np.minimum.reduceat(np.where(ratio <= best[segment], position, len(node)), starts)
+        nodes = node[starts]
+        order = np.lexsort((nodes, best))
+        order = order[best[order] < _FAR]
+        return [
+            (float(best[n]), int(nodes[n]), int(first_best[n] - starts[n]) + 1, int(gained[first_best[n]]))
+            for n in order
+        ], present
+
+
+def _on_nodes(piece: Piece) -> list[tuple[int, int, int, int]]:
+    """What it gives back on each node: CPU, memory, thousandths of GPUs."""
+    sums: dict[int, tuple[int, int, int]] = {}
+    for number, request, _, members in piece.held:
+        cpu, memory, milli = sums.get(number, (0, 0, 0))
+        sums[number] = (
+            cpu + members * request.cpu_milli,
+            memory + members * request.memory_bytes,
+            milli + members * (1000 * request.gpu_count + request.gpu_milli),
+        )
+    return [(number, *amounts) for number, amounts in sums.items()]
+
+
+def _slots(free: _Numbers, need: _Numbers) -> _Numbers:
+    """How many members fit, by each resource that they ask for."""
+    asked = need > 0
+    if not asked.any():
+        return np.ones(len(free))
+    slots: _Numbers = np.floor(np.maximum(free[:, asked], 0) / need[asked]).min(axis=1)
+    return slots

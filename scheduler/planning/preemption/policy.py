@@ -1,0 +1,403 @@
+"""By what right a waiting job may take the place of one that runs, if by any.
+
+No two jobs have a right over each other, so that whoever was stopped cannot at once stop the other one:
+`docs/decisions/0024-preemption.md` has the argument, right by right.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from core.domain.ids import JobId
+from core.domain.sharing.gpu_models import accepted_models
+from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
+from scheduler.planning.policy import Policy, QueueOrder
+from scheduler.planning.queue.policy_key import CLOCK_S, drain_s, measure, turns_had
+from scheduler.planning.queue.quota import (
+    is_guaranteed,
+    is_guaranteed_to_user,
+    is_part_guaranteed,
+    is_part_guaranteed_to_user,
+)
+from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, of_model
+
+# Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
+# and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
+_CLEARLY_LESS: Final = 0.5
+_BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
+# Nobody is started and stopped in one moment, whatever the policy says.
+_LEAST_RUN_S: Final = 1e-3
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+# How equal jobs are compared: whole turns that each has had, when it queued, its id.
+_Had = tuple[int, datetime, str]
+
+
+class Rights:
+    """The rights of one snapshot, with what is held according to ``shares``, which may change meanwhile."""
+
+    def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
+        self.policy: Policy = snapshot.policy
+        self.now: datetime = snapshot.now
+        self.shares = shares
+        self._held: dict[str, Mapping[str, int]] = {}
+        self._needs: dict[tuple[str, tuple[str, ...]], Mapping[str, int]] = {}
+        self._long_s = drain_s(snapshot)
+        self._mine: dict[JobId, float] = {}
+        self._theirs: dict[JobId, tuple[float, float, bool]] = {}
+        self._running = snapshot.running
+        self._had: dict[JobId, _Had] = {}
+        self._all_had: list[_Had] | None = None
+        self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
+        self._has_user_guarantees = any(account.quota.user_guaranteed for account in snapshot.accounts)
+        policy = self.policy
+        self._by_share = policy.is_fair and policy.preempts_shares
+        self.is_by_priority_only = not (
+            self._by_share
+            or policy.takes_turns
+            or (policy.reclaims and (self._has_guarantees or self._has_user_guarantees))
+        )
+        projects = {job.project for job in snapshot.queued} | {gang.project for gang in snapshot.running}
+        self._is_one_project = len(projects) < 2
+
+    def may_stop(self, gang: RunningGang) -> bool:
+        """Whether anybody may stop it at all: it is preemptible, not stopping already, and has had its guaranteed time."""
+        return (
+            gang.is_preemptible
+            and not gang.is_stopping
+            and gang.started_at is not None
+            and self.ran_s(gang) >= max(self.policy.min_run_time_s, _LEAST_RUN_S)
+        )
+
+    def ran_s(self, gang: RunningGang) -> float:
+        """Since when it runs, in its present attempt."""
+        return 0.0 if gang.started_at is None else (self.now - gang.started_at).total_seconds()
+
+    def held(self, gang: RunningGang) -> Mapping[str, int]:
+        known = self._held.get(gang.job_id)
+        if known is None:
+            known = self._held[gang.job_id] = self.shares.of_running(gang)
+        return known
+
+    def need(self, job: QueuedGang) -> Mapping[str, int]:
+        return self.shares.likely(job.gang, job.shape)
+
+    def has_any(self, job: QueuedGang, least_priority: int) -> bool:
+        """No, if it surely has a right over nobody. ``least_priority``: of those who run."""
+        if self.policy.preempts_priority and job.priority > least_priority:
+            return True
+        return not self.is_by_priority_only and (
+            self._by_share or self.policy.takes_turns or self.is_owed(job) or self._is_owed_inside(job)
+        )
+
+    def is_owed(self, job: QueuedGang) -> bool:
+        """Whether what it needs is guaranteed to its project, and is to be given back by those who borrow it."""
+        return (
+            self.policy.reclaims
+            and self._has_guarantees
+            and is_guaranteed(job.project, self.need(job), self.shares, waits=job.gang)
+        )
+
+    def over(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
+        """By what right ``job`` may take the place of ``gang``; ``None``: it may not."""
+        policy = self.policy
+        is_apart = job.project != gang.project
+        if is_apart and self._has_guarantees and self._is_protected(gang):
+            return None
+        if policy.preempts_priority and job.priority > gang.priority:
+            return PreemptCode.PRIORITY
+        if self.is_by_priority_only:
+            return None
+        if is_apart and self.is_owed(job) and self._borrows(gang, self.need(job)):
+            return PreemptCode.GUARANTEE
+        if is_apart and self._by_share and job.priority >= gang.priority and self._evens_out(job, gang, strictly=True):
+            return PreemptCode.FAIR_SHARE
+        if not is_apart and job.user != gang.user:
+            if self._is_users_own(gang):
+                return None
+            code = self._inside(job, gang)
+            if code is not None:
+                return code
+        if self._may_take_turns(job, gang):
+            return PreemptCode.TIME_SLICE
+        return None
+
+    def _inside(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
+        """The right of one user over another one of the same project: as between projects, but never against a larger priority.
+
+        Where shares preempt, never so that their project would have more than before: another project might take that
+        from it, and the one who was stopped get the place back from there, in a circle.
+        """
+        if job.priority < gang.priority or (self._by_share and not self._keeps_share(job, gang)):
+            return None
+        if self._is_owed_inside(job) and self._borrows(gang, self.need(job), gang.user):
+            return PreemptCode.GUARANTEE
+        if self._by_share and self._evens_out_inside(job, gang):
+            return PreemptCode.FAIR_SHARE
+        return None
+
+    def may_lend(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job``, for which room is held, will have the right to the place of ``other`` if that starts there now.
+
+        Only where both are of one project, or shares do not count: shares may be others by then. And not once ``job`` has
+        starved.
+        """
+        policy = self.policy
+        if not other.is_preemptible or self._has_starved(job):
+            return False  # jobs that end before their time is over might come one after the other for ever
+        if job.priority != other.priority:
+            return job.priority > other.priority and policy.preempts_priority
+        if not policy.takes_turns or (policy.is_fair and job.project != other.project):
+            return False
+        there = _as_running(other, self.now)
+        return self._comes_first(job, there) or self._will_pass(job, other) or self._will_have_had_less(job, there)
+
+    def _will_pass(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job`` comes before ``other``, which is of its level now, once that has had all that the level allows.
+
+        So ``job`` waits for that at most once per job and level.
+        """
+        by_level = self.policy.order is QueueOrder.ATTAINED_SERVICE or job.estimate is other.estimate is None
+        if self.policy.order is QueueOrder.FIFO or not by_level:
+            return False
+        level = self.policy.level(other.attained_gpu_s)
+        return self.level(job) <= level < len(self.policy.levels_gpu_s)
+
+    def over_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
+        if job.project != gang.project and self._has_guarantees and self._is_protected(gang):
+            return False
+        is_other_user = job.project == gang.project and job.user != gang.user
+        if is_other_user and job.priority <= gang.priority and self._is_users_own(gang):
+            return False
+        if job.priority >= gang.priority:
+            return True
+        return not self.is_by_priority_only and self.over(job, gang) is not None
+
+    def _is_protected(self, gang: RunningGang) -> bool:
+        """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
+        return is_guaranteed(gang.project, self.held(gang), self.shares)
+
+    def _is_owed_inside(self, job: QueuedGang) -> bool:
+        """Whether what it needs is guaranteed to its user, and is to be given back by the other users of its project."""
+        if not (self.policy.reclaims and self._has_user_guarantees):
+            return False
+        return is_guaranteed_to_user(job.project, job.user, self.need(job), self.shares, waits=job.gang)
+
+    def _is_users_own(self, gang: RunningGang) -> bool:
+        """Within what is guaranteed to its user: no other user of its project takes that but for a larger priority."""
+        return self._has_user_guarantees and is_guaranteed_to_user(
+            gang.project, gang.user, self.held(gang), self.shares
+        )
+
+    def is_guaranteed_part(self, job: QueuedGang, gang: RunningGang, part: Mapping[str, int]) -> bool:
+        """Whether ``gang`` would give ``job`` with ``part`` what is guaranteed to its project, or inside that to its user."""
+        shares = self.shares
+        if job.project != gang.project:
+            return self._has_guarantees and is_part_guaranteed(gang.project, part, shares)
+        if not self._has_user_guarantees or job.user == gang.user or job.priority > gang.priority:
+            return False
+        return is_part_guaranteed_to_user(gang.project, gang.user, part, shares)
+
+    def _borrows(self, gang: RunningGang, need: Mapping[str, int], user: str | None = None) -> bool:
+        """Whether its project (``user`` inside it) has more than its guarantee of something that ``need`` asks for and
+        ``gang`` has.
+        """
+        account = self.shares.accounts.get(gang.project)
+        guaranteed: Mapping[str, int] = {}
+        if account is not None:
+            guaranteed = account.quota.guaranteed if user is None else account.quota.user_guaranteed.get(user, {})
+        shares, project = self.shares, gang.project
+        all_held = shares.held.get(project, {}) if user is None else shares.user_held.get((project, user), {})
+        has = self.held(gang)
+        keys = [
+            key
+            for key, amount in need.items()
+            if amount and has.get(key) and key != JOBS and (not need[GPUS] or key.startswith(GPUS))
+        ]
+        named = [key for key in keys if key in guaranteed]
+        return bool(keys) and (not named or any(all_held.get(key, 0) > guaranteed[key] for key in named))
+
+    def _evens_out(self, job: QueuedGang, gang: RunningGang, *, strictly: bool) -> bool:
+        """Whether the one project, with the job, has a smaller share than the other one has with the gang.
+
+        Then the larger of the two shares falls by the exchange, and with it the sorted vector of all shares.
+        """
+        need = self._need_there(job, gang)
+        held = self.shares.held.setdefault(job.project, {})
+        for key in need:
+            held.setdefault(key, 0)
+        mine = self.shares.of_project(job.project, {key: -amount for key, amount in need.items()})
+        theirs = self.shares.of_project(gang.project)
+        return mine < theirs if strictly else mine <= theirs
+
+    def _need_there(self, job: QueuedGang, gang: RunningGang) -> Mapping[str, int]:
+        """What ``job`` would hold in the place of ``gang``: GPUs of the models that are there, of which there may be few."""
+        models = tuple(key.partition("/")[2] for key, amount in self.held(gang).items() if "/" in key and amount)
+        known = self._needs.get((job.shape, models))
+        if known is None:
+            found = dict(self.need(job))
+            parts = [(role, gpu_milli(role.request)) for role in job.gang.roles if gpu_milli(role.request)]
+            if (
+                models
+                and parts
+                and all(accepted_models(role.request.gpu_models or models, models) for role, _ in parts)
+            ):
+                found = {key: amount for key, amount in found.items() if "/" not in key}
+                for role, milli in parts:
+                    for model in accepted_models(role.request.gpu_models or models, models):
+                        found[of_model(model)] = found.get(of_model(model), 0) + role.replicas * milli
+            known = self._needs[job.shape, models] = found
+        return known
+
+    def _evens_out_inside(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the one user, with the job, has a smaller share of their project than the other one has with the gang."""
+        need, who = self._need_there(job, gang), (job.project, job.user)
+        held = self.shares.user_held.setdefault(who, {})
+        for key in need:
+            held.setdefault(key, 0)
+        mine = self.shares.of_user(*who, {key: -amount for key, amount in need.items()})
+        return mine < self.shares.of_user(gang.project, gang.user)
+
+    def _keeps_share(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the project of both has no more of anything when the one has the other one's place."""
+        if self._is_one_project:
+            return True
+        has = self.held(gang)
+        return all(amount <= has.get(key, 0) for key, amount in self._need_there(job, gang).items() if key != JOBS)
+
+    # ---- turns ----
+
+    def _may_take_turns(self, job: QueuedGang, gang: RunningGang) -> bool:
+        if job.priority != gang.priority or not self._has_turn(job, gang):
+            return False
+        # Turns are taken inside a share: nobody's turn makes shares less even.
+        return not self.policy.is_fair or job.project == gang.project or self._evens_out(job, gang, strictly=False)
+
+    def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether ``gang`` has run for long enough, and ``job`` comes before it: all of it one strict order at each moment."""
+        slice_s, rotation_s, ran_s = self.policy.time_slice_s, self.policy.rotation_s, self.ran_s(gang)
+        is_rotated = rotation_s is not None and ran_s + CLOCK_S >= rotation_s
+        if not is_rotated and (slice_s is None or ran_s < slice_s):
+            return False
+        return self._comes_first(job, gang) or (is_rotated and self._has_had_less(job, gang))
+
+    def had_less(self, job: QueuedGang, gang: RunningGang) -> tuple[int, int] | None:
+        """The whole turns that each has had, where ``job`` has the place of ``gang`` for these, or for its age where they have
+        had as many; ``None`` where it comes first by the policy's order.
+        """
+        is_equal = self._are_equal(job, gang) and self._has_had_less(job, gang)
+        return (self._had_by(job)[0], self._had_by(gang)[0]) if is_equal else None
+
+    def _are_equal(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the policy's order tells them apart by nothing but turns and age."""
+        if self.policy.rotation_s is None:
+            return False
+        if self.policy.order is QueueOrder.FIFO:
+            return True
+        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
+            return False
+        return self.level(job) == self.policy.level(gang.attained_gpu_s)
+
+    def _has_had_less(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Among equals; a strict order, in which one that runs only falls behind."""
+        return self._are_equal(job, gang) and self._had_by(job) < self._had_by(gang)
+
+    def _will_have_had_less(self, job: QueuedGang, there: RunningGang) -> bool:
+        """Whether that holds when ``there``, which starts now, has run for its turn."""
+        if not self._are_equal(job, there):
+            return False
+        turns, queued_at, job_id = self._had_of(there)
+        return self._had_by(job) < (turns + 1, queued_at, job_id)
+
+    def standing_of(self, job: QueuedGang) -> int:
+        """Behind how many of those that run it comes, were all of them its equals; the same for jobs that none of them parts."""
+        if self._all_had is None:
+            self._all_had = sorted(self._had_by(gang) for gang in self._running if not gang.is_part)
+        return bisect_left(self._all_had, self._had_by(job))
+
+    def _had_by(self, job: QueuedGang | RunningGang) -> _Had:
+        known = self._had.get(job.job_id)
+        if known is None:
+            known = self._had[job.job_id] = self._had_of(job)
+        return known
+
+    def _had_of(self, job: QueuedGang | RunningGang) -> _Had:
+        return turns_had(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
+
+    def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Strictly, by the policy's order, and by so much that the exchange pays."""
+        if self.policy.order is QueueOrder.FIFO and self.policy.rotation_s is not None:
+            return self._had_of(job) < self._had_of(gang)
+        if self.policy.order is QueueOrder.FIFO:
+            return gang.queued_at is not None and job.queued_at < gang.queued_at
+        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
+            return self._is_shorter(job, gang)
+        return self.level(job) < self.policy.level(gang.attained_gpu_s)
+
+    def level(self, job: QueuedGang) -> int:
+        """Of attained service; who has waited for too long counts as of the first."""
+        return 0 if self._has_starved(job) else self.policy.level(job.attained_gpu_s)
+
+    def _has_starved(self, job: QueuedGang) -> bool:
+        return (self.now - (job.waits_since or job.queued_at)).total_seconds() >= self.policy.starvation_s
+
+    def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """By the measure of the queue's order, so that a job of which nobody knows anything yet gets the time in which it
+        tells how long it is. The measure of such a job only rises while it runs, the other one's only falls: no circle.
+        """
+        mine, (theirs, costs, is_known) = self._measured(job), self._running_measured(gang)
+        if min(mine, theirs) < 0:
+            return mine < 0 <= theirs  # a long one comes before those that are not; long ones do not take turns
+        mine += costs
+        if job.estimate is None or gang.estimate is None:
+            return mine < theirs
+        are_known = is_known and job.estimate.early_s == job.estimate.late_s
+        return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
+
+    # Of each job once: every blocked one is compared with everybody who runs.
+
+    def _measured(self, job: QueuedGang) -> float:
+        known = self._mine.get(job.job_id)
+        if known is None:
+            known = self._mine[job.job_id] = measure(job, self.policy, self._long_s)
+        return known
+
+    def _running_measured(self, gang: RunningGang) -> tuple[float, float, bool]:
+        """Its measure, what stopping it costs, and whether its end is known."""
+        known = self._theirs.get(gang.job_id)
+        if known is None:
+            is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
+            known = measure(gang, self.policy, self._long_s), self._costs(gang), is_known
+            self._theirs[gang.job_id] = known
+        return known
+
+    def _costs(self, gang: RunningGang) -> float:
+        """In the unit of the measure."""
+        costs = self.costs_gpu_s(gang)
+        return costs / (self.held(gang)[GPUS] / 1000 or 1.0) if self.policy.order is QueueOrder.FAIR_FINISH else costs
+
+    def costs_gpu_s(self, gang: RunningGang) -> float:
+        """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
+        held = self.held(gang)[GPUS] / 1000 or 1.0
+        return gang.lost_gpu_s + self.policy.restart_cost_s * held
+
+
+def _as_running(job: QueuedGang, now: datetime) -> RunningGang:
+    """A job that waits, as if it had just started."""
+    return RunningGang(
+        job_id=job.job_id,
+        name=job.name,
+        project=job.project,
+        priority=job.priority,
+        gang=job.gang,
+        nodes=(),
+        user=job.user,
+        queued_at=job.queued_at,
+        started_at=now,
+        attained_gpu_s=job.attained_gpu_s,
+        estimate=job.estimate,
+        earlier_s=job.earlier_s,
+    )

@@ -1,0 +1,79 @@
+"""What a policy compares two jobs of one share by: the smaller one comes first."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
+from scheduler.planning.policy import Policy, QueueOrder
+from scheduler.planning.queue.shares import gpu_milli, gpus_of
+
+# A job is long if it alone takes this much longer than everything that is left, spread over all GPUs. At 1 it would be the
+# bound itself, max(work / GPUs, longest job), below which no schedule can end; a little more, since work is never spread
+# perfectly.
+_LONG: Final = 1.1
+# One that runs stays long until it is clearly not: else two would take one another's place.
+_STAYS_LONG: Final = 0.9
+# What moments are told by is exact to a microsecond: a turn that is over is not missed by that.
+CLOCK_S: Final = 1e-3
+
+
+def drain_s(snapshot: Snapshot) -> float:
+    """The time from which on a job is long (``fair-finish``); infinity where that order is not set."""
+    policy = snapshot.policy
+    if policy.order is not QueueOrder.FAIR_FINISH:
+        return float("inf")
+    gpus = sum(node.allocatable.gpu_count for node in snapshot.nodes)
+    jobs: Iterable[QueuedGang | RunningGang] = (*snapshot.queued, *snapshot.running)
+    with_gpus = (job for job in jobs if any(gpu_milli(role.request) for role in job.gang.roles))
+    # Summed in one order: the sum of floats depends on it.
+    work_gpu_s = sum(sorted(_left_gpu_s(job, policy) for job in with_gpus))
+    return _LONG * work_gpu_s / gpus if gpus else float("inf")
+
+
+def measure(job: QueuedGang | RunningGang, policy: Policy, long_s: float = float("inf")) -> float:
+    """GPU-seconds that are left (``shortest-first``), seconds that are left (``fair-finish``), or the level of attained service.
+
+    Args:
+        long_s: what :func:`drain_s` says. A job with at least so much left comes before all others, the longest first: its
+            measure is below zero.
+    """
+    if policy.order is QueueOrder.ATTAINED_SERVICE:
+        return bisect_right(policy.levels_gpu_s, job.attained_gpu_s)
+    left_gpu_s = _left_gpu_s(job, policy)
+    if policy.order is not QueueOrder.FAIR_FINISH:
+        return left_gpu_s
+    left_s = left_gpu_s / gpus_of(job.gang)
+    is_long = left_s >= long_s * (_STAYS_LONG if isinstance(job, RunningGang) else 1)
+    return -left_s if is_long else left_s
+
+
+def turns_had(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> int:
+    """How many whole turns (``Policy.rotation_s``) it has run for in all its attempts; 0 for one that waits and has starved.
+
+    It only rises while a job runs, and while it waits it stays, until the job has starved.
+    """
+    turn_s = policy.rotation_s
+    if turn_s is None:
+        return 0
+    ran_s = job.earlier_s
+    if isinstance(job, RunningGang):
+        if job.started_at is not None:
+            ran_s += (now - job.started_at).total_seconds()
+    elif (now - (job.waits_since or job.queued_at)).total_seconds() >= policy.starvation_s:
+        return 0
+    return int((ran_s + CLOCK_S) // turn_s)
+
+
+def _left_gpu_s(job: QueuedGang | RunningGang, policy: Policy) -> float:
+    if job.estimate is not None:
+        return job.estimate.likely_s * gpus_of(job.gang)
+    # Nobody knows: taken to need what its level allows; where levels have no end, as much again as it had, which half
+    # of all jobs do whose durations have a heavy tail (Harchol-Balter and Downey, "Exploiting process lifetime
+    # distributions for dynamic load balancing", 1997).
+    ends = policy.levels_gpu_s
+    level = bisect_right(ends, job.attained_gpu_s)
+    return ends[level] if level < len(ends) else job.attained_gpu_s

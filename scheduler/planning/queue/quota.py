@@ -1,0 +1,352 @@
+"""Hard limits, and what is guaranteed: per project, per user of it, and per GPU model.
+
+What counts is what jobs hold at the same moment. Of GPU models a job is never divided over a limit: if it could take a
+limited model only in part, it is placed on its other models whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from core.domain.sharing.gpu_models import accepted_models, accepts
+from core.domain.sharing.resources import Gang, GangRole, Request
+from scheduler.planning.explain import phrases
+from scheduler.planning.model import QueuedGang, Reason, ReasonCode
+from scheduler.planning.queue.shares import CPU, GPUS, JOBS, MEMORY, Shares, amount_in, gpu_milli
+
+
+def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None) -> bool:
+    """Whether a job that holds ``need``, or would, is within what is guaranteed to its project.
+
+    It is if a guarantee covers its GPUs (of one without GPUs: its CPUs or memory), and with it none of these is exceeded.
+    Of a model with a guarantee of its own no more counts towards that of all GPUs, and these GPUs come first in it: what a
+    project borrows of one model takes nothing from what is guaranteed to it of another one.
+
+    Args:
+        waits: the gang, if it does not hold ``need`` yet.
+    """
+    return _is_within(_of_project(project, shares), shares.held.get(project, {}), need, shares, waits)
+
+
+def is_guaranteed_to_user(
+    project: str, user: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None
+) -> bool:
+    """The same of what is guaranteed to the user inside the project."""
+    return _is_within(_of_user(project, user, shares), shares.user_held.get((project, user), {}), need, shares, waits)
+
+
+def is_part_guaranteed(project: str, part: Mapping[str, int], shares: Shares) -> bool:
+    """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
+    return _is_needed(_of_project(project, shares), shares.held.get(project, {}), part)
+
+
+def is_part_guaranteed_to_user(project: str, user: str, part: Mapping[str, int], shares: Shares) -> bool:
+    """The same of what is guaranteed to the user inside the project."""
+    return _is_needed(_of_user(project, user, shares), shares.user_held.get((project, user), {}), part)
+
+
+def _of_project(project: str, shares: Shares) -> Mapping[str, int]:
+    account = shares.accounts.get(project)
+    return account.quota.guaranteed if account is not None else {}
+
+
+def _of_user(project: str, user: str, shares: Shares) -> Mapping[str, int]:
+    account = shares.accounts.get(project)
+    return account.quota.user_guaranteed.get(user, {}) if account is not None else {}
+
+
+def _is_within(
+    guarantee: Mapping[str, int],
+    held: Mapping[str, int],
+    need: Mapping[str, int],
+    shares: Shares,
+    waits: Gang | None,
+) -> bool:
+    is_covered = False
+    for key, wanted in _covering(guarantee, need):
+        is_covered = True
+        if amount_in(held, key) + (0 if waits is None else wanted) <= guarantee[key]:
+            continue
+        if key != GPUS or (waits is not None and not _is_sure(guarantee, waits, shares)):
+            return False
+        with_it = held if waits is None else _sum(held, need, 1)
+        if _counted(guarantee, with_it, need) > guarantee[key]:
+            return False
+    return is_covered
+
+
+def _is_needed(guarantee: Mapping[str, int], held: Mapping[str, int], part: Mapping[str, int]) -> bool:
+    is_covered = False
+    for key, less in _covering(guarantee, part):
+        is_covered = True
+        if amount_in(held, key) - less < guarantee[key]:
+            continue
+        if key != GPUS or _counted(guarantee, _sum(held, part, -1), part) >= guarantee[key]:
+            return False
+    return is_covered
+
+
+def _counted(guarantee: Mapping[str, int], held: Mapping[str, int], judged: Mapping[str, int]) -> int:
+    """What of ``held`` counts towards the guarantee of all GPUs: of models with a guarantee of their own no more than that,
+    of others all, but nothing where ``judged`` has GPUs of the first ones alone.
+    """
+    own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
+
+    def named(amounts: Mapping[str, int]) -> int:
+        return sum(
+            amount
+            for key, amount in amounts.items()
+            if key.startswith(f"{GPUS}/") and _names(own, key.removeprefix(f"{GPUS}/"))
+        )
+
+    counted = min(named(held), sum(min(amount_in(held, key), guarantee[key]) for key in own))
+    return counted if named(judged) == judged[GPUS] else counted + held.get(GPUS, 0) - named(held)
+
+
+def _names(keys: Iterable[str], model: str) -> frozenset[str]:
+    """Those of ``keys`` that count GPUs of ``model``."""
+    return frozenset(key for key in keys if accepts(key.removeprefix(f"{GPUS}/"), model))
+
+
+def _is_sure(guarantee: Mapping[str, int], gang: Gang, shares: Shares) -> bool:
+    """Whether all GPUs that the gang may get are counted in the same way, so that it is judged by what it will hold."""
+    own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
+    return bool(own) and all(
+        len({_names(own, model) for model in accepted_in(role.request, shares.models)}) <= 1 for role in gang.roles
+    )
+
+
+def _sum(amounts: Mapping[str, int], more: Mapping[str, int], sign: int) -> dict[str, int]:
+    return {key: amounts.get(key, 0) + sign * more.get(key, 0) for key in {**amounts, **more}}
+
+
+def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """What a guarantee says of ``amounts``, and how much of it they are: of those with GPUs the GPUs alone."""
+    for key in guarantee:
+        amount = amount_in(amounts, key)
+        if amount and key != JOBS and (not amounts[GPUS] or key.startswith(GPUS)):
+            yield key, amount
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Of ``key`` (as in :class:`Quota`) at most ``most`` at once. ``user``: whose in the project; empty: all its users."""
+
+    project: str
+    user: str
+    key: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A job would go beyond ``limit``, of which ``held`` is taken and it needs ``needed``."""
+
+    limit: Limit
+    held: int
+    needed: int
+
+    @property
+    def is_never(self) -> bool:
+        return self.needed > self.limit.most
+
+    def reason(self) -> Reason:
+        limit = self.limit
+        whose = f"user {limit.user}" if limit.user else f"project {limit.project}"
+        inside = f" of project {limit.project}" if limit.user else ""
+        numbers: dict[str, Any] = {
+            "project": limit.project,
+            "resource": limit.key,
+            "limit": limit.most,
+            "held": self.held,
+            "needed": self.needed,
+            "is_never": self.is_never,
+        }
+        if limit.user:
+            numbers["user"] = limit.user
+        if limit.key == JOBS:
+            noun = phrases.plural("job", limit.most)
+            sentence = f"{whose} may run {limit.most} {noun}{inside} at once, and has {self.held}"
+            never = f"{whose} may run no job{inside}; an administrator can raise the quota"
+            return Reason(ReasonCode.QUOTA, never if self.is_never else f"{sentence}; it starts after them", numbers)
+        most = told(limit.key, limit.most)
+        if self.is_never:
+            return Reason(
+                ReasonCode.QUOTA,
+                f"needs {told(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} at once, so it can "
+                "never start. Ask for less, or ask an administrator for a larger quota",
+                numbers,
+            )
+        return Reason(
+            ReasonCode.QUOTA,
+            f"{whose} may use {most}{inside} at once and has {amount(limit.key, self.held)}; this job needs "
+            f"{amount(limit.key, self.needed)}, and starts by itself when enough of them are given back",
+            numbers,
+        )
+
+
+def told(key: str, value: int) -> str:
+    """``16 GPUs of h100``, ``8 CPUs``, ``512 GiB of memory``."""
+    head, _, model = key.partition("/")
+    if head == GPUS:
+        noun = "GPU" if value == 1000 else "GPUs"
+        return f"{value / 1000:g} {noun} of {model}" if model else f"{value / 1000:g} {noun}"
+    return phrases.memory(value) if head == MEMORY else phrases.cpus(value)
+
+
+def amount(key: str, value: int) -> str:
+    """The same without the noun where it is clear which: ``14``."""
+    return phrases.memory(value) if key == MEMORY else f"{value / 1000:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A job may start, but not on GPUs of ``without``, for the sake of ``excess``."""
+
+    without: frozenset[str] = frozenset()
+    excess: Excess | None = None
+
+
+_ALLOWED: Final = Allowed()
+
+
+class Quotas:
+    """What limits leave to each project and user. Asked again after every start; quick where nothing has changed."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._limits: dict[tuple[str, str], list[Limit]] = {}
+        self._limited = {
+            account.project
+            for account in shares.accounts.values()
+            if account.quota.limit or account.quota.user_limit or account.quota.user_limits
+        }
+        self._known: dict[tuple[str, str, str], tuple[int, Allowed | Excess]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no limit at all."""
+        return not self._limited
+
+    def look(self, job: QueuedGang) -> Allowed | Excess:
+        """What a job may take; an :class:`Excess` holds for the rest of the plan, in which usage only grows."""
+        if job.project not in self._limited:
+            return _ALLOWED
+        key = (job.project, job.user, job.shape)
+        changes = self._shares.changes.get(job.project, 0)
+        known = self._known.get(key)
+        if known is not None and (known[0] == changes or isinstance(known[1], Excess)):
+            return known[1]
+        need = self._shares.likely(job.gang, job.shape)
+        answer = self._look(job.project, job.user, job.gang.roles, need)
+        self._known[key] = (changes, answer)
+        return answer
+
+    def at_best(self, job: QueuedGang) -> Allowed | Excess:
+        """The same if its project held nothing at all."""
+        if job.project not in self._limited:
+            return _ALLOWED
+        need = self._shares.likely(job.gang, job.shape)
+        return self._look(job.project, job.user, job.gang.roles, need, held_of=lambda _: 0)
+
+    def look_at_replica(self, project: str, user: str, role: GangRole) -> Allowed | Excess:
+        """The same for one more replica of a job that runs."""
+        if project not in self._limited:
+            return _ALLOWED
+        request = role.request
+        need = {JOBS: 0, CPU: request.cpu_milli, MEMORY: request.memory_bytes, GPUS: gpu_milli(request)}
+        return self._look(project, user, (GangRole(role.role, 1, request),), need)
+
+    def limits_of(self, project: str, user: str) -> Sequence[Limit]:
+        """Those of the project, then those of the user."""
+        found = self._limits.get((project, user))
+        if found is None:
+            account = self._shares.accounts.get(project)
+            found = []
+            if account is not None:
+                quota = account.quota
+                found = [Limit(project, "", key, most) for key, most in sorted(quota.limit.items())]
+                of_user = quota.user_limits.get(user, quota.user_limit)
+                found += [Limit(project, user, key, most) for key, most in sorted(of_user.items())]
+            self._limits[project, user] = found
+        return found
+
+    def as_it_is(self, excess: Excess) -> Excess:
+        """``excess`` with what is held by now: jobs of the same project may have started since it was found."""
+        return replace(excess, held=self._held(excess.limit))
+
+    def _held(self, limit: Limit) -> int:
+        shares, project = self._shares, limit.project
+        held = shares.user_held.get((project, limit.user), {}) if limit.user else shares.held.get(project, {})
+        return amount_in(held, limit.key)
+
+    def _look(
+        self,
+        project: str,
+        user: str,
+        roles: Sequence[GangRole],
+        need: Mapping[str, int],
+        held_of: Callable[[Limit], int] | None = None,
+    ) -> Allowed | Excess:
+        held_of = held_of or self._held
+        exceeded: list[Excess] = []
+        narrowing: list[tuple[Excess, frozenset[str]]] = []
+        for limit in self.limits_of(project, user):
+            held = held_of(limit)
+            if "/" not in limit.key:
+                needed = need[limit.key]
+                if needed and held + needed > limit.most:
+                    exceeded.append(Excess(limit, held, needed))
+                continue
+            models = frozenset(m for m in self._shares.models if accepts(limit.key.partition("/")[2], m))
+            possible = [(role, self._accepted(role)) for role in roles if gpu_milli(role.request)]
+            forced = sum(_devices(role) for role, accepted in possible if accepted and accepted <= models)
+            if forced and held + forced > limit.most:
+                exceeded.append(Excess(limit, held, forced))
+                continue
+            most = sum(_devices(role) for role, accepted in possible if accepted & models)
+            if held + most > limit.most:
+                narrowing.append((Excess(limit, held, most), models))
+        if exceeded:
+            return min(exceeded, key=lambda excess: not excess.is_never)
+        if not narrowing:
+            return _ALLOWED
+        without = frozenset[str]().union(*(models for _, models in narrowing))
+        stuck = [
+            _binding(accepted, narrowing)
+            for accepted in map(self._accepted, roles)
+            if accepted and accepted <= without and not any(accepted <= models for _, models in narrowing)
+        ]
+        if stuck:  # one that can never start says so, whatever the others wait for
+            return min(stuck, key=lambda excess: not excess.is_never)
+        return Allowed(without, narrowing[0][0])
+
+    def _accepted(self, role: GangRole) -> frozenset[str]:
+        """Models that the role could take, of those that there are."""
+        return frozenset(accepted_in(role.request, self._shares.models))
+
+
+def accepted_in(request: Request, models: Sequence[str]) -> Sequence[str]:
+    """Those of ``models`` that a replica could take; none without GPUs."""
+    if not gpu_milli(request):
+        return ()
+    return accepted_models(request.gpu_models, models) if request.gpu_models else models
+
+
+def _binding(accepted: frozenset[str], narrowing: Sequence[tuple[Excess, frozenset[str]]]) -> Excess:
+    """Of limits that together leave a role none of the models that it accepts, the one to tell: of a model on which it could
+    start once others give back what they hold, if there is one. Only where there is none it can never start.
+    """
+    never = frozenset[str]().union(*(models for excess, models in narrowing if excess.is_never))
+    possible = accepted - never
+    return next(
+        excess
+        for excess, models in narrowing
+        if (not excess.is_never and models & possible if possible else excess.is_never and models & accepted)
+    )
+
+
+def _devices(role: GangRole) -> int:
+    return role.replicas * gpu_milli(role.request)

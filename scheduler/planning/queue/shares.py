@@ -1,0 +1,259 @@
+"""What projects and their users hold of the cluster, and their shares of it.
+
+A share is dominant (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of CPU, memory and each GPU model, the
+resource of which one holds the largest part. The past counts beside the present, and both are divided by the weight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from copy import copy
+from typing import Final
+
+from core.domain.sharing.gpu_models import accepted_models, accepts
+from core.domain.sharing.resources import Gang, Request
+from scheduler.planning.model import Account, RunningGang, Snapshot
+from scheduler.planning.placement.partial import Draft
+
+JOBS: Final = "jobs"
+CPU: Final = "cpu_milli"
+MEMORY: Final = "memory_bytes"
+GPUS: Final = "gpu_milli"
+
+# A weight of zero is refused where it is set; should one get here, its project comes last.
+_LEAST_WEIGHT: Final = 1e-9
+
+
+def of_model(model: str) -> str:
+    """The key of one GPU model in quotas and in what is held."""
+    return f"{GPUS}/{model}"
+
+
+def amount_in(amounts: Mapping[str, int], key: str) -> int:
+    """What of ``key`` there is in ``amounts``. A quota names models as people do: ``gpu_milli/h100`` counts all H100s."""
+    head, slash, wish = key.partition("/")
+    if not slash:
+        return amounts.get(key, 0)
+    return sum(
+        amount
+        for name, amount in amounts.items()
+        if (model := name.removeprefix(f"{head}/")) != name and accepts(wish, model)
+    )
+
+
+def gpu_milli(request: Request) -> int:
+    """Thousandths of GPUs that one replica takes."""
+    return 1000 * request.gpu_count + request.gpu_milli
+
+
+def gpus_of(gang: Gang) -> float:
+    """GPUs of a gang, parts too; 1 for one without, whose GPU-seconds are its seconds."""
+    return sum(role.replicas * gpu_milli(role.request) for role in gang.roles) / 1000 or 1.0
+
+
+def total_of(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str, int]:
+    """Amounts of one job from (request of one replica, its GPU model, replicas), by the keys of quotas."""
+    held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
+    for request, model, members in parts:
+        held[CPU] += members * request.cpu_milli
+        held[MEMORY] += members * request.memory_bytes
+        devices = members * gpu_milli(request)
+        if devices:
+            held[GPUS] += devices
+            if model is not None:
+                key = of_model(model)
+                held[key] = held.get(key, 0) + devices
+    return held
+
+
+def of_draft(draft: Draft) -> dict[str, int]:
+    """What a gang takes that is being placed."""
+    return total_of((request, model, members) for _, request, model, members in draft.used())
+
+
+class Shares:
+    """Who holds what; changed by :meth:`add` while a plan is made.
+
+    Attributes:
+        totals: by resource, all that the cluster has, also on nodes that take no work now.
+        held: project -> what its jobs hold; ``user_held``: (project, user) -> the same.
+        changes: project -> how often that has changed.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.policy = snapshot.policy
+        self.accounts: dict[str, Account] = {account.project: account for account in snapshot.accounts}
+        self.totals: Counter[str] = Counter()
+        self._models_on = {
+            node.id: tuple(sorted({*node.allocatable.gpus, *node.allocatable.shares})) for node in snapshot.nodes
+        }
+        for node in snapshot.nodes:
+            self.totals[CPU] += node.allocatable.cpu_milli
+            self.totals[MEMORY] += node.allocatable.memory_bytes
+            for model, count in node.allocatable.gpus.items():
+                self.totals[of_model(model)] += 1000 * count
+            for model, left in node.allocatable.shares.items():
+                self.totals[of_model(model)] += 1000 * len(left)
+        self.models = tuple(sorted(key.partition("/")[2] for key in self.totals if "/" in key))
+        self.held: dict[str, dict[str, int]] = {}
+        self.user_held: dict[tuple[str, str], dict[str, int]] = {}
+        self.changes: dict[str, int] = {}
+        self._likely: dict[str, dict[str, int]] = {}
+        self._steps: dict[str, float] = {}
+        self._promised: dict[str | tuple[str, str], dict[str, int]] = {}
+        # By the identity of the gang, which lives as long as the snapshot, and the models of its replicas.
+        self._of_running: dict[tuple[int, tuple[str | None, ...]], dict[str, int]] = {}
+        self._bare: dict[int, int] = {}
+        together: dict[tuple[str, str, int], tuple[dict[str, int], int]] = {}  # equal amounts of one user, counted
+        for gang in snapshot.running:
+            amounts = self.of_running(gang)
+            key = (gang.project, gang.user, id(amounts))
+            _, count = together.get(key, (amounts, 0))
+            together[key] = (amounts, count + 1)
+        for (project, user, _), (amounts, count) in together.items():
+            self.add(project, user, amounts, count)
+
+    def of_running(self, gang: RunningGang) -> dict[str, int]:
+        """What a running gang holds, with the GPU models that it got, as far as they are told, else likely ones."""
+        told = gang.gpu_models
+        # Equal gangs, whole and on equal models, hold equal amounts, and there are thousands of them.
+        is_whole = len(told) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
+        # What no model is told of is without GPUs, or hangs on the models of its node.
+        key = (id(gang.gang), told) if is_whole and told.count(None) == self._without_gpus(gang.gang) else None
+        known = None if key is None else self._of_running.get(key)
+        if known is None:
+            known = self._count(gang)
+            if gang.is_part:
+                del known[JOBS]  # its job runs on, and is counted there
+            if key is not None:
+                self._of_running[key] = known
+        return known
+
+    def _without_gpus(self, gang: Gang) -> int:
+        """How many of its members have none."""
+        known = self._bare.get(id(gang))
+        if known is None:
+            known = sum(role.replicas for role in gang.roles if not gpu_milli(role.request))
+            self._bare[id(gang)] = known
+        return known
+
+    def _count(self, gang: RunningGang) -> dict[str, int]:
+        requests = {role.role: role.request for role in gang.gang.roles}
+        told = gang.gpu_models
+        parts: Counter[tuple[str, str | None]] = Counter()
+        for position, (role, node) in enumerate(gang.nodes):
+            request = requests.get(role)
+            if request is None:
+                continue
+            model = told[position] if position < len(told) else None
+            if model is None and gpu_milli(request):
+                present = self._models_on.get(node, ())
+                model = next(iter(accepted_models(request.gpu_models, present) or present), None)
+            parts[role, model] += 1
+        return total_of((requests[role], model, members) for (role, model), members in parts.items())
+
+    def add(self, project: str, user: str, amounts: Mapping[str, int], sign: int = 1) -> None:
+        """Let them hold more, so many times; less with ``sign=-1``."""
+        self.hold(project, user, amounts, amounts, sign)
+
+    def hold(
+        self, project: str, user: str, of_project: Mapping[str, int], of_user: Mapping[str, int], sign: int = 1
+    ) -> None:
+        """The same where the user holds another amount more than the project does."""
+        self.changes[project] = self.changes.get(project, 0) + 1
+        for held, amounts in (
+            (self.held.setdefault(project, {}), of_project),
+            (self.user_held.setdefault((project, user), {}), of_user),
+        ):
+            for key, amount in amounts.items():
+                held[key] = held.get(key, 0) + sign * amount
+
+    def promise(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
+        """Let these count in both shares, until :meth:`forget_promises`, though nobody holds them: no quota sees them."""
+        self.changes[project] = self.changes.get(project, 0) + 1
+        for who in (project, (project, user)):
+            promised = self._promised.setdefault(who, {})
+            for key, amount in amounts.items():
+                promised[key] = promised.get(key, 0) + amount
+
+    def forget_promises(self) -> None:
+        self._promised = {}
+
+    def _with_promised(self, held: Mapping[str, int], who: str | tuple[str, str]) -> Mapping[str, int]:
+        promised = self._promised.get(who)
+        return held if promised is None else {k: held.get(k, 0) + promised.get(k, 0) for k in {**held, **promised}}
+
+    def weight_of(self, project: str) -> float:
+        account = self.accounts.get(project)
+        return 1.0 if account is None else max(account.weight, _LEAST_WEIGHT)
+
+    def weight_of_user(self, project: str, user: str) -> float:
+        account = self.accounts.get(project)
+        return 1.0 if account is None else max(account.user_weights.get(user, 1.0), _LEAST_WEIGHT)
+
+    def of_project(self, project: str, less: Mapping[str, int] | None = None) -> float:
+        """Its share by its weight, in which the past counts. ``less``: as if it did not hold these amounts."""
+        account = self.accounts.get(project)
+        now, _ = self.dominant(self._with_promised(self.held.get(project, {}), project), less)
+        return self._mixed(now, account.usage if account is not None else 0.0) / self.weight_of(project)
+
+    def of_user(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
+        """The same of one user inside the project."""
+        account = self.accounts.get(project)
+        who = (project, user)
+        now, _ = self.dominant(self._with_promised(self.user_held.get(who, {}), who), less)
+        past = account.user_usage.get(user, 0.0) if account is not None else 0.0
+        return self._mixed(now, past) / self.weight_of_user(project, user)
+
+    def _mixed(self, now: float, past: float) -> float:
+        part = self.policy.usage_weight
+        return (1 - part) * now + part * past
+
+    def step(self, gang: Gang, shape: str) -> float:
+        """By how much a gang that starts raises a share of weight 1, if what it takes most of is what is held most of."""
+        known = self._steps.get(shape)
+        if known is None:
+            known = self._steps[shape] = self._mixed(self.dominant(self.likely(gang, shape))[0], 0.0)
+        return known
+
+    def dominant(self, held: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
+        """The largest part of any resource (0 to 1), and of which."""
+        totals = self.totals
+        best, which = 0.0, CPU
+        for key, amount in held.items():
+            total = totals.get(key)
+            if not total:
+                continue  # what is only counted, such as jobs
+            part = (amount - less.get(key, 0) if less else amount) / total
+            if part > best:
+                best, which = part, key
+        return best, which
+
+    def likely(self, gang: Gang, shape: str) -> dict[str, int]:
+        """What a gang would hold that is not placed: of several models that would do, the one that there is most of."""
+        known = self._likely.get(shape)
+        if known is None:
+            parts = [(role.request, self._plentiful(role.request), role.replicas) for role in gang.roles]
+            known = self._likely[shape] = total_of(parts)
+        return known
+
+    def guarantees(self, project: str) -> bool:
+        """Whether anything is guaranteed to it."""
+        account = self.accounts.get(project)
+        return account is not None and bool(account.quota.guaranteed)
+
+    def copy(self) -> Shares:
+        """A twin that may be changed."""
+        twin = copy(self)
+        twin.held = {project: held.copy() for project, held in self.held.items()}
+        twin.user_held = {who: held.copy() for who, held in self.user_held.items()}
+        twin.changes = self.changes.copy()
+        twin.forget_promises()
+        return twin
+
+    def _plentiful(self, request: Request) -> str | None:
+        if not gpu_milli(request):
+            return None
+        models = accepted_models(request.gpu_models, self.models) if request.gpu_models else self.models
+        return max(models, key=lambda model: (self.totals[of_model(model)], model), default=None)

@@ -1,0 +1,227 @@
+"""Scenarios: nodes, jobs and what is expected, read from YAML. ``docs/planner.md`` shows one.
+
+A job is written as in a job spec (``workers: 2``, ``gpus: 8``, ``node_selector`` …), with ``at``, ``duration`` and,
+for many alike, ``count`` and ``every`` or ``mean_interval`` (exponential, from the scenario's seed) beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random  # noqa: TID251 (seeded by the scenario; the seed is printed)
+from typing import Any, Final
+
+import yaml
+from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_duration_s
+
+from core.domain.ids import NodeId
+from core.domain.sharing.resources import Amounts
+from scheduler.planning import NodeView
+from scheduler.planning.model import Account, Booking
+from scheduler.planning.policy import Policy
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
+from scheduler.simulator.expectations import Expectation, parse_expectations
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.gangs import gang_from
+from scheduler.simulator.reading.job_list import read_trace
+from scheduler.simulator.reading.settings import read_accounts, read_bookings, read_policy
+
+DEFAULT_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_NODE_KEYS: Final = frozenset({"name", "count", "cpu", "memory", "gpus", "labels", "cordoned"})
+_TIMING_KEYS: Final = frozenset({"at", "duration", "count", "every", "mean_interval", "user"})
+_KEYS: Final = frozenset(
+    {
+        "name", "about", "start", "seed", "tick", "look", "nodes", "jobs", "trace", "expect", "until", "policy", "accounts",
+        "bookings", "restart_cost", "resize_cost", "checkpoint_every", "estimates", "learnt_after",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``tick_s``: plans are made at most this often; 0: after every arrival and end. ``look_s``: and at least so often
+    while somebody waits, besides the moments of :mod:`scheduler.simulator.wakeups`.
+
+    ``restart_cost_s``: what a job pays when it starts again after a preemption, holding its GPUs; ``resize_cost_s``: an
+    elastic one when it gets or loses replicas. ``checkpoint_every_s``: it also loses its work since the last multiple;
+    ``None``: it writes a checkpoint in its grace. ``knowledge``: what is known of durations.
+    """
+
+    name: str
+    nodes: tuple[NodeView, ...]
+    arrivals: tuple[Arrival, ...]
+    expect: tuple[Expectation, ...] = ()
+    about: str = ""
+    seed: int = 0
+    tick_s: float = 0.0
+    until_s: float = math.inf
+    start: datetime = field(default=DEFAULT_START)
+    look_s: float = math.inf
+    policy: Policy = field(default_factory=Policy)
+    accounts: tuple[Account, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    restart_cost_s: float = 0.0
+    resize_cost_s: float = 0.0
+    checkpoint_every_s: float | None = None
+    knowledge: Knowledge = Knowledge.UNKNOWN
+    learnt_after_s: float = LEARNT_AFTER_S
+
+
+def load(path: Path, *, seed: int | None = None) -> Scenario:
+    """The scenario in a YAML file; ``seed`` instead of its own. Raises :class:`ScenarioError` with a sentence that names the place."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: is not YAML: {error}") from error
+    if seed is not None and isinstance(data, dict):
+        data["seed"] = seed
+    return parse(data, folder=path.parent, default_name=path.stem)
+
+
+def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -> Scenario:
+    """``folder``: where a trace's file is looked for."""
+    if not isinstance(data, Mapping):
+        raise ScenarioError("a scenario is a mapping with nodes and jobs")
+    _only(data, _KEYS, "scenario")
+    seed = int(data.get("seed", 0))
+    random = Random(seed)  # noqa: S311 (a workload, not a secret)
+    nodes = read_nodes(data.get("nodes", []))
+    arrivals = [arrival for number, job in enumerate(data.get("jobs", [])) for arrival in _jobs(job, number, random)]
+    if "trace" in data:
+        arrivals += read_trace(data["trace"], folder, nodes)
+    names = [arrival.name for arrival in arrivals]
+    if len(set(names)) < len(names):
+        raise ScenarioError(f"jobs: the name {next(n for n in names if names.count(n) > 1)!r} stands twice")
+    start = _moment(data.get("start"))
+    return Scenario(
+        name=str(data.get("name", default_name)),
+        about=str(data.get("about", "")).strip(),
+        nodes=nodes,
+        arrivals=tuple(sorted(arrivals, key=lambda arrival: arrival.at_s)),
+        expect=parse_expectations(data.get("expect", []), frozenset(names), frozenset(node.id for node in nodes)),
+        seed=seed,
+        tick_s=_seconds(data.get("tick", 0), "tick"),
+        until_s=_seconds(data["until"], "until") if "until" in data else math.inf,
+        start=start,
+        look_s=_seconds(data["look"], "look") if "look" in data else math.inf,
+        policy=read_policy(data.get("policy", {})),
+        accounts=read_accounts(data.get("accounts", {})),
+        bookings=read_bookings(data.get("bookings", []), start, frozenset(node.id for node in nodes)),
+        restart_cost_s=_seconds(data.get("restart_cost", 0), "restart_cost"),
+        resize_cost_s=_seconds(data.get("resize_cost", 0), "resize_cost"),
+        checkpoint_every_s=_seconds(data["checkpoint_every"], "checkpoint_every")
+        if "checkpoint_every" in data
+        else None,
+        knowledge=_knowledge(data.get("estimates", "unknown")),
+        learnt_after_s=_seconds(data.get("learnt_after", LEARNT_AFTER_S), "learnt_after"),
+    )
+
+
+def read_nodes(listed: Sequence[Mapping[str, Any]]) -> tuple[NodeView, ...]:
+    """Nodes as a scenario lists them; ``count`` makes several, ``{}`` in name and labels becomes the number."""
+    nodes: list[NodeView] = []
+    for position, given in enumerate(listed):
+        where = f"nodes[{position}]"
+        _only(given, _NODE_KEYS, where)
+        count = int(given.get("count", 1))
+        pattern = str(given.get("name", f"node{position}-{{}}" if count > 1 else f"node{position}"))
+        if count > 1 and "{}" not in pattern:
+            pattern += "-{}"
+        gpus = given.get("gpus", {})
+        gpus = {"gpu": gpus} if isinstance(gpus, int) else dict(gpus)
+        try:
+            whole = Amounts(parse_cpu_milli(given.get("cpu", 64)), parse_bytes(given.get("memory", "512Gi")), gpus)
+        except ValueError as error:
+            raise ScenarioError(f"{where}: {error}") from error
+        for number in range(count):
+            shown = f"{number:0{len(str(count - 1))}}"
+            labels = {key: str(value).replace("{}", shown) for key, value in given.get("labels", {}).items()}
+            cordoned = bool(given.get("cordoned", False))
+            nodes.append(
+                NodeView(
+                    id=NodeId(pattern.replace("{}", shown)),
+                    labels=labels,
+                    allocatable=whole,
+                    free=whole,
+                    is_schedulable=not cordoned,
+                    why_not="is cordoned" if cordoned else "",
+                )
+            )
+    if not nodes:
+        raise ScenarioError("nodes: missing; list at least one, such as {name: gpu-{}, count: 4, gpus: {H100: 8}}")
+    return tuple(nodes)
+
+
+def _jobs(given: Any, position: int, random: Random) -> Iterable[Arrival]:
+    where = f"jobs[{position}]"
+    if not isinstance(given, Mapping):
+        raise ScenarioError(f"{where}: is a mapping such as {{name: big, at: 0, duration: 1h, workers: 2, gpus: 8}}")
+    job = dict(given)
+    timing = {key: job.pop(key) for key in _TIMING_KEYS if key in job}
+    count = int(timing.get("count", 1))
+    name = str(job.pop("name", f"job{position}"))
+    gang, spec = gang_from(job, where)
+    at_s = _seconds(timing.get("at", 0), f"{where}.at")
+    every_s = _seconds(timing.get("every", 0), f"{where}.every")
+    mean_s = _seconds(timing["mean_interval"], f"{where}.mean_interval") if "mean_interval" in timing else None
+    shape = gang.shape()
+    for number in range(count):
+        yield Arrival(
+            name=f"{name}-{number:0{len(str(count - 1))}}" if count > 1 else name,
+            at_s=at_s,
+            duration_s=_duration(timing.get("duration", "1h"), f"{where}.duration", random),
+            gang=gang,
+            shape=shape,
+            priority=spec.priority,
+            project=spec.project,
+            user=str(timing.get("user", "user")),
+            max_run_time_s=spec.max_run_time,
+            is_preemptible=spec.preemptible,
+        )
+        at_s += every_s if mean_s is None else random.expovariate(1 / mean_s)
+
+
+def _duration(given: Any, where: str, random: Random) -> float:
+    """``1h``, ``never``, or drawn: ``{uniform: [1m, 10m]}``, ``{exponential: 30m}``."""
+    if given == "never":
+        return math.inf
+    if isinstance(given, Mapping) and len(given) == 1:
+        if "uniform" in given:
+            low, high = (_seconds(bound, where) for bound in given["uniform"])
+            return random.uniform(low, high)
+        if "exponential" in given:
+            return random.expovariate(1 / _seconds(given["exponential"], where))
+    return _seconds(given, where)
+
+
+def _knowledge(given: Any) -> Knowledge:
+    try:
+        return Knowledge(str(given))
+    except ValueError:
+        raise ScenarioError(f"estimates: is one of {', '.join(Knowledge)}, not {given!r}") from None
+
+
+def _seconds(given: Any, where: str) -> float:
+    try:
+        return parse_duration_s(given)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {error}") from error
+
+
+def _moment(given: Any) -> datetime:
+    if given is None:
+        return DEFAULT_START
+    moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _only(given: Mapping[str, Any], known: frozenset[str], where: str) -> None:
+    for key in given:
+        if key not in known:
+            raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(sorted(known))}")

@@ -1,0 +1,75 @@
+"""What projects and users have had: the decayed usage of fair shares, kept as production keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from core.domain.ids import JobId
+from scheduler.planning import NodeView
+from scheduler.planning.model import Account
+from scheduler.planning.policy import Policy
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.world import Running
+
+
+@dataclass(slots=True)
+class _Usage:
+    project: float = 0.0
+    users: dict[str, float] = field(default_factory=dict)
+
+
+class Past:
+    """Means of dominant shares in which what was lately counts more, by half-life.
+
+    Where there is one project with one user, or the past does not count, nothing is kept: it would change nothing.
+    """
+
+    def __init__(
+        self, policy: Policy, accounts: Iterable[Account], nodes: Iterable[NodeView], arrivals: Iterable[Arrival]
+    ) -> None:
+        self._given = {account.project: account for account in accounts}
+        nodes = tuple(nodes)
+        self._gpus = sum(node.allocatable.gpu_count for node in nodes)
+        self._cpu_milli = sum(node.allocatable.cpu_milli for node in nodes) or 1
+        self._half_life_s = policy.usage_half_life_s
+        owners = {(arrival.project, arrival.user) for arrival in arrivals}
+        self._counts = policy.is_fair and policy.usage_weight > 0 and len(owners) > 1
+        self._usage: dict[str, _Usage] = {
+            account.project: _Usage(account.usage, dict(account.user_usage)) for account in self._given.values()
+        }
+        for project, user in owners if self._counts else ():
+            self._usage.setdefault(project, _Usage()).users.setdefault(user, 0.0)
+        self._now_s = 0.0
+
+    def advance(self, to_s: float, running: Mapping[JobId, Running]) -> None:
+        """``running``: what ran from the last call to ``to_s``."""
+        past_s = to_s - self._now_s
+        self._now_s = to_s
+        if not self._counts or past_s <= 0:
+            return
+        kept = 0.5 ** (past_s / self._half_life_s)
+        for usage in self._usage.values():
+            usage.project *= kept
+            for user in usage.users:
+                usage.users[user] *= kept
+        for held in running.values():
+            share = (1 - kept) * self._share(held)
+            usage = self._usage.setdefault(held.job.project, _Usage())
+            usage.project += share
+            usage.users[held.job.user] = usage.users.get(held.job.user, 0.0) + share
+
+    def accounts(self) -> tuple[Account, ...]:
+        if not self._counts:
+            return tuple(self._given.values())
+        return tuple(
+            replace(self._given.get(project, Account(project)), usage=usage.project, user_usage=dict(usage.users))
+            for project, usage in sorted(self._usage.items())
+        )
+
+    def _share(self, running: Running) -> float:
+        requests = {role.role: role.request for role in running.job.gang.roles}
+        mine = [requests[placement.role] for placement in running.placements]
+        gpus = sum(request.gpu_count + request.gpu_milli / 1000 for request in mine)
+        cpu = sum(request.cpu_milli for request in mine) / self._cpu_milli
+        return max(gpus / self._gpus if self._gpus else 0.0, cpu)

@@ -1,0 +1,310 @@
+"""``checkpoints`` and ``checkpoint …``: what a job saved, and what is inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from trainmaster.cli.jobs.files import fetch, metrics_text
+from trainmaster.cli.terminal import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.checkpoints import DifferencePage, LayerDifference, RetentionView, TensorDifference
+
+app = typer.Typer(help="One checkpoint: look inside, compare, keep, delete.", no_args_is_help=True)
+Checkpoint = Annotated[str, typer.Argument(metavar="PATH", help="As `trainmaster checkpoints JOB` names it.")]
+
+
+def register(root: typer.Typer) -> None:
+    root.command("checkpoints", rich_help_panel="Output")(list_checkpoints)
+    root.add_typer(app, name="checkpoint", rich_help_panel="Output")
+
+
+def list_checkpoints(
+    job: options.Job,
+    incomplete: Annotated[bool, typer.Option("--incomplete", help="Also those that are not complete.")] = False,
+    json: options.Json = False,
+) -> None:
+    """A job's checkpoints."""
+    with session.client() as client:
+        found = list(client.list_checkpoints(job, incomplete=incomplete))
+        others = 0 if found or incomplete or json else sum(1 for _ in client.list_checkpoints(job, incomplete=True))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("STEP", "PATH", "FORMAT", "SIZE", "ATTEMPT", "WRITTEN", "METRICS", "NOTE"),
+        [
+            (
+                None if checkpoint.step is None else str(checkpoint.step),
+                checkpoint.path,
+                checkpoint.format,
+                output.size(checkpoint.size_bytes),
+                None if checkpoint.attempt_number is None else str(checkpoint.attempt_number),
+                output.local_time(checkpoint.created_at),
+                metrics_text(checkpoint.metrics),
+                checkpoint.problem
+                or ", ".join(
+                    word for word, holds in (("kept", checkpoint.is_kept), ("in use", checkpoint.is_in_use)) if holds
+                ),
+            )
+            for checkpoint in found
+        ],
+        empty="No checkpoints yet." if not others else _none_complete(job, others),
+    )
+
+
+def _none_complete(job: str, incomplete: int) -> str:
+    what = "1 that is not complete" if incomplete == 1 else f"{incomplete} that are not complete"
+    return (
+        f"No complete checkpoints; {what}, from which the job does not go on: "
+        f"`trainmaster checkpoints {job} --incomplete` shows why."
+    )
+
+
+@app.command()
+def show(
+    job: options.Job,
+    path: Checkpoint,
+    stats: Annotated[bool, typer.Option("--stats", help="Read all elements and show figures of them.")] = False,
+    search: Annotated[str, typer.Option("--search", help="Only tensors with this text in their names.")] = "",
+    json: options.Json = False,
+) -> None:
+    """The tensors inside of a checkpoint. Nothing of it is executed."""
+    with session.client() as client:
+        job = client.get_job(job).id
+        about = client.list_tensors_page(job, path, search=search, limit=1)
+        tensors = list(client.list_tensors(job, path, search=search))
+        figures: dict[str, Any] = {}
+        if stats:
+            names = [tensor.name for tensor in tensors]
+            for begin in range(0, len(names), 100):  # names go into the address
+                for item in client.list_tensor_statistics(job, path, tensors=names[begin : begin + 100]):
+                    figures[item.name] = item
+    if json:
+        whole = about.model_copy(update={"items": tensors, "next_cursor": None})
+        output.print_json({**output.to_plain(whole), "statistics": output.to_plain(list(figures.values()))})
+        return
+    output.print_pairs(
+        [
+            ("Format", about.format),
+            ("Tensors", str(about.tensor_count)),
+            ("Parameters", f"{about.weight_count:,} ({output.size(about.weight_bytes)})"),
+            ("Optimizer", output.size(about.optimizer_bytes) if about.optimizer_bytes else None),
+            *((name, str(value)) for name, value in list(about.values.items())[:20]),
+            *(("Note", note) for note in about.notes),
+        ]
+    )
+    output.say()
+    head = ("NAME", "SHAPE", "DTYPE", "KIND")
+    figures_head = ("NORM", "MEAN", "MIN", "MAX", "ZEROS", "NAN/INF") if stats else ()
+    output.print_table(
+        (*head, *figures_head, "NOTE"),
+        [
+            (
+                tensor.name,
+                _shape(tensor.shape),
+                tensor.dtype,
+                tensor.kind,
+                *(_figures(figures.get(tensor.name)) if stats else ()),
+                tensor.note,
+            )
+            for tensor in tensors
+        ],
+        empty="No tensors.",
+    )
+
+
+def _figures(item: Any) -> tuple[str | None, ...]:
+    if item is None or item.count is None:
+        return (None,) * 6
+    bad = (item.nan_count or 0) + (item.infinite_count or 0)
+    return (
+        _number(item.norm),
+        _number(item.mean),
+        _number(item.minimum),
+        _number(item.maximum),
+        None if item.zero_share is None else f"{item.zero_share:.1%}",
+        str(bad) if bad else None,
+    )
+
+
+@app.command()
+def diff(
+    job: options.Job,
+    path: Checkpoint,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The later checkpoint.")],
+    other_job: Annotated[str | None, typer.Option("--other-job", help="Its job, where that is another one.")] = None,
+    all_tensors: Annotated[bool, typer.Option("--all", help="Also tensors that are the same.")] = False,
+    json: options.Json = False,
+) -> None:
+    """What appeared, went, changed its shape, and how far the rest has moved."""
+    with session.client() as client:
+        job = client.get_job(job).id
+        items: list[TensorDifference] = []
+        layers: list[LayerDifference] = []
+        for page in _pages(client, job, path, other, other_job):
+            items += page.items
+            layers = page.layers or layers
+    if json:
+        output.print_json({"tensors": output.to_plain(items), "layers": output.to_plain(layers)})
+        return
+    same = sum(item.change == "same" for item in items)
+    output.print_table(
+        ("CHANGE", "NAME", "KIND", "SHAPE", "RELATIVE NORM", "COSINE", "NOTE"),
+        [
+            (
+                item.change,
+                item.name,
+                item.kind,
+                _shapes(item),
+                _number(item.relative_norm),
+                None if item.cosine is None else f"{item.cosine:.6f}",
+                item.note,
+            )
+            for item in items
+            if all_tensors or item.change != "same"
+        ],
+        empty="No tensor differs.",
+    )
+    if same and not all_tensors:
+        output.note(f"{output.count(same, 'tensor')} the same; --all shows them, too.", "dim")
+    moved = [layer for layer in layers if layer.relative_norm]
+    if moved:
+        output.say()
+        output.print_table(
+            ("LAYER", "WEIGHTS", "RELATIVE NORM", "COSINE"),
+            [
+                (
+                    layer.layer or "(top)",
+                    str(layer.tensor_count),
+                    _number(layer.relative_norm),
+                    None if layer.cosine is None else f"{layer.cosine:.6f}",
+                )
+                for layer in moved
+            ],
+            empty="",
+        )
+
+
+def _pages(client: Client, job: str, path: str, other: str, other_job: str | None) -> Iterator[DifferencePage]:
+    cursor: str | None = None
+    while True:
+        page = client.diff_checkpoints_page(job, path, other, other_job=other_job, limit=1000, cursor=cursor)
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+@app.command()
+def keep(job: options.Job, path: Checkpoint, json: options.Json = False) -> None:
+    """Keep a checkpoint for ever."""
+    with session.client() as client:
+        client.keep_checkpoint(job, path)
+    _done({"kept": path}, f"{path} is kept until it is released", as_json=json)
+
+
+@app.command()
+def release(job: options.Job, path: Checkpoint, json: options.Json = False) -> None:
+    """Keep a checkpoint no longer than others."""
+    with session.client() as client:
+        client.release_checkpoint(job, path)
+    _done({"released": path}, f"{path} released", as_json=json)
+
+
+@app.command()
+def delete(job: options.Job, path: Checkpoint, yes: options.Yes = False, json: options.Json = False) -> None:
+    """Delete a checkpoint's files. A terminal is asked first."""
+    if not yes and output.is_interactive():
+        typer.confirm(f"Delete {path} of {job}?", abort=True, err=True)
+    with session.client() as client:
+        client.delete_checkpoint(job, path)
+    _done({"deleted": path}, f"{path} deleted", as_json=json)
+
+
+@app.command()
+def download(
+    job: options.Job,
+    path: Checkpoint,
+    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A folder here.")] = Path(),
+    json: options.Json = False,
+) -> None:
+    """Copy a checkpoint to this machine. A broken copy goes on where it stopped."""
+    with session.client() as client:
+        job = client.get_job(job).id
+        found = next(
+            (one for one in client.list_checkpoints(job, incomplete=True) if one.path == path.strip("/")), None
+        )
+        paths = [path.strip("/")]
+        if found is not None and found.format == "tensorflow" and not found.is_dir:
+            folder, _, prefix = found.path.rpartition("/")
+            beside = (entry.path for entry in client.list_files(job, folder) if not entry.is_dir)
+            paths = [
+                name for name in beside if name.rpartition("/")[2].startswith((f"{prefix}.data-", f"{prefix}.index"))
+            ]
+        fetched = [entry for name in paths for entry in fetch(client, job, name, target, is_quiet=json)]
+    if json:
+        output.print_json(fetched)
+
+
+@app.command()
+def retention(
+    job: options.Job,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Keep so many newest.")] = None,
+    best: Annotated[int | None, typer.Option("--best", min=1, help="Keep so many best by --metric.")] = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="The metric that tells which are best.")] = None,
+    largest: Annotated[bool, typer.Option("--largest", help="A large metric is good, not a small one.")] = False,
+    every: Annotated[int | None, typer.Option("--every", min=1, help="Keep those whose step it divides.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Keep all.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Which checkpoints of a job stay; without options: show it."""
+    mode: Literal["min", "max"] = "max" if largest else "min"
+    with session.client() as client:
+        if clear:
+            client.clear_retention(job)
+        if last is not None or best is not None or every is not None:
+            view = client.set_retention(job, last=last, best=best, metric=metric, mode=mode, every=every)
+        else:
+            view = client.get_retention(job)
+    if json:
+        output.print_json(view)
+    else:
+        output.say(_words(view))
+
+
+def _words(view: RetentionView) -> str:
+    rules = [
+        f"the {view.last} newest" if view.last else "",
+        f"the {view.best} with the {'largest' if view.mode == 'max' else 'smallest'} {view.metric}"
+        if view.best
+        else "",
+        f"every step that {view.every} divides" if view.every else "",
+    ]
+    said = [rule for rule in rules if rule]
+    return f"Stays: {'; '.join(said)}. The rest is deleted by and by." if said else "All checkpoints stay."
+
+
+def _done(told: Mapping[str, str], sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(dict(told))
+    else:
+        output.say(sentence)
+
+
+def _shape(shape: list[int] | None) -> str | None:
+    return None if shape is None else "×".join(map(str, shape)) or "scalar"
+
+
+def _shapes(item: TensorDifference) -> str | None:
+    before, after = _shape(item.shape_before), _shape(item.shape_after)
+    return before if before == after or after is None else after if before is None else f"{before} → {after}"
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"

@@ -1,0 +1,140 @@
+"""``files`` and ``cp``: what a job wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+
+_PANEL = "Output"
+
+
+def register(root: typer.Typer) -> None:
+    root.command("files", rich_help_panel=_PANEL)(list_files)
+    root.command("cp", rich_help_panel=_PANEL)(copy)
+
+
+def list_files(
+    job: options.Job,
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder below the job's output.")] = "",
+    json: options.Json = False,
+) -> None:
+    """What lies in a job's output."""
+    with session.client() as client:
+        found = list(client.list_files(job, path.strip("/")))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("SIZE", "CHANGED", "NAME"),
+        [
+            (
+                None if entry.is_dir else output.size(entry.size_bytes),
+                output.local_time(entry.modified_at),
+                entry.path + ("/" if entry.is_dir else ""),
+            )
+            for entry in found
+        ],
+        empty="Nothing there yet.",
+    )
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="JOB:PATH", help="A file or folder below a job's output.")],
+    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A file or folder here; `-` is stdout.")] = Path(),
+    json: options.Json = False,
+) -> None:
+    """Copy files of a job's output to this machine. A broken copy goes on where it stopped."""
+    job, separator, path = source.partition(":")
+    if not separator or not job:
+        raise typer.BadParameter(
+            f"{source!r} is not JOB:PATH; files go from a job's output to this machine", param_hint="JOB:PATH"
+        )
+    path = path.strip("/")
+    with session.client() as client:
+        job = client.get_job(job).id  # a name may mean another job in a minute
+        if str(target) == "-":
+            _print_file(client, job, path)
+            return
+        fetched = fetch(client, job, path, target, is_quiet=json)
+    if json:
+        output.print_json(fetched)
+
+
+def fetch(client: Client, job: str, path: str, target: Path, *, is_quiet: bool) -> list[dict[str, Any]]:
+    """Copy the file or folder ``path`` to ``target``, and tell of each file; what was copied."""
+    wanted, left_out = _files_under(client, job, path, target)
+    for name, size, local in wanted:
+        local.parent.mkdir(parents=True, exist_ok=True)
+        with output.progress_bar(name) as progress:
+            client.download_file(job, name, local, progress=progress)
+        if not is_quiet:
+            output.note(f"{name} → {local} ({output.size(size)})", "dim")
+    if not wanted and not is_quiet:
+        output.note(f"{path or 'The output'} holds no files.", "dim")
+    if left_out:
+        links = "1 link to a folder was" if left_out == 1 else f"{left_out} links to folders were"
+        output.note(f"{links} left out; name one to copy what it leads to.", "dim")
+    return [{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted]
+
+
+def _print_file(client: Client, job: str, path: str) -> None:
+    """The bytes of one file on stdout, once all of them are here: a broken copy leaves half of nothing."""
+    import shutil
+    import sys
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, _ = _files_under(client, job, path, Path(folder) / "content")
+        if [name for name, _, _ in wanted] != [path]:
+            raise typer.BadParameter(f"{path or 'the output'} is a folder; only a file goes to stdout", param_hint="-")
+        with output.progress_bar(path) as progress:
+            copied = client.download_file(job, path, Path(folder) / "content", progress=progress)
+        with copied.open("rb") as content:
+            shutil.copyfileobj(content, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[list[tuple[str, int, Path]], int]:
+    """Every file to copy: its path below the output, its size, and where it goes. A folder goes as ``cp -r`` does it.
+
+    And how many links to folders were left out: they may lead in a circle, and elsewhere they are copied anyway.
+    """
+    from trainmaster.errors import NotFound
+
+    parent, _, leaf = path.rpartition("/")
+    into = target / leaf if target.is_dir() else target
+    if path:
+        entry = next((entry for entry in client.list_files(job, parent) if entry.path.rstrip("/") == path), None)
+        if entry is None:
+            raise NotFound(
+                f"The output of {job} has no {path}; see `trainmaster files {job}{' ' + parent if parent else ''}`."
+            )
+        if not entry.is_dir:
+            return [(entry.path, entry.size_bytes, into)], 0
+    found: list[tuple[str, int, Path]] = []
+    left_out = 0
+    folders = [path]
+    while folders:
+        for entry in client.list_files(job, folders.pop()):
+            name = entry.path.rstrip("/")
+            if entry.is_dir and entry.is_link:
+                left_out += 1
+            elif entry.is_dir:
+                folders.append(name)
+            else:
+                below = name[len(path) :].lstrip("/")
+                found.append((name, entry.size_bytes, into / below))
+    return sorted(found), left_out
+
+
+def metrics_text(metrics: dict[str, object]) -> str:
+    return "  ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
+    )

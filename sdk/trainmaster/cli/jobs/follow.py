@@ -1,0 +1,217 @@
+"""Staying with a job until it ends: its lines, why it waits, and what Ctrl-C means."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from trainmaster.cli.jobs.lines import LinePrinter
+from trainmaster.cli.jobs.listing import runtime_of, waiting_text
+from trainmaster.cli.jobs.show import exit_text
+from trainmaster.cli.terminal import output
+from trainmaster.cli.terminal.escapes import without_escapes
+from trainmaster.cli.terminal.exits import ExitCode
+from trainmaster.errors import TrainmasterError
+from trainmaster.wire.jobs import JobDetail, LogLine
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client, Job, StateNotice
+
+_LOOK_EVERY_S: Final = 1.0
+# Lines read ahead of a slow terminal; then the stream waits, and the server with it.
+_READ_AHEAD: Final = 5_000
+
+
+def exit_code_of_job(detail: JobDetail) -> int:
+    """What the shell gets for an ended job."""
+    if detail.state == "succeeded":
+        return ExitCode.OK
+    if detail.state == "cancelled":
+        return ExitCode.INTERRUPTED
+    code = detail.exit.exit_code if detail.exit else None
+    return code if code is not None and 0 < code < 256 else ExitCode.FAILED
+
+
+def tell_end(detail: JobDetail) -> None:
+    """How a job ended, in one line on stderr."""
+    from rich.text import Text
+
+    console = output.notes()
+    end = exit_text(detail.exit) if detail.state != "succeeded" else None
+    ran = runtime_of(detail, output.now())
+    line = Text.assemble(
+        output.state_text(detail.state, console),
+        f"  {detail.name} ({detail.id})",
+        f" after {ran}" if ran else "",
+        f": {without_escapes(end)}" if end else "",
+    )
+    console.print(line, soft_wrap=True)
+
+
+def why_ended(client: Client, job: str, number: int) -> str | None:
+    """Why an attempt ended, in the platform's sentence; ``None`` where the server does not tell now."""
+    try:
+        end = client.get_attempt(job, number).end
+    except TrainmasterError:
+        return None
+    return end.sentence if end is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The stream's end, by itself or by an error."""
+
+    error: BaseException | None
+
+
+class Follower:
+    """Shows a job to a person until it ends or they leave."""
+
+    def __init__(self, client: Client, job: Job, *, with_times: bool = False) -> None:
+        self._client = client
+        self._job = job
+        self._items: queue.Queue[LogLine | StateNotice | JobDetail | _Ended] = queue.Queue(_READ_AHEAD)
+        self._printer = LinePrinter(with_times=with_times, why_ended=lambda number: why_ended(client, job.id, number))
+        self._is_over = threading.Event()
+        self._is_waiting = threading.Event()
+        self._has_cancelled = False
+        self._status: Any = None
+        self._told_reason = ""
+        self._state = ""
+
+    def run(self) -> int:
+        """Stay until the end; the exit code."""
+        self._is_waiting.set()
+        # Daemons: whoever leaves does not wait for the server.
+        threading.Thread(target=self._read, name="log stream", daemon=True).start()
+        threading.Thread(target=self._look, name="wait reasons", daemon=True).start()
+        try:
+            while True:
+                try:
+                    item = self._items.get()
+                    if isinstance(item, _Ended):
+                        return self._end(item)
+                    self._show(item)
+                except KeyboardInterrupt:
+                    self._clear_status()
+                    if self._leaves():
+                        return ExitCode.INTERRUPTED
+        finally:
+            self._clear_status()
+            self._is_over.set()
+            self._is_waiting.set()
+
+    # --- the two threads --------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            for item in self._client.watch_job(self._job.id):
+                self._items.put(item)
+                if self._is_over.is_set():
+                    return
+        except Exception as raised:  # noqa: BLE001 (raised again in the main thread)
+            error = raised
+        self._items.put(_Ended(error))
+
+    def _look(self) -> None:
+        """Tell why the job waits, as long as it does."""
+        while not self._is_over.is_set():
+            self._is_waiting.wait()
+            if self._is_over.is_set():
+                return
+            try:
+                detail = self._client.get_job(self._job.id)
+            except TrainmasterError:
+                pass  # the stream tells what is wrong
+            except Exception:  # noqa: BLE001 (the main thread closed the client meanwhile, or will meet the same bug)
+                return
+            else:
+                if self._is_waiting.is_set() and not self._is_over.is_set():
+                    self._items.put(detail)
+                if detail.state not in ("queued", "starting", "paused"):
+                    self._is_waiting.clear()
+            self._is_over.wait(_LOOK_EVERY_S)
+
+    # --- what is shown ----------------------------------------------------------------------------------------------
+
+    def _show(self, item: LogLine | StateNotice | JobDetail) -> None:
+        if isinstance(item, LogLine):
+            self._clear_status()
+            self._printer.print(item)
+        elif isinstance(item, JobDetail):
+            self._show_waiting(item)
+        elif item.state != self._state:
+            self._state = item.state
+            if item.state in ("queued", "starting", "paused"):
+                self._is_waiting.set()
+
+    def _show_waiting(self, detail: JobDetail) -> None:
+        waits = detail.wait_reason
+        reason = waiting_text(waits) if waits else ""
+        if detail.state == "starting":
+            reason = reason or "the replicas are being started"
+        if detail.state not in ("queued", "starting", "paused"):
+            self._clear_status()
+            return
+        is_in_line = detail.queue_position and not (waits and waits.is_impossible)
+        position = f" (position {detail.queue_position})" if is_in_line else ""
+        text = f"{detail.state}{position}: {reason}" if reason else f"{detail.state}{position}"
+        console = output.notes()
+        if console.is_terminal:
+            if self._status is None:
+                self._status = console.status(text)
+                self._status.start()
+            else:
+                self._status.update(text)
+        elif text != self._told_reason and detail.wait_reason and detail.wait_reason.code != "just_queued":
+            output.note(text, "dim")  # once per reason; what passes within a second would only be noise
+        self._told_reason = text
+
+    def _clear_status(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _end(self, ended: _Ended) -> int:
+        self._clear_status()
+        if ended.error is not None:
+            output.note(f"The job {self._job.name} ({self._job.id}) is not affected:", "dim")
+            raise ended.error
+        detail = self._job.wait()
+        if detail.attempt_count > 1:
+            self._printer.begin_attempt(detail.attempt_count)  # which may have written nothing
+        tell_end(detail)
+        return exit_code_of_job(detail)
+
+    # --- Ctrl-C -----------------------------------------------------------------------------------------------------
+
+    def _leaves(self) -> bool:
+        """Whether the person (or program) leaves; else the job is being cancelled and shown to its end."""
+        if not output.is_interactive() or self._has_cancelled:
+            self._tell_detached()
+            return True
+        try:
+            answer = typer.prompt(
+                f"\n{self._job.name} goes on by itself. [d]etach or [c]ancel the job?", default="d", err=True
+            )
+        except (KeyboardInterrupt, typer.Abort, EOFError):
+            answer = "d"
+        if not str(answer).strip().lower().startswith("c"):
+            self._tell_detached()
+            return True
+        self._job.cancel(reason="Ctrl-C in trainmaster run")
+        self._has_cancelled = True
+        output.note("Cancelling; Ctrl-C again leaves it to itself.", "dim")
+        return False
+
+    def _tell_detached(self) -> None:
+        output.note(
+            f"\nDetached; {self._job.name} goes on.\n"
+            f"  see it:     trainmaster logs -f {self._job.id}\n"
+            f"  cancel it:  trainmaster cancel {self._job.id}"
+        )

@@ -1,0 +1,218 @@
+"""``list``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.completion import STATES, complete_state
+from trainmaster.cli.terminal.values import moment
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.jobs import JobView, WaitReasonView
+
+_PANEL = "Jobs"
+_REFRESH_S: Final = 2.0
+_ACTIVE: Final = ("queued", "starting", "running", "paused", "cancelling")
+_COLUMNS: Final = ("id", "name", "project", "user", "state", "roles", "gpus", "priority", "age", "runtime", "detail")
+_DEFAULT_COLUMNS: Final = "id,name,state,roles,gpus,age,runtime,detail"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("list", rich_help_panel=_PANEL)(list_jobs)
+
+
+def list_jobs(
+    states: Annotated[
+        list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.", autocompletion=complete_state)
+    ] = None,
+    active: Annotated[bool, typer.Option("--active", "-a", help="Only jobs that have not ended.")] = False,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="All must hold.")
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", help="Only jobs with this role.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Only jobs of this name; how many: --limit.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
+    study: Annotated[
+        str | None, typer.Option("--study", help="Only the jobs of this study's trials: its id or name.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Submitted since: 2h, 3d, or 2026-11-21T07:00.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Submitted until.")] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="A text in the name or a label's value, or an id.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
+    columns: Annotated[str, typer.Option("--columns", help=f"Of {','.join(_COLUMNS)}.")] = _DEFAULT_COLUMNS,
+    project: options.Project = None,
+    all_projects: Annotated[bool, typer.Option("--all-projects", "-A")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again every 2 s until Ctrl-C.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Jobs, newest first."""
+    chosen = _chosen_columns(columns)
+    unknown = sorted({*(states or [])} - {*STATES})
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(STATES)}", param_hint="--state")
+    now = output.now()
+    filters: dict[str, Any] = {
+        # A study is in one project, which need not be the usual one.
+        "project": None if all_projects or (study and not project) else session.project_or_default(project),
+        "state": states or (_ACTIVE if active else ()),
+        "label": labels or (),
+        "role": role,
+        "name": name,
+        "user": user,
+        "study": study,
+        "since": moment(since, now, "--since"),
+        "until": moment(until, now, "--until"),
+        "search": search,
+        "limit": limit,
+    }
+    with session.client() as client:
+        if watch and not json:
+            _watch(client, filters, chosen)
+            return
+        found = list(client.list_jobs(**filters))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        [column.upper() for column in chosen],
+        _rows(found, chosen),
+        empty=_none_found(filters),
+    )
+    if name is not None and name.isdigit():  # as whoever comes from `tail -n` or `queue -n` means it
+        output.note(
+            f"-n is --name: only jobs called {name} are listed; `--limit {name}` shows the newest {name}.", "yellow"
+        )
+    if len(found) == limit:
+        output.note(f"The newest {limit}; --limit shows more.", "dim")
+
+
+def _none_found(filters: dict[str, Any]) -> str:
+    """Why there is nothing to see: no job at all, or none that the filters let through."""
+    said = {
+        "in state": " or ".join(filters["state"] if filters["state"] != _ACTIVE else ()),
+        "labelled": " and ".join(filters["label"]),
+        "with role": filters["role"],
+        "named": filters["name"],
+        "of user": filters["user"],
+        "of study": filters["study"],
+        "submitted since": output.local_time(filters["since"]),
+        "submitted until": output.local_time(filters["until"]),
+        "found by": repr(filters["search"]) if filters["search"] else None,
+    }
+    told = ", ".join(f"{words} {value}" for words, value in said.items() if value)
+    where = f" in project {filters['project']}" if filters["project"] else ""
+    jobs = "active jobs (all have ended)" if filters["state"] == _ACTIVE else "jobs"
+    if told:
+        return f"No {jobs} {told}{where}."
+    if filters["state"]:
+        return f"No {jobs}{where}."
+    more = "; --all-projects looks into the others, too" if where else ""
+    return f"No jobs{where}. Start one with `trainmaster run -- python train.py`{more}."
+
+
+def _chosen_columns(columns: str) -> list[str]:
+    chosen = [column.strip().lower() for column in columns.split(",") if column.strip()]
+    unknown = [column for column in chosen if column not in _COLUMNS]
+    if unknown or not chosen:
+        raise typer.BadParameter(f"{''.join(unknown[:1])!r} is none of {', '.join(_COLUMNS)}", param_hint="--columns")
+    return chosen
+
+
+def _watch(client: Client, filters: dict[str, Any], chosen: list[str]) -> None:
+    import threading
+
+    from rich.live import Live
+    from rich.table import Table
+
+    def picture() -> Any:
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+        for column in chosen:
+            table.add_column(column.upper(), no_wrap=True, overflow="ellipsis")
+        for row in _rows(client.list_jobs(**filters), chosen):
+            table.add_row(*["–" if cell in (None, "") else cell for cell in row])
+        return table
+
+    console = output.answers()
+    pause = threading.Event()
+    with Live(picture(), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while not pause.wait(_REFRESH_S):
+            live.update(picture(), refresh=True)
+
+
+def _rows(jobs: Any, chosen: list[str]) -> Iterator[list[Any]]:
+    now = output.now()
+    console = output.answers()
+    for job in jobs:
+        yield [_CELLS[column](job, now, console) for column in chosen]
+
+
+def runtime_of(job: JobView, now: datetime) -> str | None:
+    """How long its attempts ran; waits and pauses do not count."""
+    if job.running_since is None and not job.ran_s:
+        return None
+    running_s = (now - job.running_since).total_seconds() if job.running_since else 0.0
+    return output.duration(job.ran_s + max(0.0, running_s))
+
+
+def _detail_of(job: JobView) -> str | None:
+    """The one thing worth knowing: why it waits, how it ended, how far it is."""
+    if job.wait_reason is not None and job.state in ("queued", "paused", "starting"):
+        return waiting_text(job.wait_reason)
+    if job.exit is not None and job.state != "succeeded":
+        return job.exit.sentence
+    return progress_text(job.progress) or None
+
+
+def waiting_text(reason: WaitReasonView) -> str:
+    """Why it waits; that it waits in vain where this is so."""
+    if not reason.is_impossible:
+        return reason.sentence
+    return f"cannot run as the nodes are now: {reason.sentence[:1].lower()}{reason.sentence[1:]}"
+
+
+def progress_text(progress: dict[str, Any]) -> str:
+    """``step 30/100  loss=0.1``; the newest report may be nested under a replica's name."""
+    from trainmaster.cli.jobs.files import metrics_text
+
+    parts = []
+    if progress.get("epoch") is not None:
+        parts.append(f"epoch {progress['epoch']}")
+    if progress.get("step") is not None:
+        steps = progress.get("steps")
+        parts.append(f"step {progress['step']}" + (f"/{steps}" if steps else ""))
+    metrics = progress.get("metrics")
+    if isinstance(metrics, dict) and metrics:
+        parts.append(metrics_text(metrics))
+    return "  ".join(parts)
+
+
+def roles_text(job: JobView) -> str:
+    """``chief×1 worker×2–3``: of an elastic role, how few and how many may run."""
+    most = job.most_replicas
+    return " ".join(
+        f"{role}×{count}–{most[role]}" if most.get(role, count) > count else f"{role}×{count}"
+        for role, count in job.roles.items()
+    )
+
+
+_CELLS: Final[dict[str, Any]] = {
+    "id": lambda job, _now, _console: job.id,
+    "name": lambda job, _now, _console: job.name,
+    "project": lambda job, _now, _console: job.project,
+    "user": lambda job, _now, _console: job.user,
+    "state": lambda job, _now, console: output.state_text(job.state, console, wanted=job.wanted),
+    "roles": lambda job, _now, _console: roles_text(job),
+    "gpus": lambda job, _now, _console: f"{job.gpu_count:g}" if job.gpu_count else None,
+    "priority": lambda job, _now, _console: str(job.priority),
+    "age": lambda job, now, _console: output.duration(now - job.created_at),
+    "runtime": lambda job, now, _console: runtime_of(job, now),
+    "detail": lambda job, _now, _console: _detail_of(job),
+}

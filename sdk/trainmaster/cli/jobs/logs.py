@@ -1,0 +1,174 @@
+"""``logs``, ``events`` and ``wait``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.escapes import without_escapes
+from trainmaster.cli.terminal.values import moment
+
+if TYPE_CHECKING:
+    from trainmaster.wire.jobs import EventView, JobDetail
+
+_PANEL = "Jobs"
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")]
+
+
+def register(root: typer.Typer) -> None:
+    root.command("logs", rich_help_panel=_PANEL)(show_logs)
+    root.command("events", rich_help_panel=_PANEL)(show_events)
+    root.command("wait", rich_help_panel=_PANEL)(wait)
+
+
+def show_logs(
+    job: options.Job,
+    follow: Follow = False,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
+    role: Annotated[str | None, typer.Option("--role", "-r", help="Only this role.")] = None,
+    index: Annotated[int | None, typer.Option("--index", "-i", min=0, help="Only this replica of each role.")] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="That launch; else the newest.")] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", "-s", help="Only lines with this regular expression.")
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option("--level", "-l", help="Only lines at least this grave: debug, info, warning, error, critical."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only lines since: 10m, 2h, or 2026-11-21T07:00.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only lines until then.")] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", "-t", min=0, help="Only the last lines of each replica; 0 with -f: only new ones."),
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-T", help="Say when each line was written.")] = False,
+    json: options.Json = False,
+) -> None:
+    """A job's output, all replicas together. With --json: one object per line."""
+    from trainmaster.cli.jobs.follow import why_ended
+    from trainmaster.cli.jobs.lines import LinePrinter
+
+    is_filtered = any(chosen is not None for chosen in (search, level, since, until))
+    with session.client() as client:
+        if any(chosen is not None for chosen in (role, index, attempt)):
+            _refuse_what_is_not_there(client.get_job(job), role=role, index=index, attempt=attempt, follow=follow)
+        printer = LinePrinter(with_times=timestamps, why_ended=lambda number: why_ended(client, job, number))
+        is_silent = True
+        lines = client.stream_logs(
+            job,
+            follow=follow,
+            rank=rank,
+            role=role,
+            index=index,
+            attempt=attempt,
+            search=search,
+            level=level,
+            since=moment(since, output.now(), "--since"),
+            until=moment(until, output.now(), "--until"),
+            tail_lines=tail,
+        )
+        for line in lines:
+            if is_silent and attempt is None and line.attempt > 1 and not json:
+                _tell_earlier(job, line.attempt)
+            is_silent = False
+            if json:
+                output.print_json_line(line)
+            else:
+                printer.print(line)
+        if tail == 0 and is_silent and not follow and not json:
+            output.note("--tail 0 asks for no lines; with -f it shows only new ones.", "dim")
+        elif is_silent and not json:
+            output.note(_why_silent(client.get_job(job), is_filtered=is_filtered), "dim")
+
+
+def _tell_earlier(job: str, number: int) -> None:
+    earlier = "An earlier attempt is" if number == 2 else f"{number - 1} earlier attempts are"
+    output.note(
+        f"Attempt {number}. {earlier} not shown here; `trainmaster logs {job} --attempt 1` shows the first.", "dim"
+    )
+
+
+def _refuse_what_is_not_there(
+    job: JobDetail, *, role: str | None, index: int | None, attempt: int | None, follow: bool
+) -> None:
+    """Raises ``BadParameter`` that says what there is instead. Ranks are the server's to count, and it refuses them."""
+    from trainmaster.wire.jobs import TERMINAL_STATES
+
+    waits = follow and job.state not in TERMINAL_STATES
+    if attempt is not None and attempt > job.attempt_count and not waits:
+        has = "no attempt yet" if not job.attempt_count else f"only {output.count(job.attempt_count, 'attempt')}"
+        raise typer.BadParameter(f"{job.name} has had {has}", param_hint="--attempt")
+    if role is not None and role not in job.roles:
+        raise typer.BadParameter(f"{job.name} has no role {role}; it has {', '.join(job.roles)}", param_hint="--role")
+    largest = max(job.roles[role] if role is not None else count for count in job.roles.values())
+    if index is not None and index >= largest:
+        of = role or "its largest role"
+        raise typer.BadParameter(
+            f"{of} of {job.name} has {output.count(largest, 'replica')}, from 0", param_hint="--index"
+        )
+
+
+def _why_silent(job: JobDetail, *, is_filtered: bool) -> str:
+    from trainmaster.wire.jobs import TERMINAL_STATES
+
+    if is_filtered:
+        return "No such lines."
+    if job.wait_reason is not None and not job.attempt_count:
+        return f"No lines yet; {job.name} is {job.state}: {job.wait_reason.sentence.rstrip('.')}."
+    return f"No lines{'' if job.state in TERMINAL_STATES else ' yet'}; the state of {job.name} is {job.state}."
+
+
+def show_events(job: options.Job, follow: Follow = False, json: options.Json = False) -> None:
+    """What happened to a job, when, and who did it. With --json: one object per line."""
+    with session.client() as client:
+        events = client.follow_events(job) if follow else client.list_job_events(job)
+        told = ""
+        for event in events:
+            if json:
+                output.print_json_line(event)
+            else:
+                _print_event(event, is_repeated=bool(event.reason) and event.reason == told)
+            told = event.reason or told
+
+
+def _print_event(event: EventView, *, is_repeated: bool) -> None:
+    """One line. What ended a replica ended its attempt and its job, too: a person reads that sentence once."""
+    from rich.text import Text
+
+    console = output.answers()
+    reason = "the same" if is_repeated and console.is_terminal else without_escapes(event.reason)
+    line = Text.assemble(
+        (output.local_time(event.at) or "", "dim"),
+        "  ",
+        (event.kind.ljust(22), "bold"),
+        "  ",
+        event.actor,
+        f"  {reason}" if reason else "",
+    )
+    console.print(line, soft_wrap=True)
+
+
+def wait(
+    job: options.Job,
+    timeout: Annotated[str | None, typer.Option("--timeout", help="Give up after, such as 90s or 2h.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Wait until a job has ended. Exits 0 if it succeeded, with its exit code or 1 if not, 130 if it was cancelled."""
+    from trainmaster.cli.jobs.follow import exit_code_of_job, tell_end
+    from trainmaster.spec.quantity import parse_duration_s
+
+    try:
+        timeout_s = None if timeout is None else parse_duration_s(timeout)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+    with session.client() as client, output.busy(f"Waiting for {job} to end"):
+        detail = client.wait_for_job(job, timeout_s=timeout_s)
+    if json:
+        output.print_json(detail)
+    else:
+        tell_end(detail)
+    raise typer.Exit(exit_code_of_job(detail))

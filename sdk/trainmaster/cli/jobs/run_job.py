@@ -1,0 +1,154 @@
+"""``run``: the folder at hand, as a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli.terminal import options, session
+from trainmaster.cli.terminal.completion import complete_contract
+from trainmaster.cli.terminal.values import pairs
+
+if TYPE_CHECKING:
+    from trainmaster.client import RunOptions
+
+_GANG = "Gang"
+_RESOURCES = "Resources of each replica"
+_DATA = "Code, data and environment"
+_POLICY = "Policy"
+
+
+def register(root: typer.Typer) -> None:
+    root.command(
+        "run",
+        rich_help_panel="Jobs",
+        context_settings={"allow_interspersed_args": False},
+    )(run)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What every replica runs.")],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            "-w",
+            metavar="N|MIN:MAX",
+            help="Workers; else one. 2:4 trains with two to four, as there is place.",
+            rich_help_panel=_GANG,
+        ),
+    ] = None,
+    ps: Annotated[int, typer.Option("--ps", min=0, help="Parameter servers.", rich_help_panel=_GANG)] = 0,
+    chief: Annotated[
+        bool, typer.Option("--chief", help="Add a chief; it decides the end.", rich_help_panel=_GANG)
+    ] = False,
+    evaluator: Annotated[bool, typer.Option("--evaluator", help="Add an evaluator.", rich_help_panel=_GANG)] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", min=1, help="Processes per replica; else one per GPU.", rich_help_panel=_GANG),
+    ] = None,
+    gpus: Annotated[
+        float,
+        typer.Option("--gpus", "-g", min=0, metavar="N", help="Such as 2, or 0.5 of one.", rich_help_panel=_RESOURCES),
+    ] = 0,
+    gpu_type: Annotated[str | None, typer.Option("--gpu-type", rich_help_panel=_RESOURCES)] = None,
+    cpu: Annotated[str | None, typer.Option("--cpu", help="Such as 2 or 500m.", rich_help_panel=_RESOURCES)] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Such as 4Gi.", rich_help_panel=_RESOURCES)] = None,
+    code: Annotated[Path, typer.Option("--code", help="The folder to pack.", rich_help_panel=_DATA)] = Path(),
+    no_code: Annotated[bool, typer.Option("--no-code", help="Pack nothing.", rich_help_panel=_DATA)] = False,
+    image: Annotated[str | None, typer.Option("--image", help="Container image.", rich_help_panel=_DATA)] = None,
+    input_: Annotated[
+        str | None, typer.Option("--input", help="volume/path, read-only at /data/data.", rich_help_panel=_DATA)
+    ] = None,
+    output_: Annotated[
+        str | None, typer.Option("--output", help="volume/path at /data/output.", rich_help_panel=_DATA)
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env", "-e", metavar="KEY=VALUE", help="Repeat it; a bare KEY is copied.", rich_help_panel=_DATA
+        ),
+    ] = None,
+    secrets: Annotated[
+        list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.", rich_help_panel=_DATA)
+    ] = None,
+    contract: Annotated[
+        str | None,
+        typer.Option(
+            "--contract",
+            help="default, uai, mxnet or serving.",
+            rich_help_panel=_DATA,
+            autocompletion=complete_contract,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Else the folder's.", rich_help_panel=_POLICY)
+    ] = None,
+    project: options.Project = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it.", rich_help_panel=_POLICY)
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            "--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).", rich_help_panel=_POLICY
+        ),
+    ] = None,
+    max_restarts: Annotated[int | None, typer.Option("--max-restarts", min=0, rich_help_panel=_POLICY)] = None,
+    max_run_time: Annotated[
+        str | None, typer.Option("--max-run-time", help="Such as 2h30m.", rich_help_panel=_POLICY)
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Run a command as a distributed job over the code of this folder, and show its output.
+
+    [bold]trainmaster run --workers 2 -- python train.py --epochs 3[/bold]
+
+    Ctrl-C asks whether to detach or to cancel. Exits with 0 when the job succeeded, with its exit code (or 1) when it
+    failed, with 130 when it was cancelled or left.
+    """
+    from trainmaster.cli.jobs.submission import stay_or_leave, submit_spec
+    from trainmaster.client.compose import spec_of_run
+
+    given: dict[str, object] = {
+        "name": name,
+        "project": project,
+        "workers": _workers(workers),
+        "ps": ps or None,
+        "chief": 1 if chief else None,
+        "evaluator": 1 if evaluator else None,
+        "processes_per_replica": processes,
+        "gpus": gpus or None,
+        "gpu_type": gpu_type,
+        "cpu": cpu,
+        "memory": memory,
+        "image": image,
+        "input": input_,
+        "output": output_,
+        "env": pairs(env or [], "--env", from_environment=True) or None,
+        "secrets": secrets or None,
+        "contract": contract,
+        "labels": pairs(labels or [], "--label") or None,
+        "priority": options.priority_of(priority),
+        "max_restarts": max_restarts,
+        "max_run_time": max_run_time,
+    }
+    chosen: RunOptions = {key: value for key, value in given.items() if value is not None}  # type: ignore[assignment]
+    spec = spec_of_run(command, chosen, folder=code)
+    with session.client() as client:
+        job = submit_spec(client, spec, None if no_code else code)
+        exit_code = stay_or_leave(client, job, detach=detach, as_json=json)
+    raise typer.Exit(exit_code)
+
+
+def _workers(text: str | None) -> int | dict[str, int] | None:
+    """``3``, or ``2:4`` as the span that a spec takes."""
+    if text is None:
+        return None
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or (colon and not most.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is no number of workers; write it like 3, or 2:4", param_hint="--workers")
+    return {"min": int(least), "max": int(most)} if colon else int(least)

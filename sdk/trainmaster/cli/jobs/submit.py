@@ -1,0 +1,60 @@
+"""``submit``: a job from its spec file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.exits import WrongUse
+from trainmaster.errors import LocalFileProblem
+
+
+def register(root: typer.Typer) -> None:
+    root.command("submit", rich_help_panel="Jobs")(submit)
+
+
+def submit(
+    spec_file: Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON file; `-` is stdin.")],
+    code: Annotated[Path | None, typer.Option("--code", help="A folder to pack and upload as the job's code.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="In place of the spec's.")] = None,
+    project: options.Project = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check; print the canonical spec; submit nothing.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay and show its output, as `run` does.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Submit a job spec, and print the job's id. All mistakes are told at once."""
+    from trainmaster.cli.jobs.show import spec_yaml
+    from trainmaster.cli.jobs.submission import stay_or_leave, submit_spec, without_code
+
+    spec = read_spec_argument(spec_file)
+    if name is not None:
+        spec["name"] = name
+    if project is not None:
+        spec["project"] = project
+    with session.client() as client:
+        if dry_run:
+            canonical = client.check_spec(without_code(client, spec) if code is not None else spec)
+            if json:
+                output.print_json(canonical)
+            else:
+                output.say(spec_yaml(canonical).rstrip())
+            return
+        job = submit_spec(client, spec, code)
+        exit_code = stay_or_leave(client, job, detach=not follow, as_json=json)
+    raise typer.Exit(exit_code)
+
+
+def read_spec_argument(spec_file: str) -> dict[str, Any]:
+    """The spec of a file, or of stdin where that is named ``-``. Raises ``WrongUse``."""
+    from trainmaster.client.compose import read_spec, spec_of_text
+
+    try:
+        return dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
+    except LocalFileProblem as error:
+        raise WrongUse(error.sentence) from error

@@ -1,0 +1,172 @@
+"""``cancel``, ``pause``, ``resume``, ``clone``, ``delete``: what moves a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.completion import complete_job
+from trainmaster.cli.terminal.exits import exit_code_of, tell_error
+from trainmaster.errors import ServerUnreachable, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.jobs import JobDetail
+
+_PANEL = "Jobs"
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB…", help="Ids or names.", autocompletion=complete_job)]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (cancel, pause, resume, clone, delete):
+        app.command(rich_help_panel=_PANEL)(command)
+
+
+def cancel(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+    """End jobs: SIGTERM to every replica, SIGKILL after the grace time."""
+    _each(jobs, lambda client, job: client.cancel_job(job, reason=reason), as_json=json)
+
+
+def pause(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Take jobs off their nodes until they are resumed; they go on from their newest checkpoint."""
+    _each(jobs, lambda client, job: client.pause_job(job, reason=reason), as_json=json)
+
+
+def resume(
+    jobs: Jobs,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="PATH", help="Go on from this one; a running job starts again for it."),
+    ] = None,
+    reason: options.Reason = "",
+    json: options.Json = False,
+) -> None:
+    """Put paused jobs back into the queue."""
+    if checkpoint is not None and len(jobs) > 1:
+        raise typer.BadParameter("a checkpoint is one job's; name one job", param_hint="--checkpoint")
+    _each(jobs, lambda client, job: client.resume_job(job, reason=reason, checkpoint=checkpoint), as_json=json)
+
+
+def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: bool) -> None:
+    with session.client() as client:
+        done, failures = _attempted(jobs, lambda job: ask(client, job))
+    # What was done is told before what was not.
+    views = [view for _, view in done]
+    if as_json:
+        if views:
+            output.print_json(views if len(jobs) > 1 else views[0])
+    else:
+        console = output.answers()
+        for view in views:
+            console.print(
+                view.name, f"({view.id})", output.state_text(view.state, console, wanted=view.wanted), soft_wrap=True
+            )
+    _tell_failures(failures, as_json=as_json)
+
+
+_Done = TypeVar("_Done")
+
+
+def _attempted(jobs: list[str], ask: Callable[[str], _Done]) -> tuple[list[tuple[str, _Done]], list[TrainmasterError]]:
+    """What came of each job: one that is refused keeps none of the others from being asked."""
+    done: list[tuple[str, _Done]] = []
+    failures: list[TrainmasterError] = []
+    for place, job in enumerate(jobs):
+        try:
+            done.append((job, ask(job)))
+        except ServerUnreachable as error:
+            failures.append(error)
+            left = jobs[place + 1 :]
+            if left:
+                failures.append(TrainmasterError(f"Not asked for any more: {', '.join(left)}."))
+            break
+        except TrainmasterError as error:
+            failures.append(error)
+    return done, failures
+
+
+def _tell_failures(failures: list[TrainmasterError], *, as_json: bool) -> None:
+    """Every one of them on stderr; the exit code is the first one's."""
+    if len(failures) == 1:
+        raise failures[0]
+    sys.stdout.flush()
+    for error in failures:
+        tell_error(error, as_json=as_json)
+    if failures:
+        raise typer.Exit(exit_code_of(failures[0]))
+
+
+def clone(
+    job: options.Job,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="PATH=VALUE", help="Change the spec: --set env.LR=0.1 (VALUE is YAML)."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The new job's name.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Start from the newest checkpoint of the original.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="PATH", help="Start from this checkpoint of the original.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Submit a job again, with changes."""
+    laid_over = changes_of(changes or [])
+    if name is not None:
+        laid_over["name"] = name
+    with session.client() as client:
+        view = client.clone_job(job, changes=laid_over, resume=resume, checkpoint=checkpoint)
+    if json:
+        output.print_json(view)
+    else:
+        output.say(f"{view.name} ({view.id})")
+
+
+def changes_of(assignments: list[str]) -> dict[str, object]:
+    """The merge patch that ``path.to.field=value`` lines mean; values are YAML, and an empty one removes the field."""
+    import yaml
+
+    changes: dict[str, object] = {}
+    for assignment in assignments:
+        at, separator, text = assignment.partition("=")
+        if not separator or not at:
+            raise typer.BadParameter(f"{assignment!r} is not PATH=VALUE, such as env.LR=0.1", param_hint="--set")
+        try:
+            value = yaml.safe_load(text) if text else None
+        except yaml.YAMLError as error:
+            raise typer.BadParameter(f"the value of {at} is not YAML: {text!r}", param_hint="--set") from error
+        *parents, leaf = at.split(".")
+        place: dict[str, object] = changes
+        for parent in parents:
+            inner = place.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise typer.BadParameter(f"{at} lies below {parent}, which is set as a whole", param_hint="--set")
+            place = inner
+        place[leaf] = value
+    return changes
+
+
+def delete(
+    jobs: Jobs,
+    files: Annotated[bool, typer.Option("--files", help="Delete the output, too, if it is the job's own.")] = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+) -> None:
+    """Forget ended jobs; their output stays unless --files. A terminal is asked first."""
+    if not yes:
+        if output.is_interactive():
+            what = " with all checkpoints and logs" if files else "; what they wrote stays"
+            typer.confirm(f"Delete {', '.join(jobs)}{what}?", abort=True, err=True)
+        elif files:
+            raise typer.BadParameter("deleting files without a person to ask needs --yes", param_hint="--files")
+    with session.client() as client:
+        done, failures = _attempted(jobs, lambda job: client.delete_job(job, files=files))
+    deleted = [job for job, _ in done]
+    if json:
+        output.print_json({"deleted": deleted})
+    elif deleted:
+        output.say("\n".join(f"{job} deleted" for job in deleted))
+    _tell_failures(failures, as_json=json)

@@ -1,0 +1,113 @@
+"""What ``simulate`` found as one picture: waits and completion times side by side, and use and queue over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.cli.terminal.exits import WrongUse
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from trainmaster.wire.forecasts import SimulationView
+
+_ENDINGS: Final = (".svg", ".png", ".pdf")
+_NAMES: Final = ("as now", "what if")
+# Told apart by all kinds of colour vision (Okabe and Ito), and in print without colours by their dashes.
+_LOOKS: Final = (("#0072B2", "-"), ("#D55E00", "--"))
+_UNITS: Final = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+_TIMES: Final = {
+    "waited,\nmean": "wait_mean_s",
+    "waited,\n99 of 100": "wait_p99_s",
+    "done after,\nmean": "jct_mean_s",
+    "done after,\nhalf": "jct_p50_s",
+    "done after,\n99 of 100": "jct_p99_s",
+}
+_STYLE: Final[Any] = {
+    "svg.fonttype": "none",  # words stay words: to be found, and read aloud
+    "svg.hashsalt": "trainmaster",  # the same figures give the same file
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def check(path: Path) -> None:
+    """That a picture can be written there, before a long wait.
+
+    Raises:
+        WrongUse: it says what to do.
+    """
+    if path.suffix not in _ENDINGS:
+        raise WrongUse(f"--plot: {path.name!r} does not end in {', '.join(_ENDINGS)}.")
+    if not path.parent.is_dir():
+        raise WrongUse(f"--plot: there is no folder {path.parent}.")
+    try:
+        import matplotlib as mpl  # noqa: F401 (whether it is there)
+    except ImportError:
+        raise WrongUse("--plot needs matplotlib; install it with `pip install 'trainmaster[plots]'`.") from None
+
+
+def draw(found: SimulationView, path: Path) -> None:
+    """Raises :class:`WrongUse` where the file cannot be written."""
+    check(path)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    sides = (found.before, found.after)
+    shares = [
+        (noun, [getattr(side, name) for side in sides])
+        for noun, name in (("GPUs", "gpus_over_time"), ("CPUs", "cpus_over_time"))
+    ]
+    shares = [(noun, runs) for noun, runs in shares if any(part for run in runs for _, part in run)]
+    waiting = [side.waiting_over_time for side in sides]
+    ends_s = [point[0] for runs in (*(runs for _, runs in shares), waiting) for run in runs for point in run]
+    unit, unit_s = _unit(max(ends_s, default=0.0))
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(11, 2.6 * (len(shares) + 2)), layout="constrained")
+        figure.suptitle(f"{found.jobs} jobs from {found.since:%Y-%m-%d %H:%M} to {found.until:%Y-%m-%d %H:%M} UTC")
+        times, queue, *others = figure.subplots(len(shares) + 2, 1)
+        _times(times, [[getattr(side, name) for name in _TIMES.values()] for side in sides])
+        _over_time(queue, waiting, unit_s)
+        queue.set(title="Queue", ylabel="jobs that wait", xlabel=f"time since the first job came ({unit})")
+        for axes, (noun, runs) in zip(others, shares, strict=True):
+            _over_time(axes, [[[at_s, 100 * part] for at_s, part in run] for run in runs], unit_s)
+            axes.set(title=f"{noun} in use", ylabel="% of all", ylim=(0, 105))
+            axes.set_xlabel(f"time since the first job came ({unit})")
+        figure.legend(*times.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+        try:
+            figure.savefig(path, dpi=150, metadata=metadata)
+        except OSError as error:
+            raise WrongUse(f"--plot: {path} cannot be written: {error.strerror or error}.") from error
+
+
+def _times(axes: Axes, sides: Sequence[Sequence[float | None]]) -> None:
+    """Beside one another; what nobody knows, as no job started or was done, has no bar."""
+    unit, unit_s = _unit(max((value for side in sides for value in side if value is not None), default=0.0))
+    for number, (side, name, (colour, _)) in enumerate(zip(sides, _NAMES, _LOOKS, strict=True)):
+        places = [at + 0.4 * number - 0.2 for at in range(len(side))]
+        axes.bar(places, [0.0 if value is None else value / unit_s for value in side], 0.38, color=colour, label=name)
+    axes.set_xticks(range(len(_TIMES)), list(_TIMES))
+    axes.set(title="Times", ylabel=unit)
+
+
+def _over_time(axes: Axes, runs: Sequence[Sequence[Sequence[float]]], unit_s: float) -> None:
+    """Each value from its moment to the next."""
+    for run, (colour, dashes) in zip(runs, _LOOKS, strict=True):
+        if run:
+            axes.step(
+                [at_s / unit_s for at_s, _ in run], [value for _, value in run],
+                where="post", color=colour, linestyle=dashes, linewidth=1.8,
+            )  # fmt: skip
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+
+
+def _unit(longest_s: float) -> tuple[str, float]:
+    """The largest of which there are at least two."""
+    return next(((name, unit_s) for name, unit_s in _UNITS if longest_s >= 2 * unit_s), _UNITS[-1])

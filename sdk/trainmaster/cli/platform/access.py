@@ -1,0 +1,254 @@
+"""``login``, ``logout`` and ``contexts``: the servers that this machine knows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.completion import complete_context
+
+if TYPE_CHECKING:
+    from trainmaster.errors import ServerUnreachable
+    from trainmaster.wire.admin import Identity
+
+_PANEL = "Access"
+contexts_app = typer.Typer(help="The servers that this machine knows.", no_args_is_help=True)
+Context = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_context)]
+
+
+def register(root: typer.Typer) -> None:
+    root.command(rich_help_panel=_PANEL)(login)
+    root.command(rich_help_panel=_PANEL)(logout)
+    root.add_typer(contexts_app, name="contexts", rich_help_panel=_PANEL)
+
+
+def login(
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="The server's address, or a one-time login link.")
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", help="`-` reads it from stdin. Else you are asked."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The context's name; else the host's.")] = None,
+    project: Annotated[str, typer.Option("--project", "-p", help="Your usual project.")] = "default",
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a one-time link that logs a browser in as you; keep nothing.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Keep a server with its token as the current context; or with --link: log a browser in."""
+    if link:
+        if url is not None or token is not None or name is not None:
+            raise typer.BadParameter(
+                "it is for the server in use (--context names another) and takes no URL", param_hint="--link"
+            )
+        _print_link(as_json=json)
+        return
+    if url is None:
+        raise typer.BadParameter("give the server's address, such as http://lab:8765", param_hint="URL")
+    from trainmaster.contexts import Server, load_contexts, local_server, save_contexts, with_server
+
+    base, code = _parts_of(url)
+    _demand_server(base)
+    text = _token_for(base, code, token)
+    name = name or _name_of(base)
+    local = local_server()
+    home = local.home if local is not None and local.url == base else None
+    server = Server(base, text, project=project, name=name, home=home)
+    with session.client_of(server) as client:
+        me = client.get_me()
+    path = save_contexts(with_server(load_contexts(), server))
+    if json:
+        output.print_json({"context": name, "url": base, "user": me.user, "is_admin": me.is_admin})
+        return
+    output.say(f"Logged in to {base} as {me.user}{_rank(me)}; context {name} is current.")
+    output.note(f"Kept in {path}.", "dim")
+
+
+def _print_link(*, as_json: bool) -> None:
+    with session.client() as client:
+        made = client.create_login_code()
+        link = link_of(client.url, made.code)
+    if as_json:
+        output.print_json({"url": link, "user": made.user, "expires_at": made.expires_at.isoformat()})
+        return
+    output.note(f"Logs a browser in as {made.user}, once, until {output.local_time(made.expires_at)}:", "dim")
+    output.say(link)
+
+
+def link_of(url: str, code: str) -> str:
+    """What a browser opens to be logged in at the server of this address."""
+    return f"{url.removesuffix('/api/v1')}/login?code={code}"
+
+
+def _demand_server(base: str) -> None:
+    """Raises ``ServerUnreachable`` that says what is wrong with the address, before anybody is asked for a token."""
+    from trainmaster.contexts import Server
+    from trainmaster.errors import NotFound, ServerFailure, ServerUnreachable, TrainmasterError
+
+    try:
+        with session.client_of(Server(base), tries=1) as client:
+            client.get_health()
+    except (ServerFailure, NotFound) as error:
+        raise ServerUnreachable(
+            f"What answers at {base} is no Trainmaster server; check the address, such as http://lab:8765."
+        ) from error
+    except ServerUnreachable as error:
+        raise ServerUnreachable(f"Nothing can be reached at {base}: {_why_unreachable(base, error)}") from error
+    except TrainmasterError:
+        pass  # a server that is not well, or wants a token for everything: the login tells
+
+
+def _why_unreachable(base: str, error: ServerUnreachable) -> str:
+    import socket
+
+    if error.is_sent or "certificate" in error.sentence:
+        return error.sentence
+    parts = urlsplit(base)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError:
+        return f"no machine is called {host} here; write the address like http://lab:8765."
+    return f"no server listens there on port {port}; check host and port, and whether the server runs."
+
+
+def _parts_of(url: str) -> tuple[str, str | None]:
+    """The server's address, and the one-time code if ``url`` is a login link."""
+    if "://" not in url:
+        url = f"http://{url}"
+    wrong = typer.BadParameter(f"{url!r} is not an address like http://host:8765", param_hint="URL")
+    try:
+        parts = urlsplit(url)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        raise wrong from None
+    if not is_fit:
+        raise wrong
+    code = parse_qs(parts.query).get("code", [None])[0]
+    path = re.sub(r"/(login|api/v1|api/v1/login)/?$", "", parts.path).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}", code
+
+
+def _token_for(base: str, code: str | None, token: str | None) -> str:
+    from trainmaster.contexts import Server, local_server
+
+    if code is not None:
+        with session.client_of(Server(base)) as client:
+            return client.exchange_login_code(code).token
+    if token == "-":  # noqa: S105 (means stdin)
+        token = sys.stdin.readline().strip()
+    if token is None:
+        local = local_server()
+        if local is not None and local.url == base and local.token:
+            return local.token
+        if not output.is_interactive():
+            raise typer.BadParameter("give one, or `--token -` to read it from stdin", param_hint="--token")
+        token = str(typer.prompt(f"Token for {base}", hide_input=True, err=True)).strip()
+    if not token:
+        raise typer.BadParameter("it is empty", param_hint="--token")
+    return token
+
+
+def _name_of(base: str) -> str:
+    host = urlsplit(base).netloc
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-") or "server"
+
+
+def _rank(me: Identity) -> str:
+    return " (platform admin)" if me.is_admin else ""
+
+
+def logout(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Else the current one.", autocompletion=complete_context)
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Forget a context and its token. The token stays valid; `token revoke` ends it."""
+    from trainmaster.contexts import LOCAL, load_contexts, local_server
+    from trainmaster.errors import NotConfigured
+
+    name = name or load_contexts().current or (LOCAL if local_server() is not None else None)
+    if name is None:
+        raise NotConfigured("You are logged in nowhere; there is nothing to forget.")
+    _forget(name)
+    if json:
+        output.print_json({"forgotten": name})
+    else:
+        output.say(f"Forgot {name}.")
+
+
+def _forget(name: str) -> None:
+    from trainmaster.contexts import LOCAL, load_contexts, save_contexts, without_server
+    from trainmaster.errors import Conflict, NotFound
+
+    contexts = load_contexts()
+    if name == LOCAL and name not in contexts.servers:
+        raise Conflict(
+            "The context local is the platform of this machine, which needs no login: there is nothing to forget. "
+            "`trainmaster down` stops it, `trainmaster contexts use NAME` turns to another server."
+        )
+    if name not in contexts.servers:
+        raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
+    save_contexts(without_server(contexts, name))
+
+
+@contexts_app.command("list")
+def list_contexts(json: options.Json = False) -> None:
+    """All contexts; the current one is marked."""
+    from trainmaster.contexts import LOCAL, load_contexts, local_server, where_it_is_now
+
+    contexts = load_contexts()
+    servers = {name: where_it_is_now(server) for name, server in sorted(contexts.servers.items())}
+    local = local_server()
+    if local is not None:
+        servers.setdefault(LOCAL, local)
+    current = contexts.current or (LOCAL if local is not None else None)
+    if json:
+        output.print_json(
+            [
+                {"name": name, "url": server.url, "project": server.project, "is_current": name == current}
+                for name, server in servers.items()
+            ]
+        )
+        return
+    output.print_table(
+        ("", "NAME", "URL", "PROJECT"),
+        [("*" if name == current else " ", name, server.url, server.project) for name, server in servers.items()],
+        empty="No contexts; start a server with `trainmaster up` or log in with `trainmaster login URL`.",
+    )
+
+
+@contexts_app.command("use")
+def use_context(name: Context, json: options.Json = False) -> None:
+    """Make a context current; `local` is the platform that runs on this machine."""
+    from dataclasses import replace
+
+    from trainmaster.contexts import LOCAL, load_contexts, save_contexts
+    from trainmaster.errors import NotFound
+
+    contexts = load_contexts()
+    if name not in contexts.servers and name != LOCAL:
+        raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
+    save_contexts(replace(contexts, current=name))
+    if json:
+        output.print_json({"current": name})
+    else:
+        output.say(f"{name} is current.")
+
+
+@contexts_app.command("remove")
+def remove_context(name: Context, json: options.Json = False) -> None:
+    """Forget a context and its token."""
+    _forget(name)
+    if json:
+        output.print_json({"forgotten": name})
+    else:
+        output.say(f"Forgot {name}.")

@@ -1,0 +1,228 @@
+"""``nodes``: the machines, their labels, and closing them for new work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.wire.admin import NodeView
+    from trainmaster.wire.reservations import ReservationView
+
+app = typer.Typer(help="The machines that training runs on.", invoke_without_command=True)
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="nodes", rich_help_panel="Platform")
+
+
+@app.callback()
+def nodes(ctx: typer.Context, json: options.Json = False) -> None:
+    """The machines that training runs on; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        _list(as_json=json)
+
+
+@app.command("list")
+def list_nodes(json: options.Json = False) -> None:
+    """All nodes with what they have and what is used."""
+    _list(as_json=json)
+
+
+def _list(*, as_json: bool) -> None:
+    with session.client() as client:
+        found = list(client.list_nodes())
+        if as_json or session.current().as_json:
+            output.print_json(found)
+            return
+        active = [one for one in client.list_reservations() if one.is_active]
+    now = output.now()
+    reserved = {name: f", reserved for {one.project or 'another project'}" for one in active for name in one.nodes}
+    output.print_table(
+        ("NODE", "STATE", "CPU", "MEMORY", "GPUS", "REPLICAS", "SEEN"),
+        [
+            (
+                node.name,
+                _state(node) + reserved.get(node.name, ""),
+                _of(node, "cpu_milli", lambda value: f"{value / 1000:g}"),
+                _of(node, "memory_bytes", lambda value: output.size(int(value)) or ""),
+                _gpus(node),
+                str(node.replicas),
+                output.ago(node.seen_at, now),
+            )
+            for node in found
+        ],
+        empty="No nodes; the scheduler adds them when it starts.",
+    )
+
+
+def _state(node: NodeView) -> str:
+    if not node.is_ready:
+        return f"not ready: {node.condition}" if node.condition else "not ready"
+    if node.is_draining:
+        word = "draining" if node.replicas else "drained"
+        return f"{word}: {node.cordon_reason}" if node.cordon_reason else word
+    if node.is_cordoned:
+        return f"cordoned: {node.cordon_reason}" if node.cordon_reason else "cordoned"
+    if node.quarantine is not None:
+        until = f" until {output.local_time(node.quarantine.until)}" if node.quarantine.until else ""
+        return f"quarantined{until}: {node.quarantine.why}"
+    state = f"takes no new work: {node.condition}" if node.condition else "ready"
+    return f"{state}, suspected: {node.suspicion.why}" if node.suspicion is not None else state
+
+
+def _quarantine(node: NodeView) -> list[tuple[str, str | None]]:
+    """Since when and why it takes no new work by itself, or why it does although it should not."""
+    told: list[tuple[str, str | None]]
+    if node.quarantine is not None:
+        until, jobs = node.quarantine.until, node.quarantine.jobs
+        told = [
+            ("Quarantined", f"since {output.local_time(node.quarantine.since)}"),
+            ("Until", output.local_time(until) if until else "it is released"),
+            ("Why", node.quarantine.why),
+            ("Release", f"trainmaster nodes release {node.name}"),
+        ]
+    elif node.suspicion is not None:
+        jobs = node.suspicion.jobs
+        told = [("Suspected", node.suspicion.why), ("Not quarantined", f"since {node.suspicion.why_not}")]
+    else:
+        return []
+    lines = [f"{one.job} ({one.job_id}), {output.local_time(one.at)}: {one.error}" for one in jobs if one.job_id]
+    return [*told, *(("Job", line) for line in lines)]
+
+
+def _reserved(one: ReservationView) -> str:
+    begin = "" if one.is_active else f", from {output.local_time(one.begins_at)}"
+    return (
+        f"for {one.project or 'another project'}{begin} until {output.local_time(one.ends_at)} ({one.name or one.id})"
+    )
+
+
+def _of(node: NodeView, key: str, show: Any) -> str | None:
+    total = node.allocatable.get(key)
+    return None if total is None else f"{show(node.used.get(key) or 0)} / {show(total)}"
+
+
+def _gpus(node: NodeView) -> str | None:
+    has: Any = node.allocatable.get("gpus") or {}
+    used: Any = node.used.get("gpus") or {}
+    if not isinstance(has, dict):
+        return str(has)
+    used = used if isinstance(used, dict) else {}
+    return ", ".join(f"{used.get(model, 0):g} / {count} {model}" for model, count in sorted(has.items()))
+
+
+@app.command()
+def show(node: options.Node, json: options.Json = False) -> None:
+    """One node in full."""
+    with session.client() as client:
+        view = client.get_node(node)
+        if json:
+            output.print_json(view)
+            return
+        reservations = [one for one in client.list_reservations() if view.name in one.nodes]
+    output.print_pairs(
+        [
+            ("Node", view.name),
+            ("State", _state(view)),
+            *_quarantine(view),
+            *(("Reserved", _reserved(one)) for one in reservations),
+            ("Executor", view.executor),
+            ("CPU", _of(view, "cpu_milli", lambda value: f"{value / 1000:g}")),
+            ("Memory", _of(view, "memory_bytes", lambda value: output.size(int(value)) or "")),
+            ("GPUs", _gpus(view)),
+            ("Replicas", str(view.replicas)),
+            ("Labels", _labels(view)),
+            ("Seen", output.local_time(view.seen_at)),
+        ]
+    )
+    for gpu in view.gpus:
+        output.say("  " + "  ".join(f"{key}={value}" for key, value in gpu.items()))
+
+
+@app.command()
+def cordon(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Start nothing new on a node; what runs there goes on."""
+    with session.client() as client:
+        _tell(client.cordon_node(node, reason=reason), as_json=json)
+
+
+@app.command()
+def drain(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Empty a node: what runs there goes on elsewhere, from its last checkpoint."""
+    with session.client() as client:
+        _tell(client.drain_node(node, reason=reason), as_json=json)
+
+
+@app.command()
+def uncordon(node: options.Node, json: options.Json = False) -> None:
+    """Open a node again."""
+    with session.client() as client:
+        _tell(client.uncordon_node(node), as_json=json)
+
+
+@app.command()
+def release(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Lift a node's quarantine: it takes new work again (platform admins)."""
+    with session.client() as client:
+        _tell(client.release_node(node, reason=reason), as_json=json)
+
+
+@app.command()
+def label(
+    node: options.Node,
+    changes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE|KEY-…", help="pool=fast sets a label, pool- takes it away.", show_default=False
+        ),
+    ],
+    json: options.Json = False,
+) -> None:
+    """Label a node for node selectors (platform admins)."""
+    from trainmaster.cli.terminal.values import pairs
+
+    removals = [change for change in changes if change.endswith("-") and "=" not in change]
+    gone = [change[:-1] for change in removals]
+    given = pairs([change for change in changes if change not in removals], "KEY=VALUE")
+    if both := sorted(given.keys() & set(gone)):
+        raise typer.BadParameter(f"{both[0]!r} is set and taken away at once", param_hint="KEY-")
+    with session.client() as client:
+        before = client.get_node(node)
+        labels = {key: value for key, value in before.admin_labels.items() if key not in gone} | given
+        for key in gone:
+            if key not in before.admin_labels:
+                why = (
+                    "is reported by the node's executor, not set here" if key in before.labels else "is no label of it"
+                )
+                raise typer.BadParameter(f"{key!r} {why}", param_hint="KEY-")
+        view = client.set_node_labels(node, labels)
+    if json:
+        output.print_json(view)
+    else:
+        output.say(f"{view.name}: {_labels(view) or 'no labels'}")
+
+
+@app.command()
+def remove(node: options.Node, json: options.Json = False) -> None:
+    """Forget a node that is gone (platform admins)."""
+    with session.client() as client:
+        client.delete_node(node)
+    if json:
+        output.print_json({"removed": node})
+    else:
+        output.say(f"{node} removed")
+
+
+def _labels(view: NodeView) -> str:
+    return "  ".join(f"{key}={value}" for key, value in sorted(view.labels.items()))
+
+
+def _tell(view: NodeView, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(view)
+    else:
+        output.say(f"{view.name}: {_state(view)}")

@@ -1,0 +1,291 @@
+"""``quota``: what projects and their users may hold at once, what is guaranteed to them, and what they hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.completion import complete_project
+
+if TYPE_CHECKING:
+    from trainmaster.wire.quotas import QuotaLineView, QuotaView
+
+
+class _OrShow(TyperGroup):
+    """``quota vision`` is ``quota show vision``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        is_project = bool(args) and args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["show", *args] if is_project else args)
+
+
+app = typer.Typer(
+    cls=_OrShow,
+    help="What projects may hold at once; `quota PROJECT` shows one.",
+    invoke_without_command=True,
+    subcommand_metavar="[PROJECT] | COMMAND …",
+)
+Project = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=complete_project)]
+Assignments = Annotated[list[str] | None, typer.Argument(metavar="WHAT=AMOUNT…", show_default=False)]
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="quota", rich_help_panel="Platform")
+
+
+@app.callback()
+def quota(ctx: typer.Context, json: options.Json = False) -> None:
+    """Limits, guarantees and what is used now; alone: of all your projects."""
+    if ctx.invoked_subcommand is None:
+        with session.client() as client:
+            _print(list(client.list_quotas()), as_json=json)
+
+
+@app.command()
+def show(project: Project, json: options.Json = False) -> None:
+    """One project's quota, with its users."""
+    with session.client() as client:
+        view = client.get_quota(project)
+    if json or session.current().as_json:
+        output.print_json(view)
+        return
+    _print([view], as_json=False, is_whole=True)
+    _print_users(view)
+
+
+@app.command("set")
+def set_quota(
+    project: Project,
+    limits: Assignments = None,
+    guaranteed: Annotated[
+        list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT=AMOUNT", help="Given back by preemption.")
+    ] = None,
+    user_limit: Annotated[
+        list[str] | None, typer.Option("--user-limit", metavar="WHAT=AMOUNT", help="Of each user of the project.")
+    ] = None,
+    user: Annotated[
+        list[str] | None, typer.Option("--user", metavar="USER:WHAT=AMOUNT", help="Of one user instead of that.")
+    ] = None,
+    user_guaranteed: Annotated[
+        list[str] | None,
+        typer.Option("--user-guaranteed", metavar="USER:WHAT=AMOUNT", help="Given back by other users of the project."),
+    ] = None,
+    user_weight: Annotated[
+        list[str] | None, typer.Option("--user-weight", metavar="USER=WEIGHT", help="A user's share in the project.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help="The project's share against others.")] = None,
+    max_priority: Annotated[
+        str | None, typer.Option("--max-priority", help="The largest of its jobs: low, normal, high, urgent, 0 to 100.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 (platform admins). `quota unset` takes away."""
+    from trainmaster.cli.terminal.values import pairs
+
+    more: dict[str, Any] = {} if max_priority is None else {"max_priority": max_priority}
+    weights = {name: _weight(text) for name, text in pairs(user_weight or [], "--user-weight", is_once=True).items()}
+    changes: dict[str, Any] = {
+        "limits": pairs(limits or [], "WHAT=AMOUNT", is_once=True),
+        "guaranteed": pairs(guaranteed or [], "--guaranteed", is_once=True),
+        "user_limit": pairs(user_limit or [], "--user-limit", is_once=True),
+        "users": _by_user(user or [], "--user"),
+        "user_guaranteed": _by_user(user_guaranteed or [], "--user-guaranteed"),
+        "user_weights": weights,
+    }
+    if not any(changes.values()) and weight is None and not more:
+        raise typer.BadParameter("say what to set, such as gpus=16 or --guaranteed gpus=8", param_hint="WHAT=AMOUNT")
+    with session.client() as client:
+        view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, weight=weight, **more)
+    _tell(view, changes, as_json=json)
+
+
+@app.command()
+def unset(
+    project: Project,
+    limits: Annotated[list[str] | None, typer.Argument(metavar="WHAT…", show_default=False)] = None,
+    guaranteed: Annotated[list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT")] = None,
+    user_limit: Annotated[list[str] | None, typer.Option("--user-limit", metavar="WHAT")] = None,
+    user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="All limits of this user.")] = None,
+    user_guaranteed: Annotated[
+        list[str] | None, typer.Option("--user-guaranteed", metavar="USER", help="All that is guaranteed to this user.")
+    ] = None,
+    user_weight: Annotated[list[str] | None, typer.Option("--user-weight", metavar="USER")] = None,
+    max_priority: Annotated[bool, typer.Option("--max-priority", help="Any priority again.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Take limits or guarantees away: they are unlimited, or not guaranteed, again (platform admins)."""
+    changes: dict[str, Any] = {
+        "limits": dict.fromkeys(limits or []),
+        "guaranteed": dict.fromkeys(guaranteed or []),
+        "user_limit": dict.fromkeys(user_limit or []),
+        "users": dict.fromkeys(user or []),
+        "user_guaranteed": dict.fromkeys(user_guaranteed or []),
+        "user_weights": dict.fromkeys(user_weight or []),
+    }
+    more: dict[str, Any] = {"max_priority": None} if max_priority else {}
+    if not any(changes.values()) and not more:
+        raise typer.BadParameter("say what to take away, such as gpus or --guaranteed gpus", param_hint="WHAT")
+    with session.client() as client:
+        before = client.get_quota(project)
+        view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, **more)
+    _tell(view, changes, as_json=json)
+    for sentence in _was_not_there(before, changes):
+        output.note(sentence, "yellow")
+
+
+def _was_not_there(before: QuotaView, changes: dict[str, Any]) -> list[str]:
+    """What is taken away that was not there: a slip of the pen would go unseen else."""
+    lines = {line.what.casefold(): line for line in before.lines}
+    users = {user.user: user for user in before.users}
+    found = []
+    for part, field, told in (
+        ("limits", "limit", "no limit on {} was set"),
+        ("guaranteed", "guaranteed", "no {} were guaranteed"),
+        ("user_limit", "user_limit", "no limit on {} of each user was set"),
+    ):
+        for what in changes[part]:
+            line = lines.get(what.casefold())
+            if line is None or getattr(line, field) is None:
+                found.append(told.format(what))
+    for part, field, told in (
+        ("users", "limit", "no limits of {} were set"),
+        ("user_guaranteed", "guaranteed", "nothing was guaranteed to {}"),
+    ):
+        found += [told.format(who) for who in changes[part] if who not in users or not getattr(users[who], field)]
+    found += [
+        f"no weight of {who} was set" for who in changes["user_weights"] if who not in users or users[who].weight == 1
+    ]
+    return [f"{before.project}: {sentence} before; nothing is changed by that." for sentence in found]
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number", param_hint="--user-weight") from None
+
+
+def _by_user(given: list[str], option: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for assignment in given:
+        who, colon, rest = assignment.partition(":")
+        what, equals, amount = rest.partition("=")
+        if not (colon and equals and who and what):
+            raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint=option)
+        if found.setdefault(who, {}).get(what, amount) != amount:
+            raise typer.BadParameter(
+                f"{who}:{what} is given twice, as {found[who][what]} and as {amount}", param_hint=option
+            )
+        found[who][what] = amount
+    return found
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------------
+
+
+def _named(changes: dict[str, Any]) -> set[str]:
+    """What was set, as it was written: ``gpus``, ``gpus/H100``."""
+    of_users = [amounts or {} for part in ("users", "user_guaranteed") for amounts in changes[part].values()]
+    maps = [changes["limits"], changes["guaranteed"], changes["user_limit"], *of_users]
+    return {what.casefold() for each in maps for what in each}
+
+
+def _print_users(view: QuotaView) -> None:
+    if not view.users:
+        return
+    output.say()
+    output.print_table(
+        ("USER", "USES", "MAY USE", "GUARANTEED", "WEIGHT"),
+        [
+            (
+                user.user,
+                _amounts(user.used),
+                _amounts(user.limit) or "as each user",
+                _amounts(user.guaranteed) or None,
+                f"{user.weight:g}",
+            )
+            for user in view.users
+        ],
+        empty="",
+    )
+
+
+def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
+    """After a change: only those warnings that are about what was set, and the users if it was about them."""
+    named = _named(changes)
+    is_of_users = any(changes[part] for part in ("user_limit", "users", "user_guaranteed", "user_weights"))
+    if as_json or session.current().as_json:
+        output.print_json(view)
+        return
+
+    def is_about(warning: str) -> bool:
+        told = warning.casefold()
+        return any(
+            told.startswith(f"{what}:") or ("/" in what and (told.startswith(what) or f" {what[5:]};" in told))
+            for what in named
+        )
+
+    told = [warning for warning in view.warnings if is_about(warning)]
+    _print([view.model_copy(update={"warnings": told})], as_json=False)
+    if is_of_users:
+        _print_users(view)
+    if len(told) < len(view.warnings):
+        others = output.count(len(view.warnings) - len(told), "other warning")
+        output.note(f"{others}: `trainmaster quota {view.project}`.", "dim")
+
+
+def _print(views: list[QuotaView], *, as_json: bool, is_whole: bool = False) -> None:
+    if as_json or session.current().as_json:
+        output.print_json(views)
+        return
+    output.print_table(
+        ("PROJECT", "WHAT", "USED", "LIMIT", "GUARANTEED", "EACH USER", "NODES HAVE"),
+        [
+            _row(view, line, is_first=not number)
+            for view in views
+            for number, line in enumerate(view.lines if is_whole else _shown(view))
+        ],
+        empty="No projects.",
+    )
+    for view in views:
+        if view.max_priority is not None:
+            output.note(f"{view.project}: priority of its jobs at most {view.max_priority}.", "dim")
+        for warning in view.warnings:
+            output.note(f"Warning: {view.project}: {warning}", "yellow")
+
+
+def _shown(view: QuotaView) -> list[QuotaLineView]:
+    """What is limited, guaranteed or used of a GPU model; all else always."""
+    return [
+        line
+        for line in view.lines
+        if "/" not in line.what
+        or line.used
+        or any(value is not None for value in (line.limit, line.guaranteed, line.user_limit))
+    ]
+
+
+def _row(view: QuotaView, line: QuotaLineView, *, is_first: bool) -> tuple[Any, ...]:
+    from rich.text import Text
+
+    is_full = line.limit is not None and line.used >= line.limit > 0
+    used = amount(line.what, line.used)
+    return (
+        f"{view.project} (weight {view.weight:g})" if is_first else " ",
+        line.what,
+        Text(used, "yellow") if is_full else used,
+        "no limit" if line.limit is None else amount(line.what, line.limit),
+        *(None if value is None else amount(line.what, value) for value in (line.guaranteed, line.user_limit)),
+        None if line.capacity is None else amount(line.what, line.capacity),
+    )
+
+
+def amount(what: str, value: float) -> str:
+    return (output.size(int(value)) or "0") if what == "memory" else f"{value:g}"
+
+
+def _amounts(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{what} {amount(what, value)}" for what, value in amounts.items())

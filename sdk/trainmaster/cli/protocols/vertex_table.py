@@ -1,0 +1,184 @@
+"""``vertex-table``: what Vertex AI's machine types, accelerators, images and names are here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.exits import WrongUse
+
+if TYPE_CHECKING:
+    from trainmaster.wire.vertex_table import VertexEntryView, VertexTableView
+
+app = typer.Typer(help="What Vertex AI's machine types and other names are here.", invoke_without_command=True)
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="vertex-table", rich_help_panel="Platform")
+
+
+@app.callback()
+def vertex_table(ctx: typer.Context, json: options.Json = False) -> None:
+    """The administrators' table; alone: show it as YAML, to be edited and given to `vertex-table set`."""
+    if ctx.invoked_subcommand is None:
+        with session.client() as client:
+            view = client.get_vertex_table()
+        if json:
+            output.print_json(view)
+            return
+        output.say(_text(view))
+        if view.updated_at is not None:
+            by = f" by {view.updated_by}" if view.updated_by else ""
+            output.note(f"Stored{by} {output.local_time(view.updated_at)}.", "dim")
+        _warn(view.warnings)
+
+
+@app.command("set")
+def set_table(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="YAML or JSON as `vertex-table` shows it; `-` for stdin.")
+    ],
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Take the place of whatever is stored, also of what somebody else did since."),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Store a table (platform admins); it counts from the next request of any client on."""
+    table = _read(file)
+    generation = table.pop("generation", None)
+    if not overwrite and (isinstance(generation, bool) or not isinstance(generation, int) or generation < 0):
+        raise WrongUse(
+            "The file names no generation, so a change of somebody else could be lost: begin with `trainmaster vertex-table > FILE`, "
+            "which has it, or say --overwrite."
+        )
+    with session.client() as client:
+        before = client.get_vertex_table()
+        view = client.set_vertex_table(table, generation=before.generation if overwrite else generation)
+    if json or session.current().as_json:
+        output.print_json(view)
+        return
+    was, now = dict(_stored(before)), dict(_stored(view))
+    changed = [path for path in {**was, **now} if was.get(path) != now.get(path)]
+    for path in changed:
+        output.say(f"{path}: {was.get(path, '–')} → {now.get(path, '–')}")
+    if not changed:
+        output.note("Nothing is changed: it was so before.", "dim")
+    _warn(view.warnings)
+    output.note(f"This is generation {view.generation}; it counts from the next request on.", "dim")
+
+
+@app.command("try")
+def try_machine(
+    machine_type: Annotated[str, typer.Argument(help="Such as n1-standard-4.")],
+    accelerator: Annotated[str | None, typer.Option(help="Such as NVIDIA_TESLA_T4.")] = None,
+    count: Annotated[int | None, typer.Option(help="So many of it.", min=1)] = None,
+    location: Annotated[str | None, typer.Option(help="One of Google's regions.")] = None,
+    json: options.Json = False,
+) -> None:
+    """What one replica on such a machine would ask for here. Submits nothing."""
+    if count is not None and accelerator is None:
+        raise WrongUse("--count goes with --accelerator, such as --accelerator NVIDIA_TESLA_T4.")
+    with session.client() as client:
+        found = client.try_vertex_machine(machine_type, accelerator=accelerator, count=count, location=location)
+    if json or session.current().as_json:
+        output.print_json(found)
+        return
+    asked = dict(found.resources)
+    models = asked.pop("gpu_type", None)
+    if models is not None:
+        asked["gpus"] = f"{asked['gpus']} ({' or '.join(models) or 'any model'})"
+    pairs: list[tuple[str, Any]] = [(name, str(value)) for name, value in asked.items()]
+    if not pairs:
+        pairs = [("asks for", "nothing: it shares its node")]
+    pairs += [("nodes", ", ".join(f"{key}={value}" for key, value in found.node_selector.items()) or "any")]
+    pairs += [("by", ", ".join(_told(entry) for entry in found.entries) or "what is built in")]
+    output.print_pairs(pairs)
+    _warn(found.warnings)
+
+
+def _told(entry: VertexEntryView) -> str:
+    return f"{entry.section}.{entry.name} ({_where(entry)})"
+
+
+def _where(entry: VertexEntryView) -> str:
+    return {"stored": "stored", "environment": "TRAINMASTER_VERTEX", "platform": "plain processes"}[entry.source]
+
+
+def _text(view: VertexTableView) -> str:
+    """The stored table as YAML, and what counts beside it as comments."""
+    lines = [
+        "# For `trainmaster vertex-table set FILE`; the generation tells which table this one was made of.",
+        f"generation: {view.generation}",
+    ]
+    if not view.table:
+        lines += ["# Nothing is stored. An example:", *_EXAMPLE]
+    for section, entries in view.table.items():
+        if isinstance(entries, dict):
+            lines += [f"{section}:", *(f"  {_flow(name)}: {_flow(value)}" for name, value in entries.items())]
+        else:
+            lines += [f"{section}: {_flow(entries)}"]
+    below = [entry for entry in view.entries if entry.source != "stored"]
+    section = ""
+    if below:
+        lines += ["", "# Counts where nothing above fits:"]
+    for entry in below:
+        if entry.name and entry.section != section:
+            lines += [f"# {entry.section}:"]
+        section = entry.section
+        key = f"  {_flow(entry.name)}" if entry.name else entry.section
+        lines += [f"# {key}: {_flow(entry.value)}  # {_where(entry)}"]
+    return "\n".join(lines)
+
+
+def _flow(value: Any) -> str:
+    """As YAML on one line."""
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=True, width=1_000_000)
+    return text.removesuffix("...\n").strip()
+
+
+_EXAMPLE = (
+    "# machines:",
+    "#   n1-standard-*: {cpu: 4, memory: 16Gi}",
+    "# accelerators:",
+    "#   NVIDIA_TESLA_T4: [L4, A10]",
+)
+
+
+def _stored(view: VertexTableView) -> Iterator[tuple[str, str]]:
+    import json
+
+    for section, entries in view.table.items():
+        if isinstance(entries, dict):
+            yield from ((f"{section}.{name}", json.dumps(value, ensure_ascii=False)) for name, value in entries.items())
+        else:
+            yield section, json.dumps(entries)
+
+
+def _read(file: str) -> dict[str, Any]:
+    from trainmaster.spec.document import read_document
+    from trainmaster.spec.errors import SpecError
+
+    name = "stdin" if file == "-" else file
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        found = read_document(text) if text.strip() else None
+    except OSError as error:
+        raise WrongUse(f"{file} cannot be read: {error.strerror or error}.") from error
+    except (UnicodeDecodeError, SpecError) as error:
+        raise WrongUse(f"{name} cannot be read: {error}.") from error
+    if not isinstance(found, dict):
+        raise WrongUse(f"{name} holds no table; `trainmaster vertex-table` shows how one is written.")
+    return found
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        output.note(f"Warning: {warning}", "yellow")

@@ -1,0 +1,133 @@
+"""``batch-predict``: predictions for whole files, as a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.jobs.show import exit_text
+from trainmaster.cli.serving.endpoint import (
+    Cpu,
+    Env,
+    FrameworkName,
+    Gpus,
+    GpuType,
+    Image,
+    Memory,
+    Model,
+    NodeSelector,
+    Preemptible,
+    Priority,
+    Secrets,
+    Shm,
+    TrustCode,
+    resources_of,
+)
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.exits import ExitCode, refused_as
+from trainmaster.cli.terminal.values import pairs
+
+if TYPE_CHECKING:
+    from trainmaster.wire.jobs import JobDetail
+    from trainmaster.wire.serving import BatchOutcome
+
+
+def register(root: typer.Typer) -> None:
+    root.command("batch-predict", rich_help_panel="Models")(batch_predict)
+
+
+def batch_predict(
+    model: Model,
+    input: Annotated[str, typer.Argument(metavar="INPUT", help="volume/path of JSONL or CSV files.")],  # noqa: A002
+    name: Annotated[str, typer.Option("--name", help="Of the job.")] = "batch-predict",
+    to: Annotated[str | None, typer.Option("--output", "-o", help="volume/path; else a folder of the job's.")] = None,
+    replicas: Annotated[int, typer.Option("--replicas", "-n", min=1, help="That share the instances.")] = 1,
+    format: Annotated[str, typer.Option("--format", help="auto, jsonl or csv.")] = "auto",  # noqa: A002
+    csv_rows: Annotated[
+        str | None, typer.Option("--csv-rows", help="object (by the header's names; the default) or array.")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, help="Instances that the model is given at once.")
+    ] = 64,
+    shard_size: Annotated[int, typer.Option("--shard-size", min=1, help="Instances of one output file.")] = 10_000,
+    framework: FrameworkName = "auto",
+    trust_code: TrustCode = False,
+    image: Image = None,
+    env: Env = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    gpus: Gpus = 0,
+    gpu_type: GpuType = None,
+    shm: Shm = None,
+    priority: Priority = None,
+    preemptible: Preemptible = True,
+    node_selector: NodeSelector = None,
+    secrets: Secrets = None,
+    max_run_time: Annotated[str | None, typer.Option("--max-run-time", help="Such as 2h30m.")] = None,
+    labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--wait", "-w", help="Stay until it has ended, and tell how many instances failed.")
+    ] = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Predict for all instances of some files, as a job."""
+    fields: dict[str, Any] = {
+        "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
+        "framework": framework, "trust_code": trust_code, "env": pairs(env or [], "--env", from_environment=True),
+        "resources": resources_of(cpu, memory, gpus, gpu_type, shm), "preemptible": preemptible,
+        "output": to, "image": image, "csv_rows": csv_rows, "priority": options.priority_of(priority),
+        "node_selector": pairs(node_selector or [], "--node-selector"), "secrets": secrets,
+        "max_run_time": max_run_time, "labels": pairs(labels or [], "--label"),
+    }  # fmt: skip
+    with session.client() as client:
+        with refused_as("batch prediction"):
+            job = client.batch_predict(
+                model, input, project=session.project_or_default(project),
+                **{field: value for field, value in fields.items() if value not in (None, {}, [])},
+            )  # fmt: skip
+        if not follow:
+            _begun(job, json)
+            return
+        ended = client.wait_for_job(job.id)
+        outcome = client.get_batch_outcome(ended.id) if ended.state == "succeeded" else None
+    if json:
+        output.print_json({**output.to_plain(ended), "batch": output.to_plain(outcome)})
+    else:
+        _ended(ended, outcome)
+    if ended.state != "succeeded" or (outcome is not None and outcome.has_only_errors):
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _begun(job: JobDetail, as_json: bool) -> None:
+    if as_json:
+        output.print_json(job)
+        return
+    output.say(f"{job.name} ({job.id})")
+    output.note(f"`trainmaster logs {job.id}` shows how far it is; {job.output} gets predictions-*.jsonl.", "dim")
+
+
+def _ended(job: JobDetail, outcome: BatchOutcome | None) -> None:
+    """How the job ended, what it wrote and where; on stderr what of it needs a look."""
+    output.say(f"{job.name} ({job.id}) {job.state}")
+    if job.state != "succeeded":
+        if why := exit_text(job.exit):
+            output.note(why, "red")
+        return
+    answers = f"{job.output}/predictions-*.jsonl"
+    if outcome is None:
+        output.say(f"{answers} has the predictions, errors-*.jsonl beside it what the model refused.")
+        return
+    if not outcome.predictions and not outcome.errors:
+        output.note("Warning: the input has no instances, so nothing was written.", "yellow")
+        return
+    errors = f"{job.output}/errors-*.jsonl"
+    output.say(f"{output.count(outcome.predictions, 'prediction')}, {output.count(outcome.errors, 'error')}: {answers}")
+    if outcome.has_only_errors:
+        said = f"Error: none of the {output.count(outcome.errors, 'instance')} has a prediction; {errors} says why of each."
+        output.note(f"{said} The first: {outcome.first_error}", "red")
+    elif outcome.errors:
+        has = "has" if outcome.errors == 1 else "have"
+        said = f"Warning: {output.count(outcome.errors, 'instance')} {has} no prediction; {errors} says why of each."
+        output.note(f"{said} The first: {outcome.first_error}", "yellow")

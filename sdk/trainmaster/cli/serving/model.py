@@ -1,0 +1,398 @@
+"""``model``: registered models, their versions, aliases and stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.wire.models import ModelView, Stage, VersionDetail, VersionView
+
+app = typer.Typer(help="Registered models: versions that never change.", invoke_without_command=True)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+Version = Annotated[
+    str, typer.Argument(metavar="VERSION", help="Number, alias, or `latest`: the newest that is ready.")
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Also where it is protected or in use; for admins of the project.")
+]
+Labels = Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it for more.")]
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="model", rich_help_panel="Jobs")
+
+
+@app.callback()
+def model(ctx: typer.Context, json: options.Json = False) -> None:
+    """Registered models; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        _list(None, "", as_json=json)
+
+
+@app.command("register")
+def register_version(
+    model: Model,
+    job: Annotated[str, typer.Option("--job", help="Id or name of the job that it comes from.")],
+    path: Annotated[
+        str | None, typer.Option("--path", help="A file or folder of its output; else its folder model.")
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="One of its checkpoints instead.")] = None,
+    when_done: Annotated[bool, typer.Option("--when-done", help="Once the job has succeeded.")] = False,
+    alias: Annotated[
+        list[str] | None, typer.Option("--alias", help="Set when it is ready; repeat it for more.")
+    ] = None,
+    stage: Annotated[str, typer.Option("--stage", help="none, staging, production or archived.")] = "none",
+    description: Annotated[str, typer.Option("--description", "-d")] = "",
+    label: Labels = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not stay until its files are copied.")] = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Register a new version; the model is made where there is none yet."""
+    own = session.project_or_default(project)
+    with session.client() as client:
+        made = client.register_version(
+            own, model, job, path_in_output=path, checkpoint=checkpoint, when_done=when_done, description=description,
+            labels=_labels(label), aliases=alias or (), stage=_stage(stage),
+        )  # fmt: skip
+        if not no_wait and made.state == "registering":
+            with output.busy(f"{model} version {made.version}: its files are copied"):
+                made = client.wait_for_version(own, model, made.version)
+    _said(made, as_json=json)
+
+
+@app.command("list")
+def list_models(
+    search: Annotated[str, typer.Option("--search", help="A part of the name.")] = "",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Models of the project, by name."""
+    _list(project, search, as_json=json)
+
+
+@app.command()
+def show(
+    model: Model,
+    version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="One version with its lineage.")] = None,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """A model with its versions; or one version: where it comes from, its metrics and files."""
+    own = session.project_or_default(project)
+    with session.client() as client:
+        if version is None:
+            found, versions = client.get_model(own, model), list(client.list_versions(own, model))
+            if json:
+                output.print_json({**found.model_dump(mode="json"), "version_list": output.to_plain(versions)})
+                return
+            _show_model(found)
+            output.say()
+            _print_versions(versions)
+            return
+        detail = client.get_version(own, model, version)
+        files = list(client.list_version_files(own, model, version))
+    if json:
+        output.print_json({**detail.model_dump(mode="json"), "files": output.to_plain(files)})
+        return
+    _show_version(detail)
+    output.say()
+    output.print_table(
+        ("FILE", "SIZE", "SHA256"),
+        [(file.path, output.size(file.size_bytes), file.sha256) for file in files],
+        empty="No files yet.",
+    )
+
+
+@app.command()
+def versions(
+    model: Model,
+    stage: Annotated[str | None, typer.Option("--stage", help="Only those in this stage.")] = None,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Versions of a model, newest first."""
+    own = session.project_or_default(project)
+    with session.client() as client:
+        found = list(client.list_versions(own, model, stage=None if stage is None else _stage(stage)))
+    if json:
+        output.print_json(found)
+    else:
+        _print_versions(found)
+
+
+@app.command()
+def history(model: Model, project: options.Project = None, json: options.Json = False) -> None:
+    """Who changed what and when, newest first."""
+    with session.client() as client:
+        found = list(client.list_model_changes(session.project_or_default(project), model, limit=200))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("WHEN", "WHO", "WHAT", "VERSION", "NAME", "FROM", "TO", "REASON"),
+        [
+            (
+                output.local_time(one.at), one.user, one.what, one.version, one.name or None, one.before, one.after,
+                one.reason or None,
+            )
+            for one in found
+        ],
+        empty="No changes.",
+    )  # fmt: skip
+
+
+@app.command()
+def alias(
+    model: Model,
+    name: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as prod.")],
+    version: Annotated[
+        int | None, typer.Argument(metavar="[VERSION]", min=1, help="The version it is to point to.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
+    reason: options.Reason = "",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Point an alias to a version, in one step; or remove it."""
+    own = session.project_or_default(project)
+    if remove == (version is not None):
+        raise typer.BadParameter("give the version that it is to point to, or --remove", param_hint="VERSION")
+    with session.client() as client:
+        if version is None:
+            client.remove_model_alias(own, model, name)
+        else:
+            client.set_model_alias(own, model, name, version, reason=reason)
+        found = client.get_model(own, model)
+    if json:
+        output.print_json(found)
+    else:
+        output.say(f"{model} {name} " + ("removed" if version is None else f"-> version {version}"))
+
+
+@app.command()
+def stage(
+    model: Model,
+    version: Version,
+    to: Annotated[str, typer.Argument(metavar="STAGE", help="none, staging, production or archived.")],
+    reason: options.Reason = "",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Move a version to a stage."""
+    with session.client() as client:
+        own = session.project_or_default(project)
+        _said(client.set_version_stage(own, model, version, _stage(to), reason=reason), as_json=json)
+
+
+@app.command()
+def download(
+    model: Model,
+    version: Version,
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Where its files go; else the present one.", show_default=False)
+    ] = Path(),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files of the same names with other content.")
+    ] = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Copy all files of a version; each is checked by its hash, and a broken download goes on."""
+    own = session.project_or_default(project)
+    with session.client() as client:
+        if json:
+            copied = client.download_version(own, model, version, folder, overwrite=overwrite)
+        else:
+            with output.progress_bar(f"{model} {version}") as progress:
+                copied = client.download_version(own, model, version, folder, overwrite=overwrite, progress=progress)
+    if json:
+        output.print_json({"files": [str(path) for path in copied]})
+    else:
+        output.say(f"{output.count(len(copied), 'file')} in {folder.absolute()}")
+
+
+@app.command()
+def delete(
+    model: Model,
+    version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="Only this version.")] = None,
+    force: Force = False,
+    yes: options.Yes = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Delete a version, or a model with all of its versions."""
+    own = session.project_or_default(project)
+    what = f"version {version} of model {model}" if version is not None else f"model {model} with all its versions"
+    if not yes and output.is_interactive():
+        typer.confirm(f"Delete {what}?", abort=True, err=True)
+    with session.client() as client:
+        if version is None:
+            client.delete_model(own, model, force=force)
+        else:
+            client.delete_version(own, model, version, force=force)
+    if json:
+        output.print_json({"deleted": what})
+    else:
+        output.say(f"{what} deleted")
+
+
+@app.command()
+def protect(
+    model: Model,
+    version: Annotated[str | None, typer.Argument(metavar="[VERSION]", help="Only this version.")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Take the protection off.")] = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Have nobody delete a version, or the model, until the protection is taken off."""
+    own = session.project_or_default(project)
+    with session.client() as client:
+        if version is not None:
+            _said(client.change_version(own, model, version, is_protected=not off), as_json=json)
+            return
+        found = client.change_model(own, model, is_protected=not off)
+    if json:
+        output.print_json(found)
+    else:
+        output.say(f"{model} {'protected' if found.is_protected else 'not protected'}")
+
+
+def _list(project: str | None, search: str, *, as_json: bool) -> None:
+    with session.client() as client:
+        found = list(client.list_models(session.project_or_default(project), search=search or None))
+    if as_json or session.current().as_json:
+        output.print_json(found)
+        return
+    now = output.now()
+    output.print_table(
+        ("NAME", "VERSIONS", "LATEST", "ALIASES", "CHANGED"),
+        [(view.name, view.versions, view.latest, _aliases(view), output.ago(view.updated_at, now)) for view in found],
+        empty="No models.",
+    )
+
+
+def _show_model(view: ModelView) -> None:
+    output.print_pairs(
+        [
+            ("Model", f"{view.name} ({view.id})"),
+            ("Description", view.description or None),
+            ("Labels", " ".join(f"{key}={value}" for key, value in view.labels.items()) or None),
+            ("Aliases", _aliases(view)),
+            ("Protected", "yes" if view.is_protected else None),
+        ]
+    )
+
+
+def _show_version(view: VersionDetail) -> None:
+    console, lineage = output.answers(), view.lineage
+    pairs: list[tuple[str, Any]] = [
+        ("Version", f"{view.model} {view.version} ({view.id})"),
+        ("State", output.state_text(view.state, console)),
+        ("Reason", view.reason or None),
+        ("Stage", view.stage),
+        ("Aliases", ", ".join(view.aliases) or None),
+        ("Protected", "yes" if view.is_protected else None),
+        ("Deployed", ", ".join(view.served_by) or None),
+        ("Kept for", ", ".join(one for one in view.used_by if one not in view.served_by) or None),
+        ("Format", view.format or None),
+        ("Size", output.size(view.size_bytes)),
+        ("Digest", view.digest),
+        ("Location", view.location),
+        ("From", _origin(view)),
+    ]
+    if lineage is not None:
+        pairs += [
+            ("Attempt", lineage.attempt),
+            ("User", lineage.user or None),
+            *_commands(lineage.commands),
+            ("Code", lineage.code),
+            ("Image", ", ".join(sorted(set(lineage.images.values()))) or None),
+            ("Data", ", ".join(lineage.data) or None),
+            ("Study", f"{lineage.study}, trial {lineage.trial}" if lineage.study else None),
+            ("Parameters", _values(lineage.parameters)),
+            ("Metrics", _values(lineage.metrics)),
+        ]
+    output.print_pairs(pairs)
+
+
+def _origin(view: VersionDetail) -> str:
+    source, name = view.source, view.lineage.job_name if view.lineage else ""
+    what = f"{source.kind} {source.path}"
+    if not source.job:
+        return what
+    return f"{what} of job {name} ({source.job})" if name else f"{what} of job {source.job}"
+
+
+def _commands(by_role: dict[str, str]) -> list[tuple[str, str]]:
+    """One line where all roles run the same."""
+    told = {role: line for role, line in by_role.items() if line}
+    if len(set(told.values())) == 1:
+        return [("Command", next(iter(told.values())))]
+    return [(f"Command of {role}", line) for role, line in told.items()]
+
+
+def _print_versions(found: list[VersionView]) -> None:
+    console, now = output.answers(), output.now()
+    output.print_table(
+        ("VERSION", "STATE", "STAGE", "ALIASES", "SIZE", "JOB", "CREATED", "DETAIL"),
+        [
+            (
+                view.version,
+                output.state_text(view.state, console),
+                view.stage,
+                ", ".join(view.aliases) or None,
+                output.size(view.size_bytes),
+                view.source.job or None,
+                output.ago(view.created_at, now),
+                view.reason or _values(view.metrics),
+            )
+            for view in found
+        ],
+        empty="No versions.",
+    )
+
+
+def _said(view: VersionView, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(view)
+        return
+    more = "".join(f", {word}" for word in (view.stage if view.stage != "none" else "", *view.aliases) if word)
+    protected = ", protected" if view.is_protected else ""
+    output.say(f"{view.model} version {view.version} {view.state}{more}{protected}")
+    if view.reason:
+        output.note(view.reason)
+
+
+def _aliases(view: ModelView) -> str | None:
+    return ", ".join(f"{name} -> {number}" for name, number in view.aliases.items()) or None
+
+
+def _values(values: Any) -> str | None:
+    from trainmaster.cli.jobs.files import metrics_text
+
+    return metrics_text(dict(values)) or None
+
+
+def _labels(given: list[str] | None) -> dict[str, str]:
+    found = {}
+    for item in given or ():
+        key, sign, value = item.partition("=")
+        if not sign or not key:
+            raise typer.BadParameter(f"{item!r} is no label; write KEY=VALUE", param_hint="--label")
+        found[key] = value
+    return found
+
+
+def _stage(text: str) -> Stage:
+    from trainmaster.wire.models import STAGES
+
+    for one in STAGES:
+        if one == text:
+            return one
+    raise typer.BadParameter(f"{text!r} is no stage; there are {', '.join(STAGES)}", param_hint="STAGE")

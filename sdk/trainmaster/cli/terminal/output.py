@@ -1,0 +1,300 @@
+"""How answers look: tables and words for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.cli.terminal.escapes import without_escapes
+from trainmaster.sizes import format_size
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+
+_BAR_AFTER_S: Final = 0.5
+# Where nobody sees a bar: the first line after, and then every.
+_LINE_AFTER_S: Final = 3.0
+_LINE_EVERY_S: Final = 10.0
+# A wish that the next reconcile fulfils.
+_WISHES: Final = {
+    (state, wanted): f" ({wanted} asked)"
+    for state in ("queued", "starting", "running")
+    for wanted in ("cancel", "pause")
+}
+# Icon and colour beside the word: none of them alone tells the state.
+_STATES: Final[dict[str, tuple[str, str]]] = {
+    "queued": ("◌", "yellow"),
+    "starting": ("◔", "cyan"),
+    "running": ("●", "blue"),
+    "paused": ("‖", "yellow"),
+    "cancelling": ("◍", "magenta"),
+    "succeeded": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "cancelled": ("⊘", "magenta"),
+    "expired": ("⊘", "red"),
+    "placed": ("◌", "cyan"),
+    "ended": ("■", "dim"),
+    "pending": ("◌", "yellow"),
+    "lost": ("?", "red"),
+    "stopped": ("■", "dim"),
+}
+
+
+def answers() -> Console:
+    """The console of answers, on stdout. Made anew each time, for it must see the stdout of now."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False)
+
+
+def notes() -> Console:
+    """The console of everything that is not the answer, on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+def note(text: str, style: str = "") -> None:
+    """One line on stderr."""
+    from rich.text import Text
+
+    notes().print(Text(without_escapes(text), style), soft_wrap=True)
+
+
+def say(text: str = "") -> None:
+    """One line on stdout, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[Any]) -> None:
+    """``value`` as indented JSON on stdout."""
+    import json
+
+    sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_line(value: BaseModel) -> None:
+    """One object on one line, flushed: programs read along."""
+    sys.stdout.write(value.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def to_plain(value: Any) -> Any:
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def is_fancy(console: Console) -> bool:
+    """A person's terminal that shows more than ASCII."""
+    return console.is_terminal and "utf" in (console.encoding or "").lower()
+
+
+def state_text(state: str, console: Console, *, wanted: str = "run") -> Any:
+    """The state in its colour; ``wanted`` tells a wish of the user that has not come true yet."""
+    from rich.text import Text
+
+    icon, colour = _STATES.get(state, ("•", ""))
+    wish = _WISHES.get((state, wanted), "")
+    return Text((f"{icon} {state}" if is_fancy(console) else state) + wish, colour)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, wraps: Sequence[str] = ()
+) -> None:
+    """A table. In a pipe: one line per row, columns two spaces apart, nothing cut off or wrapped.
+
+    Args:
+        rows: cells are strings, numbers, ``None`` (shown as a dash) or rich texts; the state column is made by ``state_text``.
+        empty: said on stderr when there is no row.
+        wraps: columns that take several lines on a terminal rather than lose anything.
+    """
+    table = [[_cell(cell) for cell in row] for row in rows]
+    if not table:
+        note(empty, "dim")
+        return
+    console = answers()
+    if console.is_terminal and (shown := _rich_table(columns, table, wraps, console.width)) is not None:
+        console.print(shown)
+        return
+    lines = [list(columns), *[[str(cell) for cell in row] for row in table]]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for line in lines:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+_NONE: Final = "–"
+
+
+def _cell(value: Any) -> Any:
+    if value is None or value == "":
+        return _NONE
+    if isinstance(value, int | float):
+        return str(value)  # rich takes none, and only a terminal would show it
+    return value if not isinstance(value, str) else _one_line(value)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(without_escapes(text).split())
+
+
+# A name of the longest kind still leaves room beside it.
+_WIDEST: Final = 32
+# Of a column that may take several lines.
+_NARROW: Final = 18
+# Between two columns.
+_GAP: Final = 2
+# From this many columns on, a sentence may take several lines: there are not many.
+_ROOMY: Final = 140
+
+
+def _width(cell: Any) -> int:
+    return len(str(cell))
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Sequence[str], room: int) -> Any | None:
+    """The table for a terminal; ``None`` where that is so narrow that columns would be left out without a word."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    if len(columns) > 1 and all(str(line[-1]) == _NONE for line in rows):
+        columns, rows = columns[:-1], [line[:-1] for line in rows]  # room for the others
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0), expand=True)
+    for place, column in enumerate(columns[:-1]):
+        # What tells one row from another is never cut; the last column, of sentences, gives way.
+        width = max(_width(line[place]) for line in [columns, *rows])
+        if column in wraps:
+            table.add_column(column, overflow="fold", min_width=min(width, _NARROW), max_width=_NARROW)
+        else:
+            table.add_column(column, no_wrap=True, min_width=min(width, _WIDEST))
+        room -= min(width, _NARROW if column in wraps else _WIDEST) + _GAP
+    if room <= 0 or (columns[-1] in wraps and room < _NARROW // 2):
+        return None
+    if columns:
+        is_roomy = answers().width >= _ROOMY or columns[-1] in wraps
+        table.add_column(columns[-1], ratio=1, no_wrap=not is_roomy, overflow="fold" if is_roomy else "ellipsis")
+    for row in rows:
+        table.add_row(*[escape(cell) if isinstance(cell, str) else cell for cell in row])
+    return table
+
+
+def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
+    """``name   value`` lines; pairs whose value is ``None`` or empty are left out."""
+    from rich.text import Text
+
+    shown = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
+    width = max((len(name) for name, _ in shown), default=0)
+    console = answers()
+    for name, value in shown:
+        shown_value = value if isinstance(value, Text) else Text(without_escapes(str(value)))
+        console.print(Text.assemble((f"{name.ljust(width)}  ", "bold"), shown_value), soft_wrap=True)
+
+
+# --- times and amounts ----------------------------------------------------------------------------------------------
+
+
+def count(number: float, noun: str) -> str:
+    """``1 file``, ``3 files``, ``0.5 GPU``."""
+    shown = number if isinstance(number, int) else f"{number:.10g}"
+    return f"{shown} {noun}" if 0 < number <= 1 else f"{shown} {noun}s"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 (the command line is an edge)
+
+
+def duration(span: timedelta | float | None) -> str | None:
+    """``42 s``, ``3 m 05 s``, ``2 h 10 m``, ``5 d 3 h``."""
+    if span is None:
+        return None
+    seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes_left = divmod(minutes, 60)
+    if hours == 0:
+        return f"{minutes} m {rest:02d} s"
+    days, hours_left = divmod(hours, 24)
+    return f"{hours} h {minutes_left:02d} m" if days == 0 else f"{days} d {hours_left} h"
+
+
+def ago(at: datetime | None, seen_from: datetime) -> str | None:
+    return None if at is None else f"{duration(seen_from - at)} ago"
+
+
+def local_time(at: datetime | None) -> str | None:
+    """Date and time where the reader is."""
+    return None if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size(count: int | None) -> str | None:
+    return None if count is None else format_size(count)
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Any]:
+    """A function to call with the bytes done and in all: a bar on a terminal once it takes a while, else lines."""
+    console = notes()
+    if not console.is_terminal:
+        yield _line_by_line(label)
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(label, total=None)
+    shown_from_s = time.monotonic() + _BAR_AFTER_S
+
+    def advance(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and time.monotonic() >= shown_from_s:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def _line_by_line(label: str) -> Callable[[int, int], None]:
+    next_s = time.monotonic() + _LINE_AFTER_S
+
+    def advance(done: int, total: int) -> None:
+        nonlocal next_s
+        if done < total and time.monotonic() >= next_s:
+            note(f"{label}: {format_size(done)} of {format_size(total)}", "dim")
+            next_s = time.monotonic() + _LINE_EVERY_S
+
+    return advance
+
+
+@contextmanager
+def busy(label: str) -> Iterator[None]:
+    """A spinner on a person's terminal while something takes its time."""
+    console = notes()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(label):
+        yield
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,302 @@
+"""``automl``: the best model for a table or a folder of images, found by a study and registered."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.exits import ExitCode, WrongUse, refused_as
+from trainmaster.errors import FieldMistake, InvalidRequest
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.automl import AutomlDetail, AutomlRow
+
+app = typer.Typer(help="Find the best model for a table or a folder of images.", invoke_without_command=True)
+Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the AutoML study.")]
+
+_WATCH_S: Final = 1.0
+_LINES: Final = 20
+# The leaderboard is read so far, to say of how many lines it shows some: the most that the server tells.
+_WHOLE: Final = 1000
+_BASELINE: Final = "baseline"
+# Fields of the request whose option is not called as they are.
+_OPTIONS: Final = {"families": "--family", "aliases": "--alias"}
+_RESOURCES: Final = ("cpu", "memory", "gpus")
+_FIELD: Final = re.compile(r"^[a-z_][\w.]*(?=: )")
+_SAY_TASK: Final = re.compile(r"\b([Ss])ay task (?=classification|regression)")
+_STATE_KIND: Final = "state kind and, of tables, target and task"
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="automl", rich_help_panel="Jobs")
+
+
+@app.callback()
+def automl(
+    ctx: typer.Context,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", help="volume/path of a table, or of a folder with a folder of images per class."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", help="The column to be predicted; images in folders need none.")
+    ] = None,
+    budget: Annotated[
+        str, typer.Option("--budget", "-b", help="Time of the search, like 30m; the final run comes after.")
+    ] = "1h",
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Models that are tried at most.")] = 60,
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="At once.")] = 1,
+    kind: Annotated[str | None, typer.Option("--kind", help="tabular or images; else by what the data are.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="classification or regression; else by the target.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="accuracy, balanced_accuracy, f1_macro, roc_auc, log_loss; rmse, mae, r2."),
+    ] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--family", help="baseline, linear, boosting, forest, neighbors; cnn, transfer. Repeat it; else all."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="What the best is registered as; else the name.")] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option("--alias", help="Set on the registered version; repeat it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The study's; else automl- and the data's.")] = None,
+    test_fraction: Annotated[float, typer.Option("--test-fraction", help="Of the rows, which no trial sees.")] = 0.2,
+    folds: Annotated[
+        int | None, typer.Option("--folds", min=1, help="Of the cross validation; else by the rows.")
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option("--image-size", help="Pixels of a side; else by the images.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="volume/path of a backbone in TorchScript, for transfer.")
+    ] = None,
+    max_rows: Annotated[
+        int | None, typer.Option("--max-rows", help="Of more rows or images a sample is drawn.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="A column to use although it numbers the rows, or names them; repeat it."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    cpu: Annotated[str | None, typer.Option("--cpu", help="Of one trial, like 2 or 500m.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Of one trial, like 4Gi.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="Of one trial.")] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", help="One that has trainmaster_automl; else the platform's.")
+    ] = None,
+    project: options.Project = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Look at the data, tell the plan, create nothing.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Stay until the best model is registered.")] = False,
+    wait_for_nodes: Annotated[
+        bool,
+        typer.Option(
+            "--wait-for-nodes", help="Also where no node that there is could ever hold a trial: such nodes are to come."
+        ),
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Find the best model for a table or a folder of images, test it, and register it."""
+    if ctx.invoked_subcommand is not None:
+        return
+    if data is None:
+        raise WrongUse("Say on what: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
+    resources = {key: value for key, value in (("cpu", cpu), ("memory", memory), ("gpus", gpus)) if value is not None}
+    more: dict[str, Any] = {"wait_for_nodes": True} if wait_for_nodes else {}  # an older server knows no such field
+    with session.client() as client, refused_as("AutoML"), _told_as_options(as_is=json):
+        made = client.create_automl(
+            data, target, budget=budget, trials=trials, parallel=parallel, project=session.project_or_default(project),
+            name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, kind=kind, task=task, metric=metric,
+            families=family or [], test_fraction=test_fraction, folds=folds, image_size=image_size, weights=weights,
+            max_rows=max_rows, keep=keep or [], seed=seed, image=image, **more,
+        )  # fmt: skip
+        if follow and made.id is not None:
+            if not json:
+                _tell_plan(made)
+            raise typer.Exit(_follow(client, made.id, as_json=json, told=() if json else made.notes))
+    if json:
+        output.print_json(made)
+        return
+    _tell_plan(made)
+    if made.id is not None:
+        output.note(
+            f"`trainmaster automl watch {made.name}` stays with it; `automl show` tells the leaderboard.", "dim"
+        )
+
+
+@contextmanager
+def _told_as_options(*, as_is: bool) -> Iterator[None]:
+    """What is refused meanwhile names the options, not the request's fields. ``as_is``: it is for programs, which know those."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if not as_is:
+            is_own = error.status is None  # the request has not been sent: pydantic's words
+            told = [one._replace(message=_plain(one)) if is_own else one for one in error.mistakes]
+            error.mistakes = tuple(
+                one._replace(
+                    path=_option(one.path),
+                    hint=one.hint.replace("`wait_for_nodes`", "--wait-for-nodes") if one.hint else one.hint,
+                )
+                for one in told
+            )
+            sentence = error.sentence.replace(_STATE_KIND, "say --kind and, of tables, --target and --task")
+            error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda found: _option(found[0]), sentence))
+            if is_own and error.mistakes:
+                error.sentence = "AutoML cannot begin like this:"
+        raise
+
+
+def _option(field: str) -> str:
+    """The option of a field of the request, such as ``families.0``; the field itself where it has none."""
+    from trainmaster.wire.automl import AutomlCreate
+
+    name, _, rest = field.partition(".")
+    if name == "resources":
+        return f"--{rest}" if rest in _RESOURCES else field
+    return _OPTIONS.get(name, "--" + name.replace("_", "-")) if name in AutomlCreate.model_fields else field
+
+
+def _plain(mistake: FieldMistake) -> str:
+    """What is right, where pydantic says which end of a range was passed."""
+    from trainmaster.wire.automl import AutomlCreate
+
+    info = AutomlCreate.model_fields.get(mistake.path)
+    ends = {
+        end: getattr(one, end) for one in (info.metadata if info else ()) for end in ("ge", "le") if hasattr(one, end)
+    }
+    if "than" in mistake.message and len(ends) == 2:
+        return f"must be from {ends['ge']} to {ends['le']}"
+    if mistake.path == "name" and "pattern" in mistake.message:
+        return "must be lower-case letters, digits and hyphens, with neither end a hyphen, 63 at most"
+    return mistake.message.replace("Input should be", "must be").replace("String should", "must")
+
+
+@app.command()
+def show(
+    study: Study,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Lines of the leaderboard.")] = _LINES,
+    json: options.Json = False,
+) -> None:
+    """The leaderboard, the final test, and what was registered."""
+    with session.client() as client:
+        found = client.get_automl(study, limit=limit if json else _WHOLE)
+    if json:
+        output.print_json(found)
+    else:
+        _show(found, limit=limit)
+
+
+@app.command()
+def watch(study: Study, json: options.Json = False) -> None:
+    """Stay until the best model is registered, and tell each trial's end."""
+    with session.client() as client:
+        raise typer.Exit(_follow(client, study, as_json=json))
+
+
+def _tell_plan(made: AutomlDetail) -> None:
+    named = f"{made.name} ({made.id})" if made.id is not None else f"{made.name}: a plan, nothing was created"
+    output.say(named)
+    what = f"{made.task} of {made.target}" if made.target else made.task
+    output.say(f"{what} by {', '.join(made.families)}; {made.goal} {made.metric}")
+    for note in made.notes:
+        output.note(note, "dim")
+
+
+def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = ()) -> int:
+    """``told``: notes that need not be told again."""
+    from trainmaster.cli.tuning.study_watch import Ends, tell_trial
+    from trainmaster.client.flows.studying import is_automl_over
+
+    ends = Ends(client)
+    is_told = False
+    while True:
+        found = client.get_automl(study, limit=1)
+        study = found.id or study  # another one that gets its name meanwhile is not meant
+        if sum(found.trials.values()) - found.trials.get("running", 0) > len(ends.told):
+            detail = client.get_study(study)
+            for trial in ends.new(study):
+                tell_trial(trial, detail, as_json=as_json)
+        if found.winner is not None and not is_told and not as_json:
+            is_told = True
+            output.note(f"The best, trial {found.winner.trial}, is run once more: tested, and registered.", "dim")
+        if is_automl_over(found):
+            break
+        time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
+    found = client.get_automl(study, limit=_LINES if as_json else _WHOLE)
+    if as_json:
+        output.print_json_line(found)
+    else:
+        _show(found, told=told)
+    is_registered = found.winner is not None and found.winner.version_state == "ready"
+    return ExitCode.OK if is_registered else ExitCode.FAILED
+
+
+def _show(found: AutomlDetail, *, limit: int = _LINES, told: Sequence[str] = ()) -> None:
+    from trainmaster.cli.tuning.study_views import winner_words
+
+    console = output.answers()
+    pairs: list[tuple[str, Any]] = [
+        ("AutoML", f"{found.name} ({found.id})"),
+        ("State", output.state_text(found.state or "", console)),
+        ("Reason", found.reason or None),
+        ("Data", found.data + (f", target {found.target}" if found.target else "")),
+        ("Goal", f"{found.goal} {found.metric} ({found.task})"),
+    ]
+    if found.winner is not None:
+        pairs.append(("Winner", winner_words(found.winner)))
+    if found.test is not None:
+        test = found.test
+        range_ = (
+            f", with 95 % between {test.low:.4g} and {test.high:.4g}"
+            if test.low is not None and test.high is not None
+            else ""
+        )
+        pairs.append(("Test", f"{found.metric} {test.score:.4g}{range_}, on {test.rows} that no trial saw"))
+        pairs.append(("", test.hint or None))
+    output.print_pairs(pairs)
+    output.say()
+    baseline = next((row for row in found.leaderboard if row.family == _BASELINE), None)
+    # What is to be beaten is told, however far down it is.
+    rows = [row for row in found.leaderboard if row.rank <= limit or row is baseline]
+    is_any_stopped = not all(row.is_whole for row in rows)
+    output.print_table(
+        ("RANK", "TRIAL", "FAMILY", found.metric.upper(), "SECONDS", "PARAMETERS", *(("END",) if is_any_stopped else ())),
+        [
+            (
+                row.rank, row.trial, row.family, _score(row), None if row.seconds is None else f"{row.seconds:.1f}",
+                _point(row), *((None if row.is_whole else "stopped early",) if is_any_stopped else ()),
+            )
+            for row in rows
+        ],
+        empty="No trial has a result yet.",
+    )  # fmt: skip
+    if len(rows) < len(found.leaderboard):
+        output.note(f"{len(rows)} of {len(found.leaderboard)}; --limit of `automl show` shows more.", "dim")
+    for note in found.notes:
+        if note not in told:
+            output.note(note, "dim")
+
+
+def _score(row: AutomlRow) -> str:
+    return f"{row.score:.4g}" + (f" ± {row.spread:.2g}" if row.spread is not None else "")
+
+
+def _point(row: AutomlRow) -> str:
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in row.parameters.items()
+    )

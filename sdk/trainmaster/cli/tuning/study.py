@@ -1,0 +1,382 @@
+"""``study``: searches over parameters, each trial an ordinary job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from trainmaster.cli.terminal import options, output, session
+from trainmaster.cli.terminal.exits import WrongUse, refused_as
+from trainmaster.cli.tuning.study_views import (
+    best_pairs,
+    best_words,
+    goals_words,
+    no_best,
+    print_spec,
+    print_trials,
+    progress_words,
+    show_study,
+    tell_namesakes,
+    tell_winner,
+    value_text,
+)
+from trainmaster.cli.tuning.study_watch import follow_study
+from trainmaster.errors import InvalidSpec, LocalFileProblem
+
+if TYPE_CHECKING:
+    from trainmaster.wire.studies import StudyDetail
+
+_WaitForNodes = Annotated[
+    bool,
+    typer.Option(
+        "--wait-for-nodes", help="Also where no node that there is could ever hold a trial: such nodes are to come."
+    ),
+]
+app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_without_command=True)
+Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="study", rich_help_panel="Jobs")
+
+
+@contextmanager
+def _of_a_study() -> Iterator[None]:
+    """What is refused meanwhile is a study's spec, and what is a field of the request is an option here."""
+    try:
+        with refused_as("study"):
+            yield
+    except InvalidSpec as error:
+        error.mistakes = tuple(
+            one._replace(hint=one.hint.replace("`wait_for_nodes`", "--wait-for-nodes")) if one.hint else one
+            for one in error.mistakes
+        )
+        raise
+
+
+@app.callback()
+def study(ctx: typer.Context, json: options.Json = False) -> None:
+    """Searches over parameters; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        _list(as_json=json)
+
+
+@app.command()
+def create(
+    spec_file: Annotated[str, typer.Argument(metavar="STUDY.YAML", help="YAML or JSON file; `-` is stdin.")],
+    code: Annotated[
+        Path | None, typer.Option("--code", help="A folder to pack and upload as the trials' code.")
+    ] = None,
+    project: options.Project = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--watch", "-w", help="Stay until it has ended, as `study watch` does.")
+    ] = False,
+    wait_for_nodes: _WaitForNodes = False,
+    json: options.Json = False,
+) -> None:
+    """Create a study; its first trials begin at once. All mistakes are told at once."""
+    spec = _read(spec_file)
+    named = project or session.project_or_default(None)
+    if project is not None or (named != "default" and "project" not in spec):
+        spec["project"] = named
+    with session.client() as client:
+        with _of_a_study():
+            if dry_run:
+                print_spec(client.check_study(spec, wait_for_nodes=wait_for_nodes), as_json=json)
+                return
+            made = client.create_study(spec, code=code, wait_for_nodes=wait_for_nodes)
+        if follow:
+            raise typer.Exit(follow_study(client, made.id, as_json=json))
+    if json:
+        output.print_json(made)
+    else:
+        output.say(f"{made.name} ({made.id})")
+        tell_namesakes(made)
+        called = made.id if made.namesakes else made.name
+        output.note(f"`trainmaster study watch {called}` shows its trials as they end.", "dim")
+
+
+@app.command("list")
+def list_studies(
+    states: Annotated[list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's studies.")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="A text in the name, or an id.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Studies, newest first."""
+    from trainmaster.wire.studies import StudyState
+
+    known = get_args(StudyState)
+    unknown = next((one for one in states or () if one not in known), None)
+    if unknown is not None:
+        raise typer.BadParameter(f"{unknown!r} is none of {', '.join(known)}", param_hint="--state")
+    _list(as_json=json, project=project, state=states or (), user=user, search=search, limit=limit)
+
+
+@app.command()
+def show(study: Study, json: options.Json = False) -> None:
+    """One study: its state, its best trial, and all of its trials."""
+    with session.client() as client:
+        detail = client.get_study(study)
+        trials = list(client.list_trials(detail.id))
+    if json:
+        output.print_json({**detail.model_dump(mode="json"), "trial_list": output.to_plain(trials)})
+        return
+    show_study(detail)
+    tell_namesakes(detail)
+    output.say()
+    print_trials(detail.metrics, trials, study_reason=detail.reason)
+
+
+@app.command()
+def best(study: Study, json: options.Json = False) -> None:
+    """The best trial or, with several metrics, those that no other one betters in all."""
+    with session.client() as client:
+        if json:
+            output.print_json(client.get_study_best(study))
+            return
+        detail = client.get_study(study)
+        found = client.get_study_best(detail.id)
+    if found.trials:
+        output.print_pairs(
+            [
+                ("Study", f"{detail.name} ({detail.id}), {detail.state}, {progress_words(detail)}"),
+                ("Goal", goals_words(detail)),
+                *(best_pairs(found) if len(found.trials) == 1 else ()),
+            ]
+        )
+        if len(found.trials) > 1:
+            output.say()
+            print_trials(found.metrics, found.trials)
+    else:
+        output.say(no_best(detail))
+    tell_namesakes(detail)
+
+
+@app.command()
+def importance(
+    study: Study,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="One of several metrics; unstated, all of them together.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Which parameters matter, the most important first."""
+    with session.client() as client:
+        found = client.get_study_importance(study, metric=metric)
+    if json:
+        output.print_json(found)
+    elif found.reason:
+        output.say(found.reason)
+    else:
+        output.print_table(
+            ("PARAMETER", "IMPORTANCE", "TRIALS"),
+            [
+                (one.name, "not known" if one.importance is None else f"{100 * one.importance:.0f} %", one.trials)
+                for one in found.parameters
+            ],
+            empty="The study has no parameters.",
+        )
+        if any(one.importance is None for one in found.parameters):
+            output.note("Not known: fewer than ten trials have the parameter.", "dim")
+
+
+@app.command()
+def predict(
+    study: Study,
+    more: Annotated[
+        int | None,
+        typer.Option("--more", min=1, help="So many more trials; unstated, those that are left, or as many again."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """What more trials would bring: an extrapolation with an interval, or why there is none."""
+    with session.client() as client:
+        found = client.get_study_prediction(study, more=more)
+    if json:
+        output.print_json(found)
+        return
+    if found.reason or not found.points:
+        output.say(found.reason or "Not known.")
+        return
+    output.say(f"Best {found.metric} now: {value_text(found.best)}, of {found.trials} trials with a result.")
+    output.print_table(
+        ("MORE TRIALS", "LIKELY BEST", "WITH 80 % BETWEEN"),
+        [
+            (one.more, value_text(one.likely), f"{value_text(one.low)} and {value_text(one.high)}")
+            for one in found.points[3::4]
+        ],
+        empty="",
+    )
+    output.note(
+        f"{100 * (found.chance or 0):.0f} % that any is better. Of {found.checked} such answers in its past {found.held} held.",
+        "dim",
+    )
+
+
+@app.command()
+def clone(
+    study: Study,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="PATH=VALUE", help="Change the spec: --set budget.trials=50 (VALUE is YAML)."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The new study's name.")] = None,
+    warm_start: Annotated[bool, typer.Option("--warm-start", help="Learn from the original's trials.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
+    ] = False,
+    wait_for_nodes: _WaitForNodes = False,
+    json: options.Json = False,
+) -> None:
+    """Create a study from another one's spec, with changes."""
+    from trainmaster.cli.jobs.verbs import changes_of
+
+    laid_over = changes_of(changes or [])
+    if name is not None:
+        laid_over["name"] = name
+    with session.client() as client, _of_a_study():
+        if dry_run:
+            checked = client.check_study_clone(
+                study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes
+            )
+            print_spec(checked, as_json=json)
+            return
+        made = client.clone_study(study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
+    if json:
+        output.print_json(made)
+    else:
+        output.say(f"{made.name} ({made.id})")
+        tell_namesakes(made)
+        tell_winner(made)
+
+
+@app.command()
+def watch(study: Study, json: options.Json = False) -> None:
+    """Stay until the study has ended, and tell each trial's end."""
+    with session.client() as client:
+        raise typer.Exit(follow_study(client, study, as_json=json))
+
+
+@app.command()
+def stop(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Cancel its trials and end it; what they have found stays."""
+    with session.client() as client:
+        _moved(client.stop_study(study, reason=reason), as_json=json)
+
+
+@app.command()
+def pause(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Begin no more trials for now; those that run go on."""
+    with session.client() as client:
+        _moved(client.pause_study(study, reason=reason), as_json=json)
+
+
+@app.command()
+def resume(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Go on with a paused study."""
+    with session.client() as client:
+        _moved(client.resume_study(study, reason=reason), as_json=json)
+
+
+@app.command()
+def extend(
+    study: Study,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="So many more.")] = None,
+    max_time: Annotated[
+        str | None, typer.Option("--max-time", help="So much longer, like 2h; one that has ended: from now.")
+    ] = None,
+    gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", help="So many more.")] = None,
+    failed_trials: Annotated[int | None, typer.Option("--failed-trials", min=1, help="So many more may fail.")] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="So many at once from now on.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Add to the budget; a study that has ended goes on."""
+    from trainmaster.spec.quantity import parse_duration_s
+
+    try:
+        seconds = None if max_time is None else parse_duration_s(max_time)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--max-time") from error
+    if (trials, seconds, gpu_hours, failed_trials, parallel) == (None,) * 5:
+        raise WrongUse("Say by what: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.")
+    with session.client() as client:
+        changed = client.extend_study(
+            study,
+            trials=trials,
+            max_time=seconds,
+            gpu_hours=gpu_hours,
+            failed_trials=failed_trials,
+            parallel=parallel,
+        )
+    _moved(changed, as_json=json)
+
+
+@app.command()
+def delete(study: Study, yes: options.Yes = False, json: options.Json = False) -> None:
+    """Forget an ended study; the jobs of its trials stay."""
+    with session.client() as client:
+        if not yes and output.is_interactive():
+            detail = client.get_study(study)
+            study = detail.id
+            typer.confirm(f"Delete study {detail.name} ({detail.id}) with what its trials found?", abort=True, err=True)
+        client.delete_study(study)
+    if json:
+        output.print_json({"deleted": study})
+    else:
+        output.say(f"{study} deleted")
+
+
+def _read(spec_file: str) -> dict[str, Any]:
+    from trainmaster.client.flows.studying import read_study, study_of_text
+
+    try:
+        return dict(study_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_study(spec_file))
+    except LocalFileProblem as error:
+        raise WrongUse(error.sentence) from error
+
+
+def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
+    with session.client() as client:
+        found = list(client.list_studies(project=project, **filters))
+    if as_json or session.current().as_json:
+        output.print_json(found)
+        return
+    console, now = output.answers(), output.now()
+    output.print_table(
+        ("NAME", *(("PROJECT",) if project is None else ()), "ID", "STATE", "AGE", "TRIALS", "BEST"),
+        [
+            (
+                view.name,
+                *((view.project,) if project is None else ()),
+                view.id,
+                output.state_text(view.state, console),
+                output.duration(now - view.created_at),
+                progress_words(view),
+                best_words(view),
+            )
+            for view in found
+        ],
+        empty="No studies.",
+        wraps=("TRIALS", "BEST"),
+    )
+
+
+def _moved(detail: StudyDetail, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(detail)
+    else:
+        output.say(f"{detail.name} ({detail.id}) {detail.state}")
+        tell_namesakes(detail)

@@ -1,0 +1,195 @@
+"""Studies and their trials as tables and sentences for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.cli.terminal import output
+
+if TYPE_CHECKING:
+    from trainmaster.studies import StudySpec
+    from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
+
+_AWAITED: Final = ("running", "succeeded")  # states of a trial and its job while a last report may be on its way
+_LONG: Final = 48  # characters of a reason that stand in several rows
+
+
+def show_study(detail: StudyDetail) -> None:
+    console = output.answers()
+    pairs: list[tuple[str, Any]] = [
+        ("Study", f"{detail.name} ({detail.id})"),
+        ("State", output.state_text(detail.state, console)),
+        ("Reason", detail.reason or None),
+        ("Note", detail.note or None),
+        ("Goal", goals_words(detail)),
+        (
+            "Algorithm",
+            f"{detail.algorithm}: {detail.algorithm_reason}" if detail.algorithm_reason else detail.algorithm,
+        ),
+        ("Trials", progress_words(detail)),
+        ("Cloned from", detail.cloned_from),
+        ("GPU-hours", f"{detail.gpu_hours:.2f}" if detail.gpu_hours else None),
+    ]
+    if detail.best is not None and len(detail.metrics) > 1:
+        pairs.append(("Best", f"{best_words(detail)}; `study best` shows them"))
+    elif detail.best is not None:
+        pairs.append(("Best", f"{result_words(detail.best, detail.metrics)} (trial {detail.best.number})"))
+        pairs.append(("", point_words(detail.best)))
+    if detail.winner is not None:
+        pairs.append(("Winner", winner_words(detail.winner)))
+    output.print_pairs(pairs)
+
+
+def winner_words(winner: StudyWinner) -> str:
+    """What became of the best trial."""
+    job = f"job {winner.job}, {winner.job_state}" if winner.job else "its job was deleted"
+    if winner.model is None:
+        return f"trial {winner.trial} ({job}); its version was deleted"
+    why = f": {winner.reason}" if winner.reason else ""
+    return f"trial {winner.trial} as {winner.model}@{winner.version}, {winner.version_state} ({job}){why}"
+
+
+def goals_words(detail: StudyDetail) -> str:
+    return ", ".join(f"{metric.goal.value} {metric.name}" for metric in detail.spec.metrics)
+
+
+def no_best(detail: StudyDetail) -> str:
+    from trainmaster.wire.studies import TERMINAL_STUDY_STATES
+
+    if detail.state not in TERMINAL_STUDY_STATES:
+        return "No trial has a result yet."
+    if detail.state == "succeeded" and detail.reason:  # as one that warm-starting knew whole: it names the best
+        return detail.reason
+    return f"No trial has a result. {detail.reason}".strip()
+
+
+def best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
+    [trial] = found.trials
+    return [
+        ("Trial", f"{trial.number}" + (f" (job {trial.job})" if trial.job else "")),
+        ("Result", result_words(trial, found.metrics)),
+        *((name, value_text(value)) for name, value in trial.parameters.items()),
+    ]
+
+
+def print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: str = "") -> None:
+    console = output.answers()
+    told, whole = _short_reasons([trial.reason for trial in trials], study_reason)
+    output.print_table(
+        ("TRIAL", "STATE", *(name.upper() for name in metrics), "JOB", "PARAMETERS", "WHY"),
+        [
+            (
+                trial.number,
+                output.state_text(_state(trial), console),
+                *(None if trial.result is None else value_text(trial.result.get(name)) for name in metrics),
+                trial.job,
+                point_words(trial),
+                ". ".join(filter(None, (parent_words(trial), told.get(trial.reason, trial.reason) or _wait(trial))))
+                or None,
+            )
+            for trial in trials
+        ],
+        empty="No trials yet.",
+        wraps=("PARAMETERS", "WHY"),
+    )
+    if whole:
+        output.say()
+    for line in whole:
+        output.say(line)
+
+
+def _state(trial: TrialView) -> str:
+    """A trial that runs has its job's state, but for one whose metric is still waited for behind the job's end."""
+    from trainmaster.wire.jobs import TERMINAL_STATES
+
+    is_open = trial.state == "running" and trial.job_state not in TERMINAL_STATES
+    return trial.job_state or trial.state if is_open else trial.state
+
+
+def _wait(trial: TrialView) -> str:
+    return "its job has ended, its metric is waited for" if (trial.state, trial.job_state) == _AWAITED else ""
+
+
+def parent_words(trial: TrialView) -> str:
+    return "" if trial.parent is None else f"goes on from trial {trial.parent}"
+
+
+def _short_reasons(reasons: list[str], study_reason: str) -> tuple[dict[str, str], list[str]]:
+    """What rows say in place of reasons that are said elsewhere, and lines with those that several rows share, once each."""
+    told: dict[str, str] = {}
+    whole: list[str] = []
+    for reason, count in Counter(reasons).items():
+        if reason and reason == study_reason:
+            told[reason] = "the study ended"
+        elif count > 1 and len(reason) > _LONG:
+            mark = f"({len(whole) + 1})"
+            told[reason] = f"{reason[:_LONG].rstrip()}… {mark}"
+            whole.append(f"{mark} {reason}")
+    return told, whole
+
+
+def tell_namesakes(detail: StudyDetail) -> None:
+    """That the name means one of several: the newest, as of jobs."""
+    if detail.namesakes:
+        shown = ", ".join(detail.namesakes)
+        others = "another study" if len(detail.namesakes) == 1 else "other studies"
+        output.note(
+            f"Going on as well: {others} called {detail.name} ({shown}). The name means the newest; an id means one.",
+            "yellow",
+        )
+
+
+def tell_winner(made: StudyDetail) -> None:
+    """Of a clone, whose spec nobody has read: that its best trial is registered, and where."""
+    winner = made.spec.winner
+    if winner is None:
+        return
+    aliases = ", ".join(winner.aliases)
+    moved = f", with the alias {aliases} unless that points to a better one" if aliases else ""
+    output.note(
+        f"Its best trial becomes a version of the model {winner.model}{moved}; `--set winner=null` clones without that."
+    )
+
+
+def print_spec(spec: StudySpec, *, as_json: bool) -> None:
+    """The canonical spec, to be created from again."""
+    from trainmaster.cli.jobs.show import study_yaml
+
+    if as_json:
+        output.print_json(spec)
+    else:
+        output.say(study_yaml(spec).rstrip())
+
+
+def progress_words(view: StudyView) -> str:
+    ended = sum(view.trials.values()) - view.trials.get("running", 0)
+    of = f" of {view.budget_trials}" if view.budget_trials is not None else ""
+    counts = {**view.trials, "running": view.trials.get("running", 0) - view.waiting, "waiting": view.waiting}
+    more = [
+        f"{counts[state]} {state}"
+        for state in ("running", "waiting", "stopped", "failed", "cancelled")
+        if counts.get(state, 0) > 0
+    ]
+    return f"{ended}{of} ended" + (f" ({', '.join(more)})" if more else "")
+
+
+def best_words(view: StudyView) -> str | None:
+    """Of several metrics no trial is the best one: how many are none worse than another."""
+    if view.best is None:
+        return None
+    if len(view.metrics) > 1 and view.front_size is not None:
+        return f"{view.front_size} trial{'s' if view.front_size > 1 else ''} on the Pareto front"
+    return f"{result_words(view.best, view.metrics[:1])} (trial {view.best.number})"
+
+
+def result_words(trial: TrialView, metrics: list[str]) -> str:
+    return ", ".join(f"{name} {value_text((trial.result or {}).get(name))}" for name in metrics)
+
+
+def point_words(trial: TrialView) -> str:
+    return " ".join(f"{name}={value_text(value)}" for name, value in trial.parameters.items())
+
+
+def value_text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,101 @@
+"""The user's processes, and how they end when the end itself goes wrong: hanging in, or dying of, the teardown."""
+
+from __future__ import annotations
+
+import signal
+
+from trainmaster_runtime.logs.log_writer import LineSplitter
+from trainmaster_runtime.process import exits, procfs, tree
+from trainmaster_runtime.process.exits import Ending
+
+UNKNOWN = -1  # the code of a process that hung at exit and told none
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster_runtime.logs.log_writer import JobLog
+    from trainmaster_runtime.process.exit_notes import ExitNotes
+
+
+class Process:
+    """One local process of the replica."""
+
+    def __init__(self, rank: int, pid: int, output: int, prefix: bytes) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.output = output
+        self.splitter = LineSplitter(prefix)
+        self.code: int | None = None  # None while it runs
+        self.was_signalled = False
+        self.hung_pids: set[int] = set()  # finished their work, did not exit, were killed by us
+        self.hang_code: int | None = None  # of those
+        self.ended_hanging = False
+
+    def end(self, status: int, notes: ExitNotes, log: JobLog, *, is_ending: bool) -> None:
+        """Take the wait status. ``is_ending``: the runtime wants it to end, its death means nothing else."""
+        code = exits.code_of(status)
+        self.was_signalled = bool(status & 0x7F)
+        if self.hung_pids and code != 0 and (self.pid in self.hung_pids or code in (1, 137)):
+            # Killed by us, or the shell's or torchrun's word for the child that we killed.
+            self.ended_hanging = True
+            self.was_signalled = False
+            code = UNKNOWN if self.hang_code is None else self.hang_code
+        elif self.was_signalled and not is_ending and notes.has(self.pid) and notes.code(self.pid) == 0:
+            log.say(
+                "process %d had finished its work with exit code 0 and then died of %s in the interpreter's teardown; "
+                "it counts as finished" % (self.pid, exits.signal_name(code - 128))
+            )
+            code = 0
+            self.was_signalled = False
+        self.code = code
+
+
+def hung_ending(code: int, grace_s: float) -> Ending:
+    """How a replica ends whose command did not exit. ``code``: what it told before, or ``UNKNOWN``."""
+    known = None if code == UNKNOWN else code
+    sentence = "The command finished its work with %s, did not exit within %g s, and was ended." % (
+        exits.describe(known),
+        grace_s,
+    )
+    return Ending("hanging_exit", known, sentence)
+
+
+def end_hanging(processes: list[Process], notes: ExitNotes, grace_s: float, now: float, log: JobLog) -> None:
+    """Kill what has finished its work ``grace_s`` ago and is still there. ``now`` is monotonic."""
+    for process in processes:
+        if process.code is not None:
+            continue
+        hanging = [process.pid] if notes.has(process.pid) else _hanging_below(process, notes)
+        if not hanging or process.hung_pids.issuperset(hanging):
+            continue
+        if max(notes.hangs_since(pid) or 0.0 for pid in hanging) + grace_s > now:
+            continue
+        codes = [notes.code(pid) for pid in hanging]
+        process.hung_pids.update(hanging)
+        process.hang_code = None if None in codes else next((code for code in codes if code), 0)
+        log.say(
+            "the command finished its work %g s ago with %s and does not exit: it is ended"
+            % (grace_s, exits.describe(process.hang_code))
+        )
+        for pid in hanging:
+            tree.send(pid, signal.SIGKILL)
+
+
+def _hanging_below(process: Process, notes: ExitNotes) -> list[int]:
+    """The children of a shell that have finished their work, and those of torchrun when all have; else none.
+
+    Torchrun ends every worker when it sees one dead: none may be killed while another one works.
+    """
+    children = [pid for pid in procfs.descendants(process.pid) if procfs.parent(pid) == process.pid]
+    finished = [pid for pid in children if notes.has(pid)]
+    if finished and (tree.is_shell(process.pid) or (len(finished) == len(children) and _is_torchrun(process.pid))):
+        return finished
+    return []
+
+
+def _is_torchrun(pid: int) -> bool:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            words = stream.read().split(b"\0")
+    except OSError:
+        return False
+    return any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words[:4])

@@ -1,0 +1,62 @@
+"""Whether the platform asks the replica to stop, and with what grace."""
+
+from __future__ import annotations
+
+import json
+
+from trainmaster_runtime.process.exits import Ending
+
+_WISH = "stop.json"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster_runtime.record import StateFolder
+
+
+class StopWish:
+    """The wish as it stands in the state folder, beside the signal that tells of it.
+
+    ``asked_path``: the engine's file that asks instead, where a signal would cost it the exit; ``None``: it has none.
+    """
+
+    def __init__(self, state: StateFolder, asked_path: str | None, default_grace_s: float) -> None:
+        self._state = state
+        self._asked_path = asked_path
+        self._default_grace_s = default_grace_s
+        self._asked = ""  # what the engine's file said last
+
+    @property
+    def is_there(self) -> bool:
+        return self._state.read(_WISH) is not None
+
+    @property
+    def grace_s(self) -> float:
+        return float((self._state.read(_WISH) or {}).get("grace_s", self._default_grace_s))
+
+    def is_new(self) -> bool:
+        """Whether the engine's file asks anew. From here on it is a stop like any other, and a shorter grace may follow."""
+        text = "" if self._asked_path is None else read_text(self._asked_path)
+        if not text or text == self._asked:
+            return False
+        self._asked = text
+        try:
+            grace = float(json.loads(text)["grace_s"])
+        except (ValueError, LookupError, TypeError):
+            grace = self._default_grace_s
+        self._state.write(_WISH, {"grace_s": grace})
+        return True
+
+    def ending(self) -> Ending:
+        """How a replica ends that was told to: by the platform, or by somebody else."""
+        if self.is_there:
+            return Ending("stopped", None, "Stopped because the platform asked.")
+        return Ending("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")
+
+
+def read_text(path: str) -> str:
+    """What stands in ``path`` without blanks around; nothing where there is no such file."""
+    try:
+        with open(path) as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""

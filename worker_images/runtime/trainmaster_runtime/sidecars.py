@@ -1,0 +1,50 @@
+"""What runs beside the user's processes: the reporter to the API, and Horovod's store. Imported only where it is needed."""
+
+from __future__ import annotations
+
+from trainmaster_runtime import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster_runtime.logs.log_writer import JobLog
+    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.prepare import Ground
+    from trainmaster_runtime.record import StateFolder
+    from trainmaster_runtime.reports.reporter import Reporter
+
+
+def start_reporter(
+    order: Order, ground: Ground, state: StateFolder, token: str, log: JobLog, output: str | None
+) -> Reporter | None:
+    """``None`` where there is nobody to report to. ``output``: the job's, as the runtime sees it."""
+    if not order.api_url or not token:
+        return None
+    from trainmaster_runtime.metrics.setup import make_collector
+    from trainmaster_runtime.reports.reporter import Reporter
+    from trainmaster_runtime.reports.spool import kept_of
+
+    began = clock.now()
+    reporter = Reporter(
+        api_url=order.api_url,
+        token=token,
+        who={"role": order.role, "index": order.index, "generation": order.generation},
+        source=ground.own + "/report.jsonl",
+        spool_path=state.file("spool"),
+        say=log.say,
+        api_file=order.api_file or state.file("api.json"),
+        collector=lambda: make_collector(order, ground, log.say, began),
+        kept=kept_of(order, output, token),
+    )
+    reporter.start()
+    return reporter
+
+
+def serve_rendezvous(env: dict[str, str], log: JobLog) -> None:
+    """Serve Horovod's key-value store where rank 0 of the gang is; contracts.md, "Horovod"."""
+    port = env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
+    if env.get("HOROVOD_RANK") == "0" and port.isdigit():
+        from trainmaster_runtime.rendezvous import serve
+
+        # Where the gang's processes are this machine's alone, nobody else is to write there.
+        is_local = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") == "127.0.0.1"
+        serve(int(port), log.say, "127.0.0.1" if is_local else "")

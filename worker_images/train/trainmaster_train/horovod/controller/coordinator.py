@@ -1,0 +1,362 @@
+"""Which operation comes next: rank 0 hears what every rank is ready for, and tells all of them one order.
+
+A collective operation works only if all ranks start the same ones in the same order, yet ranks come to theirs in any
+order (gradients, above all). So nothing starts before every rank of its process set has asked for it, under its name.
+The simple equivalent: wait until all ranks named a tensor, then have all of them reduce it. Beyond that, tensors that
+are ready together are fused into one operation, and ranks that joined count as ready for everything.
+
+Pure: no socket, no clock; times are arguments.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from trainmaster_train.horovod.controller.messages import (
+    ADASUM,
+    ADD_SET,
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BROADCAST,
+    GLOBAL_SET,
+    JOIN,
+    LANE,
+    REMOVE_SET,
+    Request,
+    Response,
+)
+from trainmaster_train.horovod.controller.response_cache import Learner, Notice, is_repeatable
+
+# A tensor of so many bytes fills the wire by itself: copying it into a common buffer would only cost.
+ALONE_BYTES = 4 * 1024 * 1024
+# What ranks that joined can take part in with nothing of their own.
+_JOINABLE = (ALLREDUCE, ALLGATHER)
+
+Key = Tuple[int, str]
+
+
+class Stall(NamedTuple):
+    """An operation that some ranks wait for and others have not asked for."""
+
+    request: Request
+    ready: Tuple[int, ...]
+    missing: Tuple[int, ...]
+    waited_s: float
+
+    def sentence(self) -> str:
+        return (
+            f"{self.request.kind} {self.request.name!r} has waited {self.waited_s:.0f} s: {ranks(self.ready)} asked "
+            f"for it, {ranks(self.missing)} did not"
+        )
+
+
+@dataclass
+class _Pending:
+    since_s: float
+    by_rank: Dict[int, Request] = field(default_factory=dict)
+    quiet: Set[int] = field(default_factory=set)
+
+
+class _Round(NamedTuple):
+    """An operation on the lane that ``rank`` waits for."""
+
+    since_s: float
+    rank: int
+    request: Request
+
+
+class Coordinator:
+    """Of ``size`` ranks. :meth:`take` what a rank says, :meth:`next_response` until there is none.
+
+    ``has_lane``: operations that repeat may go unasked.
+    """
+
+    def __init__(self, size: int, *, fusion_bytes: int, has_lane: bool = False) -> None:
+        self._fusion_bytes = fusion_bytes
+        everybody = tuple(range(size))
+        self._members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: everybody, LANE: everybody}
+        self._set_count = 1
+        self._removed: Set[int] = set()
+        self._pending: Dict[Key, _Pending] = {}
+        self._ready: Deque[Tuple[Response, Optional[Request]]] = deque()
+        self._groups: Dict[Key, List[Tuple[Response, Request]]] = {}
+        self._joined: Set[int] = set()
+        self._last_joined = -1
+        self._gone: Set[int] = set()
+        self._learner = Learner() if has_lane and size > 1 else None
+        self._started = dict.fromkeys(everybody, 0)  # on the lane
+        self._ended = 0
+        self._rounds: Dict[int, _Round] = {}
+
+    def members(self, process_set: int) -> Tuple[int, ...]:
+        return self._members.get(process_set, ())
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def take(self, rank: int, requests: Iterable[Request], now_s: float, *, quiet: Sequence[str] = ()) -> None:
+        """Note that ``rank`` is ready for ``requests``.
+
+        Args:
+            quiet: the names of those that it waits for with nothing on the lane, and starts nothing there meanwhile.
+        """
+        for request in requests:
+            if request.kind == JOIN:
+                self._join(rank)
+                continue
+            key = (request.process_set, request.name)
+            pending = self._pending.get(key)
+            if pending is None:
+                pending = self._pending[key] = _Pending(now_s)
+            pending.by_rank[rank] = request
+            if request.name in quiet:
+                pending.quiet.add(rank)
+            self._look(key)
+        self._look_at_rounds()
+
+    def take_lane(self, rank: int, started: int, ended: int, notices: Iterable[Notice], now_s: float) -> None:
+        """Note how far ``rank`` is on the lane, and what it waits for there."""
+        self._started[rank] = max(self._started[rank], started)
+        self._ended = max(self._ended, ended)
+        for number, request in notices:
+            # One that comes after the end of its operation, or of the lane, is too late.
+            if number >= self._ended and self._learner is not None:
+                self._rounds.setdefault(number, _Round(now_s, rank, request))
+        self._look_at_rounds()
+
+    def leave(self, rank: int) -> None:
+        """``rank`` has ended in good order: what needs it fails, now and later."""
+        self._gone.add(rank)
+        for key in list(self._pending):
+            self._look(key)
+        self._look_at_rounds()
+
+    def next_response(self) -> Optional[Response]:
+        """The next operation, or ``None``: nobody is ready for anything."""
+        if not self._ready:
+            return None
+        response, request = self._ready.popleft()
+        if request is None or not self._is_fusable(request):
+            return response
+        return self._fused(response, request)
+
+    def stalls(self, now_s: float) -> List[Stall]:
+        """All that some ranks wait for, longest first."""
+        found = []
+        for (process_set, _), pending in self._pending.items():
+            members = self._members.get(process_set, ())
+            missing = tuple(r for r in members if r not in pending.by_rank and r not in self._joined)
+            request = next(iter(pending.by_rank.values()))
+            found.append(Stall(request, tuple(sorted(pending.by_rank)), missing, now_s - pending.since_s))
+        for number, waiting in self._rounds.items():
+            missing = tuple(rank for rank, started in self._started.items() if started <= number)
+            ready = tuple(rank for rank in self._started if rank not in missing)
+            found.append(Stall(waiting.request, ready, missing, now_s - waiting.since_s))
+        return sorted(found, key=lambda stall: -stall.waited_s)
+
+    # Readiness
+
+    def _join(self, rank: int) -> None:
+        self._joined.add(rank)
+        self._last_joined = rank
+        if self._joined.issuperset(self._members[GLOBAL_SET]):
+            self._joined.clear()
+            self._ready.append((Response(JOIN, GLOBAL_SET, ("join",), last=self._last_joined), None))
+        for key in list(self._pending):
+            self._look(key)
+
+    def _look(self, key: Key) -> None:
+        process_set, name = key
+        pending = self._pending[key]
+        members = self._members.get(process_set)
+        first = next(iter(pending.by_rank.values()))
+        if members is None or process_set in self._removed:
+            self._refuse(key, f"{first.kind} {name!r}: process set {process_set} was removed")
+            return
+        absent = [r for r in members if r not in pending.by_rank]
+        gone = [r for r in absent if r in self._gone]
+        if gone:
+            self._refuse(key, _left_without(gone, first))
+            return
+        joined = [r for r in absent if r in self._joined]
+        if len(joined) < len(absent):
+            return
+        # An Adasum's zeros would halve what the others have.
+        if joined and (first.kind not in _JOINABLE or first.op == ADASUM):
+            what = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
+            self._refuse(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
+            return
+        self._agree(key, pending, members, is_joined=bool(joined))
+
+    def _agree(self, key: Key, pending: _Pending, members: Sequence[int], *, is_joined: bool) -> None:
+        """All ranks are there: queue the operation, or the error if they want different things."""
+        process_set, name = key
+        rank, first = next(iter(pending.by_rank.items()))
+        for other, request in pending.by_rank.items():
+            if request != first and (problem := _disagreement(first, request)) is not None:
+                self._refuse(
+                    key, f"{first.kind} {name!r} differs: rank {rank} has {problem[0]}, rank {other} {problem[1]}"
+                )
+                return
+        if first.kind == ADD_SET:
+            self._members[self._set_count] = first.shape
+            self._queue(key, Response(ADD_SET, process_set, (name,), last=self._set_count), first)
+            self._set_count += 1
+            return
+        if first.kind == REMOVE_SET:
+            self._remove_set(key, first)
+            return
+        rows: Tuple[object, ...] = ()
+        if first.kind == ALLGATHER:
+            rows = tuple(pending.by_rank[r].shape[0] if r in pending.by_rank else 0 for r in members)
+        elif first.kind == ALLTOALL:
+            rows = tuple(pending.by_rank[r].splits for r in members)
+        like = (first,) if is_joined else ()
+        rhythm: Tuple[Request, ...] = ()
+        if self._learner is not None and pending.quiet.issuperset(members) and is_repeatable(first):
+            rhythm = self._learner.note(first, self._started[0])
+        self._queue(key, Response(first.kind, process_set, (name,), rows=rows, like=like, rhythm=rhythm), first)
+
+    def _remove_set(self, key: Key, request: Request) -> None:
+        """No rank will come to anything in it any more: what some wait for there fails."""
+        (number,) = request.shape
+        self._removed.add(number)
+        for other in [other for other in self._pending if other[0] == number]:
+            self._look(other)
+        self._queue(key, Response(REMOVE_SET, GLOBAL_SET, (request.name,), last=number), request)
+
+    def _queue(self, key: Key, response: Response, request: Request) -> None:
+        del self._pending[key]
+        if not request.group:
+            # Who gets a rhythm gets it in an answer of its own.
+            self._ready.append((response, None if response.rhythm else request))
+            return
+        group = (request.process_set, request.group)
+        waiting = self._groups.setdefault(group, [])
+        waiting.append((response, request))
+        if len(waiting) >= request.group_size:
+            self._ready.extend(self._groups.pop(group))
+
+    def _refuse(self, key: Key, why: str) -> None:
+        pending = self._pending.pop(key)
+        process_set, name = key
+        kind = next(iter(pending.by_rank.values())).kind
+        self._ready.append((Response(kind, process_set, (name,), error=f"{why}."), None))
+
+    # The lane
+
+    def _look_at_rounds(self) -> None:
+        for number in sorted(self._rounds):
+            if number < self._ended or min(self._started.values()) > number:
+                del self._rounds[number]
+            else:
+                self._look_at_round(number)
+
+    def _look_at_round(self, number: int) -> None:
+        """Somebody waits for an operation on the lane: see to it that all start it, if all can."""
+        waiting = self._rounds[number]
+        key = (GLOBAL_SET, waiting.request.name)
+        pending = self._pending.get(key)
+        asked = {} if pending is None else pending.by_rank
+        absent = [rank for rank, started in self._started.items() if started <= number]
+        kind, name = waiting.request.kind, waiting.request.name
+        gone = [rank for rank in absent if rank in self._gone]
+        differing = [
+            f"{kind} {name!r} differs: rank {waiting.rank} has {problem[0]}, rank {rank} {problem[1]}"
+            for rank, request in asked.items()
+            if (problem := _disagreement(waiting.request, request)) is not None
+        ]
+        if gone or differing:
+            why = differing[0] if differing else _left_without(gone, waiting.request)
+            self._pending.pop(key, None)
+            self._rounds.clear()
+            self._learner = None  # who waits on the lane cannot be called back: it is closed
+            self._ready.append((Response(kind, LANE, (name,), error=f"{why}."), None))
+            return
+        is_first = min(self._started.values()) == number
+        if not is_first or any(rank not in asked and rank not in self._joined for rank in absent):
+            return
+        self._pending.pop(key, None)
+        del self._rounds[number]
+        self._started.update(dict.fromkeys(absent, number + 1))
+        like = () if len(asked) == len(absent) else (waiting.request,)
+        self._ready.append((Response(kind, LANE, (name,), like=like, last=number), None))
+
+    # Fusion
+
+    def _is_fusable(self, request: Request) -> bool:
+        return (
+            request.kind == ALLREDUCE
+            and request.op != ADASUM
+            and request.size_bytes < min(ALONE_BYTES, self._fusion_bytes)
+        )
+
+    def _fused(self, response: Response, request: Request) -> Response:
+        """``response`` with what is ready, too, and can share its buffer. The order of all others stays."""
+        names, like = [response.names[0]], list(response.like)
+        kept: Deque[Tuple[Response, Optional[Request]]] = deque()
+        total = request.size_bytes
+        while self._ready:
+            other, wanted = self._ready.popleft()
+            if (
+                wanted is not None
+                and other.error is None
+                and _buffer(wanted) == _buffer(request)
+                and bool(other.like) == bool(response.like)
+                and self._is_fusable(wanted)
+                and total + wanted.size_bytes <= self._fusion_bytes
+            ):
+                names.append(other.names[0])
+                like.extend(other.like)
+                total += wanted.size_bytes
+            else:
+                kept.append((other, wanted))
+        self._ready = kept
+        return response._replace(names=tuple(names), like=tuple(like))
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """``rank 3`` or ``ranks 1, 2, 5``, for a sentence; of many the first ones."""
+    shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+    return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
+
+
+def _left_without(gone: Sequence[int], request: Request) -> str:
+    return f"{ranks(gone)} ended, or called hvd.shutdown(), without {request.kind} {request.name!r}"
+
+
+def _buffer(request: Request) -> Tuple[object, ...]:
+    return (
+        request.kind,
+        request.dtype,
+        request.op,
+        request.prescale,
+        request.postscale,
+        request.process_set,
+        request.device,
+    )
+
+
+def _disagreement(first: Request, other: Request) -> Optional[Tuple[str, str]]:
+    """What differs that must not, as each of the two has it; ``None``: they fit."""
+    if first.kind != other.kind:
+        return first.kind, other.kind
+    ragged = first.kind in (ALLGATHER, ALLTOALL)
+    for what in ("dtype", "device", "op", "root", "prescale", "postscale", "group_size"):
+        mine, theirs = getattr(first, what), getattr(other, what)
+        if mine != theirs:
+            word = "root rank" if what == "root" else what
+            return f"{word} {mine}", f"{word} {theirs}"
+    mine_shape, their_shape = first.shape, other.shape
+    if mine_shape == their_shape:
+        return None
+    if ragged and len(mine_shape) == len(their_shape) and mine_shape[1:] == their_shape[1:]:
+        return None
+    if first.kind == BROADCAST and not first.shape and not other.shape:
+        return None
+    word = "ranks" if first.kind == ADD_SET else "shape"
+    return f"{word} {list(mine_shape)}", f"{word} {list(their_shape)}"

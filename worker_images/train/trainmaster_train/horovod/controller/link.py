@@ -1,0 +1,178 @@
+"""The control connections: every rank to rank 0, JSON in frames, each side proven by the gang's key."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from contextlib import closing
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from trainmaster_train.horovod.controller.coordinator import ranks
+from trainmaster_train.horovod.controller.handshake import Door, greet, is_local, say
+from trainmaster_train.horovod.errors import HorovodInternalError
+
+_HEADER = struct.Struct("!I")
+_READ_BYTES = 262_144
+_TRY_AGAIN_S = 0.1
+_HELLO_S = 10.0
+_PURPOSE = b"link"
+# A whole process reads every two seconds, and a connection's buffers hold hundreds of messages.
+_SEND_S = 60.0
+
+
+class Link:
+    """One connection. Sending waits while the other side does not read, up to ``patience_s``; receiving does not wait."""
+
+    def __init__(self, connection: socket.socket, patience_s: float = _SEND_S) -> None:
+        self.socket = connection
+        self._patience_s = patience_s
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def send(self, message: Any, patience_s: Optional[float] = None) -> None:
+        """Raises ``TimeoutError`` where the other side reads nothing for so long: nothing more can be sent then."""
+        patience_s = self._patience_s if patience_s is None else patience_s
+        data = json.dumps(message, separators=(",", ":")).encode()
+        left = memoryview(_HEADER.pack(len(data)) + data)
+        while True:
+            try:
+                left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                pass
+            if not left:
+                return
+            poll = select.poll()
+            poll.register(self.socket, select.POLLOUT)
+            if not poll.poll(patience_s * 1000):
+                self.socket.shutdown(socket.SHUT_WR)  # nothing may follow a part of a message
+                raise TimeoutError(f"it has read nothing for {patience_s:g} s")
+
+    def receive(self) -> List[Any]:
+        """The messages that are there. Raises ``ConnectionError`` where the other side is gone."""
+        try:
+            data = self.socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise ConnectionResetError("closed")
+        self._buffer += data
+        return self._frames()
+
+    def receive_one(self, deadline_s: float) -> Any:
+        """The next message, before anything else is received. Raises ``TimeoutError``, ``ConnectionError``."""
+        while True:
+            found = self._frames(limit=1)
+            if found:
+                return found[0]
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([self.socket], [], [], left_s)[0]:
+                raise TimeoutError("no answer")
+            data = self.socket.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("closed")
+            self._buffer += data
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _frames(self, limit: int = 0) -> List[Any]:
+        found: List[Any] = []
+        buffer = self._buffer
+        while len(buffer) >= _HEADER.size and not (limit and len(found) >= limit):
+            (length,) = _HEADER.unpack_from(buffer)
+            end = _HEADER.size + length
+            if len(buffer) < end:
+                break
+            found.append(json.loads(bytes(buffer[_HEADER.size : end])))
+            del buffer[:end]
+        return found
+
+
+def listen(host: str) -> socket.socket:
+    """A listener on any port: on the loopback alone where ``host`` is there."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1" if is_local(host) else "", 0))
+    listener.listen(1024)
+    return listener
+
+
+def accept_all(
+    listener: socket.socket, *, size: int, key: bytes, hello: Dict[str, Any], timeout_s: float
+) -> Tuple[Dict[int, Link], List[Dict[str, Any]]]:
+    """Rank 0's side: one link for each other rank, and what every rank said of itself, in rank order.
+
+    Raises:
+        HorovodInternalError: not all came in time, or one was lost again; says who.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    links: Dict[int, Link] = {}
+    hellos: Dict[int, Dict[str, Any]] = {0: hello}
+    with closing(Door(listener, key, _PURPOSE, 0, size)) as door:
+        while len(links) < size - 1:
+            guest = door.next_guest(deadline_s)
+            if guest is None:
+                missing = [rank for rank in range(1, size) if rank not in links]
+                raise HorovodInternalError(f"hvd.init: {ranks(missing)} of {size} did not come within {timeout_s:g} s.")
+            rank, connection = guest
+            link = Link(connection)
+            try:
+                if rank in links:
+                    raise ConnectionRefusedError("is there already")
+                hellos[rank] = link.receive_one(min(deadline_s, time.monotonic() + _HELLO_S))
+            except (OSError, ValueError):
+                # One that gave up: it comes again.
+                link.close()
+                continue
+            links[rank] = link
+    everybody = [hellos[rank] for rank in range(size)]
+    for rank, link in links.items():
+        try:
+            link.send(everybody)
+        except OSError as error:
+            raise HorovodInternalError(
+                f"hvd.init: rank {rank} was lost while the others were waited for ({error})."
+            ) from error
+    return links, everybody
+
+
+def connect(
+    addresses: Sequence[Tuple[str, int]], *, rank: int, key: bytes, hello: Dict[str, Any], timeout_s: float
+) -> Tuple[Link, List[Dict[str, Any]]]:
+    """The link to rank 0, at the first of its ``addresses`` that answers, and what every rank said of itself.
+
+    Raises:
+        HorovodInternalError: rank 0 is not to be reached in time.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    tried: List[str] = []
+    wrong = ""
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        tried = [wrong] if wrong else []
+        for host, port in addresses:
+            try:
+                link = Link(socket.create_connection((host, port), timeout=5.0))
+            except OSError as error:
+                tried.append(f"{host}:{port} ({error.strerror or error})")
+                continue
+            try:
+                greet(link.socket, key, _PURPOSE, rank, 0, timeout_s=min(left_s, _HELLO_S))
+                link.send(hello)
+                return link, link.receive_one(deadline_s)
+            except (OSError, ValueError) as error:
+                link.close()
+                if not isinstance(error, PermissionError):
+                    tried.append(f"{host}:{port} ({error})")
+                elif not wrong:
+                    wrong = f"{host}:{port}: {error}"
+                    tried.append(wrong)
+                    say(f"{wrong}; asking again for {timeout_s:g} s")
+        select.select([], [], [], _TRY_AGAIN_S)
+    raise HorovodInternalError(
+        f"hvd.init: rank {rank} could not reach rank 0 within {timeout_s:g} s: {'; '.join(tried) or 'no address'}."
+    )

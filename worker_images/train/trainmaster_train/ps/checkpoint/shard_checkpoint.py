@@ -1,0 +1,271 @@
+"""Shards in checkpoints: each ps writes a file of its own into the folder that the chief staged, the chief writes what
+no ps holds (buffers, frozen parameters), and any number of ps reads it all back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
+
+import torch
+
+from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, latest
+from trainmaster_train.checkpoint.manifest import HashedFile, check
+from trainmaster_train.ps.layout import Layout, difference, slice_of
+from trainmaster_train.ps.server.shard import Part, Shard
+
+LOCAL_FILE = "local.pt"  # what the chief itself holds
+
+
+def write_shard(
+    folder: Path, shard_state: Tuple[List[Part], Dict[str, Part]], about: Mapping[str, Any]
+) -> Tuple[str, str]:
+    """Write a shard's file; its name and its SHA-256.
+
+    Args:
+        about: ``ps``, ``count``, ``version``, the layout's ``signature`` and the learning ``rates``.
+
+    Raises:
+        OSError: the volume is full or away.
+    """
+    slabs, tables = shard_state
+    name = shard_file(about["ps"], about["count"])
+    return name, save_file({**about, "slabs": slabs, "tables": tables}, folder / name)
+
+
+def write_local(folder: Path, model: torch.nn.Module) -> Tuple[str, str]:
+    """Write the chief's buffers and frozen parameters; the file's name and SHA-256."""
+    return LOCAL_FILE, save_file(local_state(model), folder / LOCAL_FILE)
+
+
+def local_state(model: torch.nn.Module) -> Dict[str, torch.Tensor]:
+    """What every replica holds for itself: buffers (without those that are no part of a state) and frozen parameters."""
+    trained = {name for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
+    return {name: value for name, value in model.state_dict().items() if name not in trained}
+
+
+def load_local(model: torch.nn.Module, path: Path) -> None:
+    """Take the buffers and frozen parameters of a checkpoint, if it has them."""
+    file = path / LOCAL_FILE
+    if file.exists():
+        _check_content(path, [LOCAL_FILE])
+        model.load_state_dict(load_file(file), strict=False)
+
+
+class DamagedError(CheckpointError):
+    """This checkpoint is not as it was written; an older one may be."""
+
+
+def newest_whole(who: str) -> Optional[Path]:
+    """Where to start from, as :func:`latest` says, or the newest one before it when that is damaged; says so as ``who``.
+    All replicas see the same files, so all of them start from the same one.
+
+    Raises:
+        DamagedError: all of them are. Starting from the beginning instead would hide the loss.
+        CheckpointError: as :func:`latest`.
+    """
+    wanted = latest()
+    while wanted is not None:
+        problem: Optional[DamagedError] = None
+        older = [path for path in complete_checkpoints(wanted.parent) if path.name < wanted.name]
+        for path in [wanted, *reversed(older)]:
+            try:
+                look_at(path)
+            except DamagedError as error:
+                problem = problem or error
+                if path.exists():
+                    print(f"{who}: {error}; trying the one before it.", flush=True)
+                continue
+            return path
+        before, wanted = wanted, latest()
+        if wanted == before and problem is not None:
+            raise problem
+        # It made room for a newer one just now.
+    return None
+
+
+def look_at(path: Path) -> None:
+    """Whether the checkpoint has all its files in their sizes, and each opens. Their content is looked at by whoever
+    reads it: all of it may be more than one replica can read in good time.
+
+    Raises:
+        DamagedError: it has not.
+    """
+    try:
+        check(path, hashes=False)
+    except CheckpointError as error:
+        raise DamagedError(str(error)) from error
+    _load_all(path)
+    if (path / LOCAL_FILE).exists():
+        load_file(path / LOCAL_FILE)
+
+
+def restore_shard(shard: Shard, path: Path) -> None:
+    """Take this shard's part of the checkpoint ``path``, however many ps wrote it.
+
+    Raises:
+        CheckpointError: it is of another model or optimizer, or not whole.
+        DamagedError: what this shard reads is not what was written. No other ps may know that, so that none may take an
+            older checkpoint instead: then the ps would not be at one.
+    """
+    files = _read_all(path, shard.layout)
+    read = [shard.ps] if len(files) == shard.count else range(len(files))
+    _check_content(path, [shard_file(ps, len(files)) for ps in read])
+    slabs: List[Part] = []
+    for number, slab in enumerate(shard.layout.slabs):
+        begin, end = slice_of(slab.size, shard.ps, shard.count)
+        slabs.append(_slab_part(files, number, slab.size, begin, end))
+    tables = {
+        table.name: _table_part(files, table.name, torch.arange(shard.ps, table.rows, shard.count))
+        for table in shard.layout.tables
+    }
+    # One number for all, so that they count on together.
+    # Files of earlier versions have no learning rates.
+    shard.restore(slabs, tables, max(0, int(files[0]["version"])), files[0].get("rates"))
+
+
+def load_model(model: torch.nn.Module, path: Union[str, Path]) -> torch.nn.Module:
+    """Fill ``model`` from a checkpoint of parameter servers: parameters, buffers and all. Returns ``model``.
+
+    Needs neither a ps nor the optimizer: for evaluation, and for what uses the model when it is trained.
+
+    Raises:
+        CheckpointError: the checkpoint is of another model, or not whole.
+    """
+    path = Path(path)
+    files = _read_all(path, None)
+    _check_content(path, [shard_file(ps, len(files)) for ps in range(len(files))])
+    parameters = dict(model.named_parameters())
+    _check_shapes(parameters, files[0]["signature"], path)
+    with torch.no_grad():
+        tables = {tensor[0] for tensor in files[0]["signature"]["tensors"] if tensor[4]}
+        for name in tables:
+            whole = torch.arange(len(parameters[name]))
+            parameters[name].copy_(_table_part(files, name, whole)[0])
+        for number, members in enumerate(_members(files[0]["signature"])):
+            size = members[-1][2]
+            values, _ = _slab_part(files, number, size, 0, size)
+            for name, begin, end in members:
+                parameters[name].copy_(values[begin:end].view(parameters[name].shape))
+    load_local(model, path)
+    return model
+
+
+def shard_file(ps: int, count: int) -> str:
+    """The name of what ps ``ps`` of ``count`` writes."""
+    return f"shard-{ps:05d}-of-{count:05d}.pt"
+
+
+def _check_content(path: Path, files: Collection[str]) -> None:
+    """Whether ``files`` of a checkpoint hold what was written. Raises ``DamagedError``."""
+    try:
+        check(path, only=files)
+    except CheckpointError as error:
+        raise DamagedError(str(error)) from error
+
+
+def _members(signature: Mapping[str, Any]) -> List[List[Tuple[str, int, int]]]:
+    """The slabs of a signature: name, begin and end of each tensor. The same order as ``layout_of``."""
+    slabs: Dict[Tuple[int, str], List[Tuple[str, int, int]]] = {}
+    for name, shape, dtype, group, is_table in signature["tensors"]:
+        size = 1
+        for length in shape:
+            size *= length
+        if not is_table and size:
+            members = slabs.setdefault((group, dtype), [])
+            begin = members[-1][2] if members else 0
+            members.append((name, begin, begin + size))
+    return list(slabs.values())
+
+
+def _check_shapes(parameters: Mapping[str, torch.Tensor], signature: Mapping[str, Any], path: Path) -> None:
+    for name, shape, *_ in signature["tensors"]:
+        if name not in parameters:
+            raise CheckpointError(f"{path} is of another model: it has `{name}`, this one does not")
+        if list(parameters[name].shape) != shape:
+            raise CheckpointError(
+                f"{path} is of another model: its `{name}` is {shape}, this one's {list(parameters[name].shape)}"
+            )
+
+
+def _slab_part(files: List[Dict[str, Any]], number: int, size: int, begin: int, end: int) -> Part:
+    """Values and state of the elements ``begin`` to ``end`` of a slab."""
+    pieces: List[torch.Tensor] = []
+    states: List[Dict[str, torch.Tensor]] = []
+    for ps, file in enumerate(files):
+        first, last = slice_of(size, ps, len(files))
+        piece = slice(max(begin, first) - first, max(min(end, last), first) - first)
+        if piece.start < piece.stop:
+            values, state = file["slabs"][number]
+            pieces.append(values[piece])
+            states.append({key: value[piece] if value.dim() else value for key, value in state.items()})
+    if not pieces:
+        return torch.empty(0), {}
+    state = {
+        key: torch.cat([part[key] for part in states]) if value.dim() else value for key, value in states[0].items()
+    }
+    return torch.cat(pieces), state
+
+
+def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> Part:
+    """Values and state of ``rows`` (numbers in the whole table)."""
+    count = len(files)
+    values, state = files[0]["tables"][name]
+    part = torch.empty(len(rows), values.shape[1], dtype=values.dtype)
+    states = {key: torch.empty_like(part) if value.dim() else value for key, value in state.items()}
+    for ps, file in enumerate(files):
+        mine = (rows % count == ps).nonzero().flatten()
+        places = rows[mine] // count
+        values, state = file["tables"][name]
+        part[mine] = values[places]
+        for key, value in states.items():
+            if value.dim() and key in state:
+                value[mine] = state[key][places]
+    return part, states
+
+
+def _read_all(path: Path, layout: Optional[Layout]) -> List[Dict[str, Any]]:
+    """The shards' files of a checkpoint in order, which are of this ``layout``."""
+    files = _load_all(path)
+    if layout is not None:
+        for file in files:
+            found = difference(layout.signature, file["signature"], settings=False)
+            if found is not None:
+                raise CheckpointError(
+                    f"{path} is of another model: {found} (here: this script, there: the checkpoint); "
+                    "choose another output, or the same model"
+                )
+    return files
+
+
+def _load_all(path: Path) -> List[Dict[str, Any]]:
+    """The shards' files of a checkpoint in order. Raises ``DamagedError``."""
+    names = sorted(path.glob("shard-*-of-*.pt"))
+    if not names or len(names) != int(names[0].stem.rpartition("-")[2]):
+        raise DamagedError(f"{path} does not hold all shards of a parameter server's checkpoint; choose another one")
+    return [load_file(name) for name in names]
+
+
+def load_file(file: Path) -> Dict[str, Any]:
+    """What :func:`save_file` wrote, mapped. Raises ``DamagedError``."""
+    try:
+        # Mapped: a ps reads its own part alone, of however many files. Nothing in them is executed.
+        loaded: Dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        return loaded
+    except Exception as error:
+        raise DamagedError(f"{file}: cannot be read as a shard; choose another checkpoint") from error
+
+
+def save_file(value: Mapping[str, Any], path: Path) -> str:
+    """Write; the file's SHA-256. Sealing the checkpoint flushes it to the disk.
+
+    Raises:
+        OSError: the volume is full or away.
+    """
+    file: Any = HashedFile(path)
+    try:
+        torch.save(dict(value), file)
+        file.check()
+    finally:
+        file.close()
+    return str(file.hexdigest())

@@ -1,0 +1,152 @@
+"""Which gradients are applied, and when: asynchronous, or in steps that all workers take together.
+
+Pure: no network and no clock; the server tells who is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
+
+import torch
+
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.server.shard import Renewed, Rows, Shard
+
+
+@dataclass
+class Push:
+    """A whole gradient for one shard, computed by ``worker`` on the values of ``version``."""
+
+    worker: int
+    version: int
+    gradients: Sequence[torch.Tensor]
+    rows: Mapping[str, Rows]
+
+
+@dataclass
+class Staleness:
+    """How many updates of others lay between a gradient's pull and its push, and what was dropped."""
+
+    pushes: int = 0
+    total: int = 0
+    largest: int = 0
+    too_stale: int = 0
+    late: int = 0
+
+    def note(self, staleness: int) -> None:
+        self.pushes += 1
+        self.total += staleness
+        self.largest = max(self.largest, staleness)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.pushes if self.pushes else 0.0
+
+    @property
+    def dropped(self) -> int:
+        return self.too_stale + self.late
+
+    def as_dict(self) -> Dict[str, Any]:
+        return {
+            "pushes": self.pushes,
+            "staleness_mean": round(self.mean, 3),
+            "staleness_max": self.largest,
+            "too_stale": self.too_stale,
+            "late": self.late,
+        }
+
+    def __str__(self) -> str:
+        words = [f"{self.pushes} gradients, staleness mean {self.mean:.2f}, largest {self.largest}"]
+        if self.too_stale:
+            words.append(f"{self.too_stale} too stale and dropped")
+        if self.late:
+            words.append(f"{self.late} late and dropped")
+        return ", ".join(words)
+
+
+@dataclass
+class Verdict:
+    """What became of a push: ``applied``, ``too_stale`` or ``late``. ``staleness`` is that of its values."""
+
+    worker: int
+    outcome: str
+    staleness: int
+
+
+@dataclass
+class Rounds:
+    """Applies pushes to ``shard`` as ``options`` say, and counts."""
+
+    shard: Shard
+    options: Options
+    staleness: Staleness = field(default_factory=Staleness)
+    _waiting: Dict[int, int] = field(default_factory=dict)
+    _sums: List[torch.Tensor] = field(default_factory=list)
+    _rows: Dict[str, List[Rows]] = field(default_factory=dict)
+
+    @property
+    def contributors(self) -> Collection[int]:
+        """The workers whose gradients the current step has."""
+        return self._waiting.keys()
+
+    def take(self, push: Push, renewed: Optional[Renewed] = None) -> Optional[Verdict]:
+        """Take ``push``; ``None``: it waits for the others of its step (:meth:`close` tells when that is complete).
+        ``renewed`` as for :meth:`Shard.apply`.
+        """
+        # After a restart of this ps from a checkpoint a version may lie ahead of it: that gradient is not stale.
+        staleness = max(0, self.shard.version - push.version)
+        if self.options.mode == "sync":
+            if staleness:
+                self.staleness.late += 1
+                return Verdict(push.worker, "late", staleness)
+            if push.worker in self._waiting:
+                # It died after its push and is back: one gradient for each worker and step, however often it comes.
+                self.staleness.late += 1
+            else:
+                self._gather(push)
+                self.staleness.note(0)
+            return None
+        if self.options.max_staleness is not None and staleness > self.options.max_staleness:
+            self.staleness.too_stale += 1
+            return Verdict(push.worker, "too_stale", staleness)
+        self.staleness.note(staleness)
+        scale = 1.0 / staleness if self.options.scale_by_staleness and staleness > 1 else 1.0
+        self.shard.apply(push.gradients, push.rows, scale, renewed)
+        return Verdict(push.worker, "applied", staleness)
+
+    def is_complete(self, expected: Collection[int]) -> bool:
+        """Whether the current step has all the gradients it needs, when ``expected`` workers are there."""
+        needed = max(1, len(expected) - self.options.backup_workers)
+        return len(self._waiting) >= needed
+
+    def close(self, renewed: Optional[Renewed] = None) -> List[Verdict]:
+        """Apply the mean of what the current step has; a verdict for each of its workers."""
+        count = len(self._waiting)
+        gradients = [total.div_(count) for total in self._sums]
+        rows = {name: _mean_rows(parts, count) for name, parts in self._rows.items()}
+        self.shard.apply(gradients, rows, renewed=renewed)
+        verdicts = [Verdict(worker, "applied", 0) for worker in self._waiting]
+        self._waiting.clear()
+        self._rows.clear()
+        return verdicts
+
+    def _gather(self, push: Push) -> None:
+        if not self._sums:  # kept from step to step: fresh pages cost more than the sum
+            self._sums = [torch.empty_like(values) for values in self.shard.values]
+        for total, gradient in zip(self._sums, push.gradients):
+            if self._waiting:
+                total.add_(gradient)
+            else:
+                total.copy_(gradient)
+        for name, rows in push.rows.items():
+            self._rows.setdefault(name, []).append(rows)
+        self._waiting[push.worker] = push.version
+
+
+def _mean_rows(parts: Sequence[Rows], count: int) -> Rows:
+    """The sum of several workers' rows over ``count``, each row once."""
+    indices, places = torch.cat([part[0] for part in parts]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    values = torch.cat([part[1] for part in parts])
+    total = torch.zeros(len(indices), values.shape[1], dtype=values.dtype).index_add_(0, places, values)
+    return indices, total.div_(count)

@@ -1,0 +1,383 @@
+"""A ps: serves its shard to the workers until it is told to stop.
+
+One thread does everything but receiving and sending (ZeroMQ's own threads) and writing checkpoints: so an update is
+applied whole or not at all. A ps never ends because the workers left, for it cannot know who comes back; the platform
+stops it when the training is done.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+
+import torch
+import zmq
+
+from trainmaster_train.ps.checkpoint.saving import Saving
+from trainmaster_train.ps.errors import ParameterServerError, RefusedError
+from trainmaster_train.ps.layout import difference
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.server.members import Members
+from trainmaster_train.ps.server.sessions import Door, Partial, Pull, Request, Session
+from trainmaster_train.ps.server.shard import Shard, no_memory
+from trainmaster_train.ps.server.updates import Updates
+from trainmaster_train.ps.wire.codec import Codec, raw, read
+from trainmaster_train.ps.wire.memory import keep_freed_memory
+from trainmaster_train.ps.wire.messages import WireError, bind_address, gate_password
+from trainmaster_train.ps.wire.shared_memory import Hatch, Part, map_memory
+
+TICK_S = 1.0
+MOST_WORKERS = 1 << 16
+MOST_TURNS = 2  # pushes of a worker that are on their way
+_LAST_WORDS_S = 0.5
+
+
+class Server:
+    """``workers``: how many the layout has; ``is_filled``: the shard has its values (of a checkpoint)."""
+
+    def __init__(
+        self, shard: Shard, options: Options, *, key: bytes, address: str, workers: int, is_filled: bool = False
+    ) -> None:
+        """Listen at ``address``.
+
+        Raises:
+            ParameterServerError: the address is not free.
+        """
+        keep_freed_memory()
+        self._shard = shard
+        self._options = options
+        self._members = Members(workers, options, now=time.monotonic())
+        self._codec = Codec(options.wire, options.topk_ratio)
+        self._sessions: Dict[bytes, Session] = {}
+        self.is_done = False  # the training is, says the chief
+        largest = shard.layout.largest_frame(shard.ps, shard.count)
+        self._door = Door(key, gate_password(key), largest_frame=largest)
+        try:
+            self._door.socket.bind(bind_address(address))
+        except zmq.ZMQError as error:
+            self._door.close()
+            raise ParameterServerError(f"ps {shard.ps} cannot listen at {address}: {error.strerror}") from error
+        self._wake_read, self._wake_write = os.pipe()
+        self._is_stopped = False
+        self._saving = Saving(shard, self._wake)
+        self._updates = Updates(
+            shard,
+            options,
+            members=self._members,
+            sessions=self._sessions,
+            codec=self._codec,
+            saving=self._saving,
+            send=self._send,
+            is_filled=is_filled,
+        )
+        self._hatch = Hatch()
+        self._told: Set[str] = set()
+
+    @property
+    def summary(self) -> str:
+        return self._updates.summary
+
+    @property
+    def version(self) -> int:
+        return self._shard.version
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the shard has values."""
+        return self._updates.is_filled
+
+    def stop(self) -> None:
+        """Let :meth:`serve` return after the update that is being applied. From any thread or signal handler."""
+        self._is_stopped = True
+        self._wake()
+
+    def serve(self) -> None:
+        """Serve until :meth:`stop`.
+
+        Raises:
+            ParameterServerError: there is no memory for what the workers want, an update failed, or no worker came for
+                too long.
+        """
+        poller = zmq.Poller()
+        poller.register(self._door.socket, zmq.POLLIN)
+        poller.register(self._door.gate, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        next_tick = time.monotonic() + TICK_S
+        try:
+            while not self._is_stopped:
+                ready = dict(poller.poll(int(max(0.0, next_tick - time.monotonic()) * 1000)))
+                if self._door.gate in ready and not self._door.answer_gate():
+                    self._tell_once("somebody with a wrong token knocked and was not let in")
+                with no_memory("its answers"):
+                    if self._wake_read in ready:
+                        os.read(self._wake_read, 4096)
+                    if self._door.socket in ready:
+                        self._receive()
+                    if time.monotonic() >= next_tick:
+                        next_tick = time.monotonic() + TICK_S
+                        self._tick()
+                    self._answer_saved()
+        except MemoryError as error:
+            sentence = f"ps {self._shard.ps} has no memory for {error}: give the ps more memory, or the job more ps"
+            self._tell_all(sentence)
+            raise ParameterServerError(sentence) from error
+        except ParameterServerError as error:
+            self._tell_all(str(error))
+            raise
+        finally:
+            self._door.close(linger_s=1.0)
+            self._hatch.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _tell_all(self, sentence: str) -> None:
+        """Why this ps ends. Reads on for a moment: what nobody reads resets the connection when it is closed, and what
+        was said then never arrives.
+        """
+        for session in list(self._sessions.values()):
+            self._send(session, {"op": "fatal", "sentence": sentence})
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self._sessions and self._door.socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
+            self._door.socket.recv_multipart(copy=False)
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def _receive(self) -> None:
+        """Whatever is wrong with a message ends its connection and nothing else."""
+        identity, *parts = self._door.socket.recv_multipart(copy=False)
+        name = identity.bytes
+        session = self._sessions.get(name)
+        try:
+            if session is None:
+                session = self._door.greet(name, parts[0].bytes if parts else b"")
+                if session is not None:
+                    self._sessions[name] = session
+                    self._send(session, {"op": "welcome"})
+                return
+            header = session.seal.open(parts[0].bytes, len(parts) - 1)
+            self._serve_one(Request(session, header, parts[1:]))
+        except WireError as error:
+            print(f"ps {self._shard.ps}: {session.who if session else 'somebody'} is cut off: {error}.", flush=True)
+            self._forget(name)
+        except zmq.ZMQError:
+            self._forget(name)
+
+    def _serve_one(self, request: Request) -> None:
+        name = request.header.get("op")
+        operation = getattr(self, f"_op_{name}", None)
+        try:
+            if operation is None:
+                self._refuse(request, f"{name!r} is nothing that a ps does; use one version everywhere")
+            elif not request.session.is_known and name not in ("join", "watch"):
+                self._refuse(request, "join first")
+            else:
+                with no_memory(f"the {name} of {request.session.who}"):
+                    operation(request)
+        except RefusedError as error:
+            self._refuse(request, str(error))
+        except (MemoryError, ParameterServerError, zmq.ZMQError):
+            raise
+        except Exception as error:  # noqa: BLE001 (nobody can list what nonsense raises)
+            self._refuse(request, f"a request that makes no sense ({type(error).__name__}: {error})"[:500])
+
+    def _refuse(self, request: Request, sentence: str) -> None:
+        print(f"ps {self._shard.ps}: {request.session.who} is refused: {sentence}.", flush=True)
+        self._reply(request, {"refused": sentence})
+
+    # What the workers ask for.
+
+    def _op_join(self, request: Request) -> None:
+        worker, count = int(request.header["worker"]), int(request.header["ps"])
+        if not 0 <= worker < MOST_WORKERS:
+            raise RefusedError(f"worker {worker} is none of 0 to {MOST_WORKERS - 1}")
+        request.session.who = str(request.header["who"])[:100]
+        if count != self._shard.count:
+            raise RefusedError(
+                f"you see {count} ps and this is one of {self._shard.count}: start all with the same layout"
+            )
+        found = difference(self._shard.layout.signature, request.header["signature"])
+        if found is not None:
+            raise RefusedError(
+                f"{request.session.who} has another model than ps {self._shard.ps}: {found} "
+                f"(here: the ps, there: {request.session.who}); start all replicas with the same script and arguments"
+            )
+        if request.header["wire"] != self._options.wire or request.header["mode"] != self._options.mode:
+            raise RefusedError(
+                f"{request.session.who} wants mode {request.header['mode']} and wire {request.header['wire']}, ps {self._shard.ps} has "
+                f"{self._options.mode} and {self._options.wire}; start all replicas with the same options"
+            )
+        request.session.worker, request.session.is_known, request.session.is_chief = (
+            worker,
+            True,
+            bool(request.header["chief"]),
+        )
+        coming = self._members.coming(worker, time.monotonic())
+        before = self._members.joined(worker, request.session.identity)
+        if before is not None:  # a connection that was not noticed to be gone
+            self._sessions.pop(before, None)
+        self._updates.forget(worker)
+        print(f"ps {self._shard.ps}: {request.session.who} {coming} at update {self._shard.version}.", flush=True)
+        hatch = self._hatch.name if self._options.shared_memory and not self._codec.is_lossy else ""
+        about = {"version": self._shard.version, "is_filled": self._updates.is_filled, "hatch": hatch}
+        self._reply(request, about)
+
+    def _op_share(self, request: Request) -> None:
+        """A worker of this machine hands its memory over, which was sent before this request."""
+        turns = int(request.header["turns"])
+        if not 1 <= turns <= MOST_TURNS:
+            raise RefusedError(f"{turns} pushes at once are none of 1 to {MOST_TURNS}")
+        descriptor = self._hatch.take(request.session.seal.ticket)
+        memory = map_memory(descriptor, self._shard.layout, turns) if descriptor is not None else None
+        request.session.memory = Part(memory, self._shard.blocks) if memory is not None else None
+        self._reply(request, {"is_taken": memory is not None})
+
+    def _op_watch(self, request: Request) -> None:
+        """An evaluator: asks how things stand, and nothing else."""
+        request.session.who, request.session.is_known = "an evaluator", True
+        self._reply(request, {"version": self._shard.version})
+
+    def _op_fill(self, request: Request) -> None:
+        """First values, in several messages; where there are values already nothing changes."""
+        if not request.session.is_chief:
+            raise RefusedError("the first values come from the chief")
+        if not self._updates.is_filled:
+            if "table" in request.header:
+                table = self._shard.check_rows(request.header["table"], torch.empty(0))
+                values = read(request.frames[0], table.dtype, None).view(-1, table.columns)
+                self._shard.set_rows(table.name, int(request.header["begin"]), values)
+            for number, frame in zip(request.header.get("blocks", ()), request.frames):
+                block = self._shard.values[number]
+                block.copy_(read(frame, block.dtype, block.numel()))
+        if request.header.get("last"):
+            self._set_rates(request.header)
+            self._reply(request, {})
+            self._updates.filled()
+
+    def _op_pull(self, request: Request) -> None:
+        pull = Pull(int(request.header["id"]), int(request.header.get("least", 0)))
+        request.session.waits_for_pull.append(pull)
+        request.session.turn = 0
+        self._updates.answer_pulls()
+
+    def _op_rows(self, request: Request) -> None:
+        rows = self._shard.rows(request.header["table"], read(request.frames[0], torch.int64, None))
+        self._reply(request, {"version": self._shard.version}, [raw(rows)])
+
+    def _op_push(self, request: Request) -> None:
+        if not self._updates.is_filled:
+            raise RefusedError(f"ps {self._shard.ps} has no values yet: the chief sends them first")
+        partial = request.session.partial
+        if partial is None or partial.push_id != request.header["id"]:
+            partial = Partial(
+                int(request.header["id"]), int(request.header["version"]), [None] * len(self._shard.blocks)
+            )
+            request.session.partial = partial
+        rest = list(request.frames)
+        for number, exponent in zip(request.header["blocks"], request.header["exponents"]):
+            values = self._shard.values[number]
+            own, rest = self._split(rest, self._codec.frame_count(values.dtype))
+            partial.gradients[number] = self._codec.decode(own, values.numel(), values.dtype, exponent)
+        for name in request.header.get("tables", ()):
+            (indices, gradient), rest = self._split(rest, 2)
+            places = read(indices, torch.int64, None)
+            table = self._shard.check_rows(name, places)
+            rows = read(gradient, table.dtype, len(places) * table.columns).view(-1, table.columns)
+            partial.rows[name] = (places, rows)
+        if request.header.get("last"):
+            session = request.session
+            session.partial = None
+            if session.memory is not None and "shared" in request.header:
+                session.turn = int(request.header["shared"])
+                partial.gradients = [*session.memory.gradients[session.turn]]
+            self._set_rates(request.header)
+            session.waits_for_push = partial.push_id
+            self._updates.push(partial.whole(session.worker, self._shard.values))
+
+    def _op_hold(self, request: Request) -> None:
+        """Stop here, so that a checkpoint can be of the same step everywhere."""
+        self._reply(request, {"version": self._saving.hold(time.monotonic())})
+
+    def _op_save(self, request: Request) -> None:
+        """Write the shard into a staged checkpoint; answers when it is written."""
+        if not self._updates.is_filled:
+            raise RefusedError(f"ps {self._shard.ps} has no values yet")
+        self._saving.ask(request, time.monotonic())
+        self._updates.proceed()
+
+    def _op_release(self, _request: Request) -> None:
+        self._saving.release()
+        self._updates.proceed()
+
+    def _op_status(self, request: Request) -> None:
+        status = {"version": self._shard.version, "missing": self._updates.waiting_for(), "is_done": self.is_done}
+        self._reply(request, {**status, **self._updates.counts})
+
+    def _op_bye(self, request: Request) -> None:
+        why = str(request.header.get("why") or "done")[:500]
+        print(f"ps {self._shard.ps}: {request.session.who} left: {why}.", flush=True)
+        self.is_done = self.is_done or bool(request.header.get("is_done"))
+        self._members.left(request.session.worker)
+        self._reply(request, {})
+        self._sessions.pop(request.session.identity, None)
+        self._updates.proceed()
+
+    # What follows from it.
+
+    def _answer_saved(self) -> None:
+        for request, answer in self._saving.answers():
+            self._reply(request, answer)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        missing = self._updates.waiting_for()
+        for session in list(self._sessions.values()):
+            # Finds out who is gone, and tells the others what they wait for, so that their errors can say it.
+            self._send(session, {"op": "note", "missing": missing})
+        self._saving.release_after(now)
+        if self._members.idle_s(now) > self._options.idle_timeout_s:
+            raise ParameterServerError(
+                f"ps {self._shard.ps}: no worker was there for {self._options.idle_timeout_s:.0f} s; "
+                f"{missing or 'all'} stayed away"
+            )
+        self._updates.proceed()
+        self._updates.answer_pulls(at_once=True)
+
+    def _set_rates(self, header: Mapping[str, Any]) -> None:
+        if header.get("rates"):
+            self._shard.set_learning_rates([float(rate) for rate in header["rates"]])
+
+    @staticmethod
+    def _split(frames: List[Any], count: int) -> Tuple[List[Any], List[Any]]:
+        if len(frames) < count:
+            raise WireError("a message with fewer frames than its header says")
+        return frames[:count], frames[count:]
+
+    def _reply(self, to: Request, header: Mapping[str, Any], frames: Sequence[Any] = ()) -> None:
+        self._send(to.session, {"re": to.header.get("id"), **header}, frames)
+
+    def _send(
+        self, session: Session, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
+    ) -> Any:
+        try:
+            return self._door.send(session, header, frames, track=track)
+        except zmq.ZMQError:  # it is gone, or does not read its answers
+            self._forget(session.identity)
+            return None
+
+    def _forget(self, identity: bytes) -> None:
+        session = self._sessions.pop(identity, None)
+        if session is not None and self._members.lost(session.worker, identity, time.monotonic()):
+            self._updates.forget(session.worker)
+            print(
+                f"ps {self._shard.ps}: {session.who} is gone at update {self._shard.version}; it may come back.",
+                flush=True,
+            )
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence not in self._told:
+            self._told.add(sentence)
+            print(f"ps {self._shard.ps}: {sentence}.", flush=True)

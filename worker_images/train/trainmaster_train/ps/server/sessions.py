@@ -1,0 +1,161 @@
+"""The connections of a ps: who is on them, and what they sent so far."""
+
+from __future__ import annotations
+
+import hmac
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import torch
+import zmq
+
+from trainmaster_train.ps.errors import RefusedError
+from trainmaster_train.ps.server.rounds import Push
+from trainmaster_train.ps.server.shard import Rows
+from trainmaster_train.ps.server.snapshots import Shadow
+from trainmaster_train.ps.wire.messages import NONCE_BYTES, PROTOCOL, Seal, WireError, plain, proof, read_plain
+from trainmaster_train.ps.wire.shared_memory import Part
+
+# A worker asks for at most a few things at once; more waiting answers than this and it is not reading them.
+SEND_HIGH_WATER = 1000
+# The largest header tells of every tensor of the model, in about a hundred bytes each.
+HEADER_BYTES = 16 << 20
+ZAP = "inproc://zeromq.zap.01"
+
+
+@dataclass
+class Partial:
+    """A push of which some blocks are here."""
+
+    push_id: int
+    version: int
+    gradients: List[Optional[torch.Tensor]]
+    rows: Dict[str, Rows] = field(default_factory=dict)
+
+    def whole(self, worker: int, blank: Sequence[torch.Tensor]) -> Push:
+        """Raises ``RefusedError`` when a block is missing."""
+        gradients = [gradient for gradient in self.gradients if gradient is not None]
+        if len(gradients) != len(blank):
+            raise RefusedError(f"a push without {len(blank) - len(gradients)} of its blocks")
+        return Push(worker, self.version, gradients, self.rows)
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A request for the values of update ``least`` or of a newer one."""
+
+    number: int
+    least: int
+
+
+@dataclass
+class Session:
+    """An authenticated connection. ``worker`` is the rank, or -1 for an evaluator."""
+
+    identity: bytes
+    seal: Seal
+    who: str
+    worker: int = -1
+    is_chief: bool = False
+    is_known: bool = False
+    partial: Optional[Partial] = None
+    shadow: Optional[Shadow] = None
+    waits_for_pull: List[Pull] = field(default_factory=list)
+    waits_for_push: Optional[int] = None
+    has_pieces: bool = False  # of the answer to the push that it waits for
+    memory: Optional[Part] = None  # that it shares with this ps
+    turn: int = 0  # where in it the values go that it waits for
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message that asks for something."""
+
+    session: Session
+    header: Mapping[str, Any]
+    frames: Sequence[Any]
+
+
+class Door:
+    """The listening socket of a ps: lets in who knows the key, and hands out opened messages."""
+
+    def __init__(self, key: bytes, password: bytes, *, largest_frame: int) -> None:
+        """``largest_frame``: bytes of the largest frame of values; who sends more than that is cut off."""
+        self._key = key
+        self._password = password
+        self.context = zmq.Context(io_threads=2)
+        # Before any socket that asks it: ZeroMQ's gate. Whoever lacks the password cannot make this process keep a byte.
+        self.gate = self.context.socket(zmq.REP)
+        self.gate.bind(ZAP)
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.plain_server = True
+        self.socket.router_mandatory = True  # sending to who left is an error that says so
+        self.socket.sndhwm = SEND_HIGH_WATER
+        self.socket.maxmsgsize = HEADER_BYTES + largest_frame
+        self.socket.heartbeat_ivl = 5_000
+        self.socket.heartbeat_timeout = 30_000
+        self.socket.linger = 0
+        self._greeted: Dict[bytes, bytes] = {}
+
+    def close(self, *, linger_s: float = 0.0) -> None:
+        self.socket.close(linger=int(linger_s * 1000))
+        self.gate.close(linger=0)
+        self.context.term()
+
+    def answer_gate(self) -> bool:
+        """Serve one request of the gate; whether it was let in."""
+        parts = self.gate.recv_multipart()
+        is_right = len(parts) >= 8 and hmac.compare_digest(parts[7], self._password)
+        code, text = (b"200", b"OK") if is_right else (b"400", b"wrong token")
+        self.gate.send_multipart([b"1.0", parts[1], code, text, b"", b""])
+        return is_right
+
+    def greet(self, identity: bytes, header: bytes) -> Optional[Session]:
+        """One step of the handshake; a session when the other side has proved that it knows the key.
+
+        Raises:
+            WireError: it does not.
+        """
+        mine = self._greeted.pop(identity, None)
+        if mine is None:
+            hello = read_hello(header)
+            mine = hello["nonce"] + os.urandom(NONCE_BYTES)
+            if len(self._greeted) > 10_000:  # greeted and never came back: they may greet again
+                self._greeted.clear()
+            self._greeted[identity] = mine
+            answer = {
+                "protocol": PROTOCOL,
+                "nonce": mine[NONCE_BYTES:].hex(),
+                "proof": proof(self._key, b"server", mine),
+            }
+            self.socket.send_multipart([identity, plain(answer)])
+            return None
+        if not hmac.compare_digest(header, proof(self._key, b"worker", mine).encode()):
+            raise WireError("it does not know this attempt's token")
+        return Session(identity, Seal(self._key, mine, is_server=True), who="somebody")
+
+    def send(self, session: Session, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False) -> Any:
+        """Send; with ``track`` a tracker that tells when the frames' memory is free again.
+
+        Raises:
+            zmq.ZMQError: the other side is gone, or does not read.
+        """
+        head = session.seal.close(header, frames)
+        parts = [session.identity, head, *frames]
+        return self.socket.send_multipart(parts, flags=zmq.NOBLOCK, copy=False, track=track)
+
+
+def read_hello(header: bytes) -> Dict[str, Any]:
+    hello = read_plain(header)
+    try:
+        nonce = bytes.fromhex(hello["nonce"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError("a greeting without a nonce") from error
+    if len(nonce) != NONCE_BYTES:
+        raise WireError("a greeting without a nonce")
+    if hello.get("protocol") != PROTOCOL:
+        raise WireError(
+            f"it speaks version {hello.get('protocol')} of the protocol, this ps {PROTOCOL}: use one version"
+        )
+    return {"nonce": nonce}

@@ -1,0 +1,106 @@
+"""A shard's values as frames for the workers.
+
+The optimizer writes its values in place while earlier answers may still be on their way, so an answer is sent from a
+copy. One copy serves all workers that ask for the same version, and its memory is used again once ZeroMQ has
+sent it: fresh pages cost as much as copying.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+import zmq
+
+from trainmaster_train.ps.server.shard import Shard
+from trainmaster_train.ps.wire.codec import Codec, raw
+
+
+class Snapshots:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._free: List[Copy] = []
+        self._newest: Optional[Copy] = None
+
+    def current(self) -> "Copy":
+        """The values of the current version."""
+        return self._of(self._shard.version)
+
+    def coming(self) -> "Copy":
+        """The values of the version that is being made. Only blocks that have it already may be taken from it."""
+        return self._of(self._shard.version + 1)
+
+    def forget(self) -> None:
+        """The values changed without a new version: they were set."""
+        if self._newest is not None:
+            self._newest.version = -1
+
+    def _of(self, version: int) -> "Copy":
+        if self._newest is None or self._newest.version != version:
+            if self._newest is not None:
+                self._free.append(self._newest)
+            copy = next((copy for copy in self._free if copy.is_sent()), None)
+            if copy is None:
+                copy = Copy(self._shard.values)
+            else:
+                self._free.remove(copy)
+            copy.begin(version)
+            self._newest = copy
+        return self._newest
+
+
+class Copy:
+    """The values of one version. A block is copied when it is first asked for."""
+
+    def __init__(self, values: Sequence[torch.Tensor]) -> None:
+        self._values = values
+        self._copies = [torch.empty_like(block) for block in values]
+        self._frames = [raw(block) for block in self._copies]
+        self._are_taken = [False] * len(values)
+        self._trackers: List[zmq.MessageTracker] = []
+        self.version = -1
+
+    def begin(self, version: int) -> None:
+        self._are_taken = [False] * len(self._values)
+        self._trackers.clear()
+        self.version = version
+
+    def frames(self, piece: range) -> List[Any]:
+        for number in piece:
+            if not self._are_taken[number]:
+                self._copies[number].copy_(self._values[number])
+                self._are_taken[number] = True
+        return [self._frames[number] for number in piece]
+
+    def track(self, tracker: Any) -> None:
+        """Told for each message that the frames were sent in."""
+        if isinstance(tracker, zmq.MessageTracker):
+            self._trackers.append(tracker)
+
+    def is_sent(self) -> bool:
+        self._trackers = [tracker for tracker in self._trackers if not tracker.done]
+        return not self._trackers
+
+
+class Shadow:
+    """What one worker holds, for compressed answers: it is sent what it lacks, and what the compression loses of that
+    stays a difference, so that it comes with a later answer.
+    """
+
+    def __init__(self, shard: Shard, codec: Codec) -> None:
+        """The worker is sent the values as they are now, in full."""
+        self._shard = shard
+        self._codec = codec
+        self._held = [values.clone() for values in shard.values]
+
+    def frames(self) -> Tuple[List[Any], List[int]]:
+        """Frames and exponents of what the worker lacks."""
+        frames: List[Any] = []
+        exponents: List[int] = []
+        for held, values in zip(self._held, self._shard.values):
+            missing = values - held
+            own, exponent = self._codec.encode(missing)
+            held.add_(self._codec.decode(own, values.numel(), values.dtype, exponent))
+            frames += own
+            exponents.append(exponent)
+        return frames, exponents

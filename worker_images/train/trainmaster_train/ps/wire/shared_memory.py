@@ -1,0 +1,208 @@
+"""Memory that a worker shares with the ps of its own machine: gradients and new values lie there and need not travel.
+
+The worker makes it, and hands its file descriptor over through a local socket of the ps, with a ticket that only the
+other end of their connection can know. Where that does not work (another machine, another container, another system)
+values travel in frames as ever. The requests themselves always take the connection: they say what lies where, and
+nobody writes to memory that the other one may read. So it changes no order and no outcome.
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import secrets
+import socket
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+from trainmaster_train.ps.errors import ParameterServerError
+from trainmaster_train.ps.layout import Block, Layout
+from trainmaster_train.ps.wire.messages import split_address
+
+_ALIGNED_TO = 4096
+# Linux's names for these; Python's mmap has the first alone, from 3.8 on.
+_MADV_HUGEPAGE = 14
+_MADV_POPULATE_WRITE = 23
+_TICKET_BYTES = 128
+_MOST_OFFERS = 256
+
+
+class Memory:
+    """``gradients[turn][slab]`` and ``values[turn][slab]``, flat, of all slabs of a worker's model.
+
+    A push of turn ``t`` lies in ``gradients[t]``, the values that answer it are written to ``values[t]``. Whoever makes
+    it has ``descriptor``, and closes it.
+    """
+
+    def __init__(self, layout: Layout, turns: int, buffer: Any, descriptor: int = -1) -> None:
+        self.descriptor = descriptor
+        self.turns = turns
+        at = 0
+
+        def flats() -> List[torch.Tensor]:
+            nonlocal at
+            made = []
+            for slab in layout.slabs:
+                made.append(torch.frombuffer(buffer, dtype=slab.dtype, count=slab.size, offset=at))
+                at += _aligned(slab.size * slab.dtype.itemsize)
+            return made
+
+        self.gradients = [flats() for _ in range(turns)]
+        self.values = [flats() for _ in range(turns)]
+
+    def close(self) -> None:
+        """Nobody can be given it any more. The memory itself lives as long as its tensors."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+
+class Part:
+    """What one ps sees of a worker's memory: the pieces that are its own ``blocks``."""
+
+    def __init__(self, memory: Memory, blocks: Sequence[Block]) -> None:
+        def own(flats: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+            return [flats[block.slab][block.begin : block.end] for block in blocks]
+
+        self.gradients = [own(flats) for flats in memory.gradients]
+        self._values = [own(flats) for flats in memory.values]
+
+    def write(self, turn: int, numbers: range, values: Sequence[torch.Tensor]) -> None:
+        """Give the worker the ``values`` of the blocks ``numbers``."""
+        for number in numbers:
+            self._values[turn][number].copy_(values[number])
+
+
+def make_memory(layout: Layout, turns: int) -> Optional[Memory]:
+    """Memory that can be shared, filled with zeros; ``None`` where the system has no such thing or not so much of it."""
+    size = _size(layout, turns)
+    if not size:
+        return None
+    try:
+        import fcntl  # not on every system
+
+        descriptor = os.memfd_create("trainmaster-ps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except (AttributeError, ImportError, OSError):
+        return None
+    try:
+        os.ftruncate(descriptor, size)
+        # Who has it mapped is not to be ended by a file that shrinks.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        buffer = mmap.mmap(descriptor, size)
+        _take_pages(buffer, descriptor, size)
+        return Memory(layout, turns, buffer, descriptor)
+    except (AttributeError, OSError, ValueError):
+        os.close(descriptor)
+        return None
+
+
+def map_memory(descriptor: int, layout: Layout, turns: int) -> Optional[Memory]:
+    """The memory behind a descriptor that a worker handed over, which is closed; ``None`` if it is not what it should be."""
+    import fcntl
+
+    size = _size(layout, turns)
+    try:
+        is_right = os.fstat(descriptor).st_size == size
+        if not is_right or not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            return None
+        return Memory(layout, turns, mmap.mmap(descriptor, size))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+class Hatch:
+    """Where a ps takes the descriptors. ``name`` is empty where the system has no such sockets."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self._offers: Dict[bytes, int] = {}
+        try:
+            self._socket: Optional[socket.socket] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            name = f"trainmaster-ps-{secrets.token_hex(16)}"
+            self._socket.setblocking(False)
+            self._socket.bind("\0" + name)
+            self.name = name
+        except (AttributeError, OSError):
+            self._socket = None
+
+    def take(self, ticket: bytes) -> Optional[int]:
+        """The descriptor that came with ``ticket``, if it came: what was sent before a request is here before it."""
+        while self._socket is not None:
+            try:
+                found, passed, _, _ = self._socket.recvmsg(
+                    _TICKET_BYTES, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
+                )
+            except OSError:
+                break
+            for descriptor in _descriptors(passed):
+                self._drop(found)
+                self._offers[found] = descriptor
+            if len(self._offers) > _MOST_OFFERS:  # of strangers on this machine
+                self._drop(next(iter(self._offers)))
+        return self._offers.pop(ticket, None)
+
+    def close(self) -> None:
+        for ticket in list(self._offers):
+            self._drop(ticket)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _drop(self, ticket: bytes) -> None:
+        descriptor = self._offers.pop(ticket, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def offer(memory: Memory, hatch: str, ticket: bytes) -> bool:
+    """Hand ``memory`` to the ps whose :class:`Hatch` has that name; ``False`` when there is none on this machine."""
+    passed = array.array("i", [memory.descriptor])
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendmsg([ticket], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], 0, "\0" + hatch)
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def is_here(address: str) -> bool:
+    """Whether ``host:port`` is an address of this machine (or container)."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(split_address(address)[0], 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.bind(place)
+    except (OSError, UnicodeError, ParameterServerError):
+        return False
+    return True
+
+
+def _size(layout: Layout, turns: int) -> int:
+    return 2 * turns * sum(_aligned(slab.size * slab.dtype.itemsize) for slab in layout.slabs)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED_TO) * _ALIGNED_TO
+
+
+def _take_pages(buffer: mmap.mmap, descriptor: int, size: int) -> None:
+    """Have all pages now: later, one that is not to be had would end the process. Large ones where the kernel may."""
+    try:
+        buffer.madvise(_MADV_HUGEPAGE)
+    except (AttributeError, OSError):
+        pass
+    try:
+        buffer.madvise(_MADV_POPULATE_WRITE)
+    except (AttributeError, OSError):  # an older kernel, or no room: then this says so
+        os.posix_fallocate(descriptor, 0, size)
+
+
+def _descriptors(passed: Sequence[Any]) -> List[int]:
+    found = array.array("i")
+    for level, kind, data in passed:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)

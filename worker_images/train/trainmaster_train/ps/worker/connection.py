@@ -1,0 +1,263 @@
+"""A worker's connection to one ps. Every wait has a deadline, and its error says who did not come.
+
+One thread at a time. ZeroMQ's own thread sends and receives meanwhile: what is sent here is on its way while the
+caller computes, and an answer that was asked for early is there when it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError, RefusedError
+from trainmaster_train.ps.wire.messages import (
+    GATE_USER,
+    NONCE_BYTES,
+    PROTOCOL,
+    Seal,
+    WireError,
+    connect_address,
+    gate_password,
+    plain,
+    proof,
+    read_plain,
+)
+
+Message = Tuple[Dict[str, Any], List[zmq.Frame]]
+Take = Callable[[Message], None]
+
+_GONE = zmq.EVENT_DISCONNECTED
+_REFUSED_AT_GATE = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_EVENTS = _GONE | _REFUSED_AT_GATE | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+GREETING_S = 15.0
+_LOOK_AROUND_EVERY_S = 1.0
+
+
+class Connection:
+    """``ps``: its number, for messages; ``missing``: whom it said it waits for."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        ps: int,
+        address: str,
+        key: bytes,
+        look_around: Optional[Callable[[], None]] = None,
+    ) -> None:
+        """``look_around``: called about every second of a wait; what it raises ends the wait."""
+        self._look_around = look_around
+        self._looked_at = time.monotonic()
+        self.ps = ps
+        self.address = address
+        self.missing = ""
+        self._context = context
+        self._key = key
+        self._socket: Optional[zmq.Socket[bytes]] = None
+        self._monitor: Any = None
+        self._seal: Optional[Seal] = None
+        self._next_id = 0
+        self._first_id = 0  # of the current connection: a ps never answers what was asked on one before
+        self._answers: Dict[int, Message] = {}
+        self._pieces: Dict[int, List[Message]] = {}  # of answers that are not whole yet
+
+    @property
+    def name(self) -> str:
+        return f"ps {self.ps} at {self.address}"
+
+    def open(self, timeout_s: float) -> None:
+        """Connect, and prove to each other who we are.
+
+        Raises:
+            DeadlineError: the ps was not there within ``timeout_s``.
+            WireError: it does not know this attempt's token, or thinks that we do not.
+            LostError: it went away again.
+        """
+        self.close()
+        self._first_id = self._next_id + 1
+        deadline = time.monotonic() + timeout_s
+        socket = self._context.socket(zmq.DEALER)
+        self._socket = socket
+        socket.linger = 0
+        socket.plain_username = GATE_USER
+        socket.plain_password = gate_password(self._key)
+        socket.reconnect_ivl = 50
+        socket.reconnect_ivl_max = 1_000
+        socket.heartbeat_ivl = 5_000
+        socket.heartbeat_timeout = 30_000
+        socket.sndtimeo = 0
+        self._monitor = socket.get_monitor_socket(_EVENTS)
+        socket.connect(connect_address(self.address))
+        nonce = os.urandom(NONCE_BYTES)
+        try:
+            # ZeroMQ keeps the greeting until the ps is there.
+            socket.send(plain({"nonce": nonce.hex(), "protocol": PROTOCOL}))
+        except zmq.Again:
+            pass  # turned away before it was sent: the events tell why
+        answer = read_plain(self._receive_raw(deadline, "did not come")[0].bytes)
+        try:
+            nonces = nonce + bytes.fromhex(answer["nonce"])
+            is_known = answer["proof"] == proof(self._key, b"server", nonces)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"{self.name} is no ps of this protocol") from error
+        if not is_known:
+            raise WireError(f"{self.name} does not know this attempt's token: start all replicas with the same one")
+        socket.send(proof(self._key, b"worker", nonces).encode())
+        self._seal = Seal(self._key, nonces, is_server=False)
+        self._receive(min(deadline, time.monotonic() + GREETING_S))  # the welcome
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close(linger=0)
+        self._socket = None
+        self._seal = None
+        self._answers.clear()
+        self._pieces.clear()
+
+    def reserve(self) -> int:
+        """A number for a request of several messages."""
+        self._next_id += 1
+        return self._next_id
+
+    def is_of_before(self, number: int) -> bool:
+        """Whether request ``number`` is of an earlier connection, so that no answer comes any more."""
+        return number < self._first_id
+
+    def send(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, number: Optional[int] = None) -> int:
+        """Send a request; its number. The memory of ``frames`` must stay as it is until the answer is here.
+
+        Raises:
+            LostError: the connection is over, or the ps does not take any more.
+        """
+        number = self.reserve() if number is None else number
+        self._look_for_events()
+        if self._socket is None or self._seal is None:
+            raise LostError(f"{self.name} is not connected")
+        head = self._seal.close({**header, "id": number}, frames)
+        try:
+            self._socket.send_multipart([head, *frames], copy=False)
+        except zmq.ZMQError as error:
+            raise LostError(f"{self.name} takes nothing any more ({error.strerror})") from error
+        return number
+
+    def answer(self, number: int, timeout_s: float, what: str, take: Optional[Take] = None) -> Message:
+        """The answer to request ``number``; of one of several messages the last, after ``take`` was given the others.
+
+        Raises:
+            RefusedError: the ps says no.
+            LostError: the connection is over, or the request is of one that was.
+            DeadlineError: ``what`` was not answered within ``timeout_s``; says whom the ps waits for.
+        """
+        self._check_is_of_now(number)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for piece in self._pieces.pop(number, ()):
+                if take is not None:
+                    take(piece)
+            if number in self._answers:
+                break
+            try:
+                self._receive(deadline)
+            except DeadlineError as error:
+                waits = f"; it waits for {self.missing}" if self.missing else ""
+                raise DeadlineError(f"{self.name} did not answer {what} within {timeout_s:.0f} s{waits}") from error
+        header, frames = self._answers.pop(number)
+        if "refused" in header:
+            raise RefusedError(str(header["refused"]))
+        return header, frames
+
+    def answer_patiently(self, number: int, timeout_s: float, what: str, take: Take) -> Message:
+        """As :meth:`answer`, but waits longer as long as what the ps waits for goes on."""
+        while True:
+            before = self.missing
+            try:
+                return self.answer(number, timeout_s, what, take)
+            except DeadlineError:
+                if self.missing == before:
+                    raise
+
+    def has_answer(self, number: int) -> bool:
+        """Whether the answer to request ``number`` is here already. Does not wait. Raises ``LostError``."""
+        self._check_is_of_now(number)
+        while number not in self._answers and self._socket is not None and self._socket.poll(0):
+            self._receive(time.monotonic())
+        return number in self._answers
+
+    def listen(self) -> None:
+        """Take the messages that are here already. Raises ``ParameterServerError`` when the ps said why it ends."""
+        while self._seal is not None and self._socket is not None and self._socket.poll(0):
+            self._receive(time.monotonic())
+
+    def ticket(self) -> bytes:
+        """What only the two ends of this connection know. Raises ``LostError`` when it is over."""
+        if self._seal is None:
+            raise LostError(f"{self.name} is not connected")
+        return self._seal.ticket
+
+    def ask(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, timeout_s: float, what: str) -> Message:
+        """Send a request and wait for its answer. Raises as :meth:`answer`."""
+        return self.answer(self.send(header, frames), timeout_s, what)
+
+    def _check_is_of_now(self, number: int) -> None:
+        if self.is_of_before(number):
+            raise LostError(f"{self.name} was lost and came back meanwhile")
+
+    def _receive(self, deadline: float) -> None:
+        """Take the next message: an answer is kept, a note is noted."""
+        parts = self._receive_raw(deadline, "did not answer")
+        if self._seal is None:
+            raise LostError(f"{self.name} is not connected")
+        header = self._seal.open(parts[0].bytes, len(parts) - 1)
+        if header.get("op") == "note":
+            self.missing = str(header.get("missing", ""))
+        elif header.get("op") == "fatal":
+            raise ParameterServerError(str(header.get("sentence")))
+        elif header.get("more"):
+            self._pieces.setdefault(header["re"], []).append((header, parts[1:]))
+        elif "re" in header:
+            self._answers[header["re"]] = (header, parts[1:])
+
+    def _receive_raw(self, deadline: float, what: str) -> List[zmq.Frame]:
+        while True:
+            if self._socket is None:
+                raise LostError(f"{self.name} is not connected")
+            try:
+                return self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                pass
+            self._look_for_events()
+            now = time.monotonic()
+            if now >= deadline:
+                raise DeadlineError(f"{self.name} {what}")
+            if self._look_around is not None and now - self._looked_at >= _LOOK_AROUND_EVERY_S:
+                self._looked_at = now
+                self._look_around()
+            poller = zmq.Poller()
+            poller.register(self._socket, zmq.POLLIN)
+            poller.register(self._monitor, zmq.POLLIN)
+            poller.poll(int(min(deadline - now, _LOOK_AROUND_EVERY_S) * 1000 + 1))
+
+    def _look_for_events(self) -> None:
+        """What the connection itself has to say. A reconnected socket is of no use: the ps does not know it."""
+        while self._socket is not None and self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == _REFUSED_AT_GATE:
+                self.close()
+                raise WireError(
+                    f"{self.name} does not take this replica's token: start all replicas of a job with the same one"
+                )
+            if event == _GONE and self._seal is None:
+                continue  # not even greeted: ZeroMQ knocks again
+            if event == _GONE:
+                try:
+                    self.listen()  # its last words came before its end
+                finally:
+                    self.close()
+                raise LostError(f"{self.name} is gone")
+            self.close()
+            raise WireError(f"{self.name} speaks another protocol")

@@ -1,0 +1,135 @@
+"""Tables on the worker's side: the rows that a forward pass reads are fetched just before it, and only they.
+
+The worker keeps the whole table in its own memory, where most rows are old: each embedding module asks for the rows of
+its input right before it looks them up. ``prefetch`` asks earlier, so that they are there by then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+import torch
+
+from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
+from trainmaster_train.ps.layout import Layout, Table
+from trainmaster_train.ps.wire.codec import raw, read
+
+# (ps, header, frames) -> the request's number, or None when that ps is lost
+Ask = Callable[[int, Dict[str, Any], List[Any]], Any]
+# (ps, number) -> header and frames, or None when that ps was lost and has come back
+Await = Callable[[int, Any], Any]
+
+
+class Embeddings:
+    def __init__(self, model: torch.nn.Module, layout: Layout, ps_count: int, ask: Ask, wait: Await) -> None:
+        self._count = ps_count
+        self._ask = ask
+        self._wait = wait
+        self._tables: Dict[str, Tuple[Table, torch.nn.Parameter]] = {}
+        names: Dict[torch.Tensor, str] = {}
+        parameters = dict(model.named_parameters())
+        for table in layout.tables:
+            self._tables[table.name] = (table, parameters[table.name])
+            names[parameters[table.name]] = table.name
+        self._modules: Dict[torch.nn.Module, str] = {}
+        self._gradients: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
+        # What was asked for and has not been waited for: the rows, and the request's number on each ps.
+        self._asked: Dict[str, Tuple[torch.Tensor, List[Any]]] = {}
+        for module in model.modules():
+            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.weight in names:
+                self._modules[module] = names[module.weight]
+                module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+
+    @property
+    def names(self) -> List[str]:
+        return list(self._tables)
+
+    def prefetch(self, module: torch.nn.Module, indices: torch.Tensor) -> None:
+        """Ask for the rows of the coming input ``indices`` of ``module``, without waiting for them."""
+        if module not in self._modules:
+            raise ParameterServerError("prefetch: takes an Embedding or EmbeddingBag of the model with sparse=True")
+        self._request(self._modules[module], indices)
+
+    def fetch_all(self) -> None:
+        """Have all rows of all tables as they are now."""
+        for name, (table, _) in self._tables.items():
+            self._fetch(name, torch.arange(table.rows))
+
+    def gradients(self, ps: int) -> Tuple[List[str], List[Any]]:
+        """The tables with gradients for ``ps``, and their frames: rows' places there, and the rows.
+
+        Raises:
+            NonFiniteGradientError: its message has the tensor's name only.
+        """
+        names: List[str] = []
+        frames: List[Any] = []
+        for name, (indices, rows) in self._gradients.items():
+            places, own = indices, rows
+            if self._count > 1:
+                mine = indices % self._count == ps
+                places, own = indices[mine].div(self._count, rounding_mode="floor"), rows[mine]
+            if len(places):
+                names.append(name)
+                frames += [raw(places.contiguous()), raw(own.contiguous().flatten())]
+        return names, frames
+
+    def gather(self) -> None:
+        """Look at the gradients that the backward pass left, for :meth:`gradients`."""
+        self._gradients = {}
+        for name, (_, weight) in self._tables.items():
+            if weight.grad is None:
+                continue
+            if not weight.grad.is_sparse:
+                raise ParameterServerError(
+                    f"the gradient of `{name}` is dense, though its embedding has sparse=True: something else uses it, "
+                    "too; make the embedding with sparse=False"
+                )
+            gradient = weight.grad.coalesce()
+            indices, rows = gradient.indices()[0].cpu(), gradient.values().cpu()
+            if not torch.isfinite(rows).all():
+                raise NonFiniteGradientError(f"`{name}`")
+            self._gradients[name] = (indices, rows)
+
+    def _before_forward(self, module: torch.nn.Module, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        indices = args[0] if args else kwargs["input"]
+        self._fetch(self._modules[module], indices)
+
+    def _fetch(self, name: str, indices: torch.Tensor) -> None:
+        """Have the rows ``indices`` in the table, from what was asked for early as far as that has them."""
+        asked = self._asked.pop(name, None)
+        if asked is not None:
+            self._receive(name, *asked)
+            wanted = indices.detach().cpu().flatten().unique()  # type: ignore[no-untyped-call]
+            indices = wanted[~torch.isin(wanted, asked[0])]
+            if not indices.numel():
+                return
+        self._request(name, indices)
+        self._receive(name, *self._asked.pop(name))
+
+    def _request(self, name: str, indices: torch.Tensor) -> None:
+        rows = indices.detach().cpu().flatten().unique()  # type: ignore[no-untyped-call]
+        table, _ = self._tables[name]
+        if rows.numel() and (int(rows[0]) < 0 or int(rows[-1]) >= table.rows):
+            raise IndexError(f"`{name}` has {table.rows} rows; the input asks for {int(rows[0])} to {int(rows[-1])}")
+        numbers = []
+        for ps in range(self._count):
+            places = self._of(rows, ps).div(self._count, rounding_mode="floor")
+            numbers.append(self._ask(ps, {"op": "rows", "table": name}, [raw(places)]) if len(places) else None)
+        self._asked[name] = (rows, numbers)
+
+    def _receive(self, name: str, rows: torch.Tensor, numbers: List[Any]) -> None:
+        table, weight = self._tables[name]
+        for ps in range(self._count):
+            mine = self._of(rows, ps)
+            if not len(mine):
+                continue
+            answer = self._wait(ps, numbers[ps])
+            while answer is None:  # that ps was lost, and is back: ask again
+                places = mine.div(self._count, rounding_mode="floor")
+                answer = self._wait(ps, self._ask(ps, {"op": "rows", "table": name}, [raw(places)]))
+            values = read(answer[1][0], table.dtype, len(mine) * table.columns).view(-1, table.columns)
+            with torch.no_grad():
+                weight.data.index_copy_(0, mine.to(weight.device), values.to(weight.device))
+
+    def _of(self, rows: torch.Tensor, ps: int) -> torch.Tensor:
+        return rows if self._count == 1 else rows[rows % self._count == ps]

@@ -1,0 +1,119 @@
+"""The evaluator: looks at each new checkpoint while the others train."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Callable, Mapping, Optional, Protocol, Set
+
+import torch
+import zmq
+
+from trainmaster_train import report
+from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, read_meta
+from trainmaster_train.context import Context
+from trainmaster_train.ps.checkpoint.shard_checkpoint import DamagedError, load_model, look_at
+from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.worker.connection import Connection
+
+_LOOK_EVERY_S = 1.0
+_ANSWER_S = 10.0
+
+
+class Stopped(Protocol):
+    def __bool__(self) -> bool: ...
+
+    def wait(self, timeout_s: float) -> bool: ...
+
+
+def evaluate_checkpoints(
+    model: torch.nn.Module,
+    evaluate: Callable[[], Mapping[str, Any]],
+    *,
+    context: Context,
+    key: bytes,
+    options: Options,
+    stopped: Stopped,
+) -> None:
+    """Load each newest checkpoint into ``model``, call ``evaluate`` and report its metrics as ``eval_…``; the last one
+    too, when the training is done or ``stopped`` is.
+
+    Raises:
+        DeadlineError: the first ps was away for ``options.idle_timeout_s``: the training is not going on.
+    """
+    training = _Training(context, key, options)
+    seen: Optional[Path] = None
+    damaged: Set[Path] = set()
+    try:
+        while True:
+            # Asked before the look: what is sealed before the end is seen after it.
+            is_over = bool(stopped) or training.is_done()
+            newest = next((path for path in reversed(complete_checkpoints()) if path not in damaged), None)
+            if newest is not None and newest != seen:
+                try:
+                    look_at(newest)
+                    _evaluate(model, evaluate, newest)
+                    seen = newest
+                except DamagedError as error:
+                    if newest.exists():  # and has not made room for a newer one
+                        damaged.add(newest)
+                        print(f"{error}; it is not evaluated.", flush=True)
+            elif is_over:
+                return
+            else:
+                stopped.wait(_LOOK_EVERY_S)
+    finally:
+        training.close()
+
+
+def _evaluate(model: torch.nn.Module, evaluate: Callable[[], Mapping[str, Any]], path: Path) -> None:
+    try:
+        load_model(model, path)
+        step = int(read_meta(path).get("step") or 0)
+    except CheckpointError:
+        if path.exists():
+            raise
+        return  # a newer one took its place meanwhile
+    model.eval()
+    with torch.no_grad():
+        metrics = {f"eval_{name}": value for name, value in evaluate().items()}
+    words = ", ".join(f"{name} {float(value):.4f}" for name, value in metrics.items())
+    print(f"evaluated step {step}: {words}.", flush=True)
+    report.progress(step, **metrics)
+
+
+class _Training:
+    """What the first ps knows of the training's end."""
+
+    def __init__(self, context: Context, key: bytes, options: Options) -> None:
+        self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context()
+        self._options = options
+        self._connection = Connection(self._context, 0, context.peers["ps"][0], key)
+        self._is_open = False
+        self._away_since = time.monotonic()
+
+    def is_done(self) -> bool:
+        try:
+            if not self._is_open:
+                self._connection.open(_ANSWER_S)
+                # It brings no gradients and takes no values: an observer needs no model.
+                self._connection.ask({"op": "watch"}, timeout_s=_ANSWER_S, what="the evaluator's greeting")
+                self._is_open = True
+            header, _ = self._connection.ask({"op": "status"}, timeout_s=_ANSWER_S, what="for its status")
+        except (LostError, DeadlineError) as error:
+            self._is_open = False
+            if time.monotonic() - self._away_since > self._options.idle_timeout_s:
+                raise DeadlineError(f"the training is not going on: {error}") from error
+            return False
+        self._away_since = time.monotonic()
+        return bool(header["is_done"])
+
+    def close(self) -> None:
+        if self._is_open:
+            try:
+                self._connection.ask({"op": "bye", "why": "done"}, timeout_s=_ANSWER_S, what="the good-bye")
+            except ParameterServerError:
+                pass  # it is gone
+        self._connection.close()
+        self._context.term()

@@ -1,0 +1,211 @@
+"""The worker's side of the blocks: the model's parameters as views of flat values, gradients gathered into frames.
+
+Values: each trainable parameter becomes a view into its slab, so that a block that arrives is one copy. Gradients: they
+are copied into flat memory block by block, checked while they are in the cache, and leave as soon as a block is
+full, be it after the backward pass or (overlapped) while it is running.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
+from trainmaster_train.ps.layout import PIECE_BYTES, Block, Layout
+from trainmaster_train.ps.wire.codec import Codec
+
+# ps, blocks' numbers there, frames, exponents
+Send = Callable[[int, List[int], List[Any], List[int]], None]
+
+
+class Values:
+    """All dense values of the model, flat for each slab, on the model's device."""
+
+    def __init__(self, model: torch.nn.Module, layout: Layout, flats: Optional[Sequence[torch.Tensor]] = None) -> None:
+        """``flats``: the memory to use for them, for each slab, if the model lies on the CPU."""
+        self.layout = layout
+        self.parameters = dict(model.named_parameters())
+        trained = {name: self.parameters[name] for name, *_ in layout.signature["tensors"]}
+        devices = {parameter.device for parameter in trained.values()}
+        if len(devices) > 1:
+            raise ParameterServerError(f"the model lies on {', '.join(map(str, devices))}: one device for each worker")
+        self.device = devices.pop()
+        self.flat: List[torch.Tensor] = []
+        self._places: List[Tuple[str, int]] = []
+        for number, slab in enumerate(layout.slabs):
+            if flats is not None and self.device.type == "cpu":
+                flat = flats[number]
+            else:
+                flat = torch.empty(slab.size, dtype=slab.dtype, device=self.device)
+            for member in slab.members:
+                parameter = self.parameters[member.name]
+                view = flat[member.begin : member.end].view(parameter.shape)
+                view.copy_(parameter.detach())
+                parameter.data = view
+                self._places.append((member.name, view.data_ptr()))
+            self.flat.append(flat)
+
+    def check(self) -> None:
+        """Raises when somebody gave the model other memory since."""
+        for name, place in self._places:
+            if self.parameters[name].data_ptr() != place:
+                raise ParameterServerError(
+                    f"`{name}` was moved (by .to(), .half() or .data =): do that before the parameter servers are joined"
+                )
+
+    def set(self, block: Block, values: torch.Tensor) -> None:
+        self.flat[block.slab][block.begin : block.end].copy_(values)
+
+    def add(self, block: Block, values: torch.Tensor) -> None:
+        self.flat[block.slab][block.begin : block.end].add_(values.to(self.device))
+
+    def of(self, block: Block) -> torch.Tensor:
+        return self.flat[block.slab][block.begin : block.end].cpu()
+
+
+class Gradients:
+    """Gathers one push after the other. ``begin``, then ``take`` each parameter once, then ``finish``."""
+
+    def __init__(
+        self,
+        values: Values,
+        codec: Codec,
+        blocks: Sequence[Sequence[Block]],
+        *,
+        turns: int,
+        flats: Optional[Sequence[Sequence[torch.Tensor]]] = None,
+    ) -> None:
+        """Memory for the gradients.
+
+        Args:
+            blocks: for each ps its blocks.
+            turns: how many pushes may be on their way at once, including the one that is gathered.
+            flats: the memory to use, for each turn and slab; its own if there is none.
+        """
+        self._values = values
+        self._codec = codec
+        self._blocks = blocks
+        slabs = values.layout.slabs
+        self._flats = flats or [[torch.empty(slab.size, dtype=slab.dtype) for slab in slabs] for _ in range(turns)]
+        self._rests = [torch.zeros(slab.size, dtype=slab.dtype) for slab in slabs] if codec.wants_rest else None
+        self.turn = 0  # of the push that is gathered
+        self._at: Dict[str, Tuple[int, int, int]] = {
+            member.name: (number, member.begin, member.end)
+            for number, slab in enumerate(slabs)
+            for member in slab.members
+        }
+        # Of each slab the blocks over all ps in order of place: (block, ps, number on that ps).
+        self._order: List[List[Tuple[Block, int, int]]] = [[] for _ in slabs]
+        for ps, own in enumerate(blocks):
+            for number, block in enumerate(own):
+                self._order[block.slab].append((block, ps, number))
+        for order in self._order:
+            order.sort(key=lambda entry: entry[0].begin)
+        self._missing: List[List[int]] = []
+        self._taken: Dict[str, int] = {}
+        self._pending: Dict[int, Tuple[List[int], List[Any], List[int], int]] = {}
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self._taken)
+
+    def begin(self) -> None:
+        """Forget what was gathered and not finished."""
+        self._missing = [[block.end - block.begin for block, _, _ in order] for order in self._order]
+        self._taken = {}
+        self._pending = {ps: ([], [], [], 0) for ps in range(len(self._blocks))}
+
+    def take(self, name: str, gradient: torch.Tensor, send: Send) -> None:
+        """Copy the gradient of a parameter, and send what is complete with it.
+
+        Raises:
+            NonFiniteGradientError: its message has the tensor's name only.
+        """
+        slab, begin, end = self._at[name]
+        flat = self._flats[self.turn][slab]
+        source = gradient.detach().reshape(-1)
+        is_here = source.device.type == "cpu"
+        if not is_here:  # one way over the bus, not one for each block
+            flat[begin:end].copy_(source)
+        self._taken[name] = gradient._version  # noqa: SLF001 (torch's documented counter of in-place changes)
+        for at in self._touching(slab, begin, end):
+            block, ps, number = self._order[slab][at]
+            first, last = max(begin, block.begin), min(end, block.end)
+            if is_here:  # and looked at while it is in the cache
+                flat[first:last].copy_(source[first - begin : last - begin])
+            self._missing[slab][at] -= last - first
+            if self._missing[slab][at] == 0:
+                self._emit(block, ps, number, send)
+
+    def finish(self, send: Send) -> None:
+        """Take what has no gradient as zero, check what left early, and send all that remains."""
+        for name, version in self._taken.items():
+            gradient = self._values.parameters[name].grad
+            if gradient is None or gradient._version != version:  # noqa: SLF001 (as above)
+                raise ParameterServerError(
+                    f"the gradient of `{name}` changed after it had left (clipped? a second backward pass?): "
+                    "with overlap=True nothing may touch gradients between backward() and step()"
+                )
+        for name in self._at:
+            if name not in self._taken:
+                parameter = self._values.parameters[name]
+                self.take(name, parameter.grad if parameter.grad is not None else torch.zeros_like(parameter), send)
+        for ps in range(len(self._blocks)):
+            self._flush(ps, send)
+        self.turn = (self.turn + 1) % len(self._flats)
+        self._taken = {}
+
+    def has_taken(self, name: str) -> bool:
+        return name in self._taken
+
+    def _touching(self, slab: int, begin: int, end: int) -> range:
+        """The places in the order of blocks that overlap with ``begin`` to ``end``."""
+        order = self._order[slab]
+        low, high = 0, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            if order[middle][0].end <= begin:
+                low = middle + 1
+            else:
+                high = middle
+        last = low
+        while last < len(order) and order[last][0].begin < end:
+            last += 1
+        return range(low, last)
+
+    def _emit(self, block: Block, ps: int, number: int, send: Send) -> None:
+        gradient = self._flats[self.turn][block.slab][block.begin : block.end]
+        # One pass over what is in the cache: NaN and infinity both come through to the sum, and a sum costs half as much
+        # as extremes. That of large numbers may be too large for the dtype: then each is looked at.
+        if not math.isfinite(gradient.sum().item()) and not torch.isfinite(gradient).all():
+            raise NonFiniteGradientError(self._name_non_finite(block))
+        rest = self._rests[block.slab][block.begin : block.end] if self._rests is not None else None
+        frames, exponent = self._codec.encode(gradient, rest if gradient.dtype is torch.float32 else None)
+        numbers, waiting, exponents, size = self._pending[ps]
+        numbers.append(number)
+        waiting.extend(frames)
+        exponents.append(exponent)
+        size += sum(frame.nbytes for frame in frames)
+        self._pending[ps] = (numbers, waiting, exponents, size)
+        if size >= PIECE_BYTES:
+            self._flush(ps, send)
+
+    def _flush(self, ps: int, send: Send) -> None:
+        numbers, frames, exponents, _ = self._pending[ps]
+        if numbers:
+            self._pending[ps] = ([], [], [], 0)
+            send(ps, numbers, frames, exponents)
+
+    def _name_non_finite(self, block: Block) -> str:
+        """Which tensors hold what is no number, as far as they lie in ``block``."""
+        flat = self._flats[self.turn][block.slab]
+        names = [
+            f"`{member.name}`"
+            for member in self._values.layout.slabs[block.slab].members
+            if member.begin < block.end
+            and block.begin < member.end
+            and not torch.isfinite(flat[max(member.begin, block.begin) : min(member.end, block.end)]).all()
+        ]
+        return ", ".join(names)

@@ -1,0 +1,48 @@
+"""What a worker has of the model, and how the values that a ps answers get into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence
+
+from trainmaster_train.ps.errors import ParameterServerError
+from trainmaster_train.ps.layout import Block
+from trainmaster_train.ps.wire.codec import Codec, read
+from trainmaster_train.ps.wire.shared_memory import Memory
+from trainmaster_train.ps.worker.gradients import Values
+
+
+@dataclass(frozen=True)
+class Held:
+    """``memory``: what gradients and values lie in, if it can be shared with a ps of this machine."""
+
+    values: Values
+    codec: Codec
+    memory: Optional[Memory]
+
+    def install(self, ps: str, blocks: Sequence[Block], header: Mapping[str, Any], frames: Sequence[Any]) -> None:
+        """Have the values of an answer, or of a piece of one, in the model. ``blocks`` are all that ``ps`` has."""
+        if "shared" in header:
+            self._copy_shared(ps, blocks, header["shared"])
+        elif header.get("is_delta"):
+            self._add(blocks, header["exponents"], frames)
+        else:
+            for block, frame in zip(blocks[header["first"] :], frames):
+                dtype = self.values.layout.slabs[block.slab].dtype
+                self.values.set(block, read(frame, dtype, block.end - block.begin))
+
+    def _copy_shared(self, ps: str, blocks: Sequence[Block], turn: int) -> None:
+        if self.memory is None:
+            raise ParameterServerError(f"{ps} writes to memory that this worker does not have")
+        for block in blocks:
+            values = self.memory.values[turn][block.slab]
+            if values is not self.values.flat[block.slab]:
+                self.values.set(block, values[block.begin : block.end])
+
+    def _add(self, blocks: Sequence[Block], exponents: Sequence[int], frames: Sequence[Any]) -> None:
+        at = 0
+        for block, exponent in zip(blocks, exponents):
+            dtype = self.values.layout.slabs[block.slab].dtype
+            count = self.codec.frame_count(dtype)
+            self.values.add(block, self.codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent))
+            at += count

@@ -1,0 +1,287 @@
+"""The worker's side: all ps seen as one optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import torch
+
+from trainmaster_train import report, steps
+from trainmaster_train.context import Context
+from trainmaster_train.ps.checkpoint.chief import Checkpoints
+from trainmaster_train.ps.checkpoint.shard_checkpoint import load_local, newest_whole
+from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
+from trainmaster_train.ps.layout import layout_of, learning_rates
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.server.rounds import Staleness
+from trainmaster_train.ps.server.shard import check_optimizer
+from trainmaster_train.ps.wire.codec import Codec
+from trainmaster_train.ps.wire.memory import keep_freed_memory
+from trainmaster_train.ps.wire.shared_memory import is_here, make_memory
+from trainmaster_train.ps.worker.embeddings import Embeddings
+from trainmaster_train.ps.worker.fleet import Fleet
+from trainmaster_train.ps.worker.gradients import Gradients, Values
+from trainmaster_train.ps.worker.model_view import Held
+
+REPORT_EVERY = 10  # own steps
+
+
+class Servers:
+    """All ps of the job, used as the optimizer of an ordinary training loop::
+
+        while servers.version < 1000:
+            servers.zero_grad()
+            loss(model(batch)).backward()
+            servers.step()
+
+    ``version`` counts the updates of the first ps, by all workers: the job's step. ``own_steps`` counts this worker's.
+    Where its time goes is told to :func:`trainmaster_train.steps.timer`. A ps that is lost is waited for (``join_timeout_s``), and the gradient
+    that was on its way to it is given up: so none is applied twice.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        context: Context,
+        key: bytes,
+        options: Options,
+    ) -> None:
+        """Join all ps: give them the first values if this is the chief and they have none, and take theirs.
+
+        ``optimizer`` is never stepped: the ps make theirs like it, and the chief's learning rates are followed, so
+        that a scheduler on it works as always.
+
+        Raises:
+            ParameterServerError: a ps did not come, or has another model, other options, or another token; or an option
+                has no such value.
+        """
+        options.check()
+        check_optimizer(optimizer)
+        keep_freed_memory()
+        self.model = model
+        self.options = options
+        self.worker = context.rank or 0
+        self.is_chief = self.worker == 0
+        self.staleness = Staleness()
+        self._timer = steps.timer()
+        self.optimizer = optimizer
+        self._layout = layout_of(model, optimizer)
+        addresses = context.peers.get("ps", ())
+        codec = Codec(options.wire, options.topk_ratio)
+        turns = 2 if options.prefetch else 1
+        may_share = options.shared_memory and not codec.is_lossy and any(map(is_here, addresses))
+        memory = make_memory(self._layout, turns) if may_share else None
+        # Where no answer comes while the model computes, a ps may write to the model itself.
+        self._values = Values(model, self._layout, memory.values[0] if memory is not None and turns == 1 else None)
+        self._fleet = Fleet(
+            addresses,
+            key,
+            worker=self.worker,
+            held=Held(self._values, codec, memory),
+            optimizer=optimizer,
+            options=options,
+            timer=self._timer,
+        )
+        flats = memory.gradients if memory is not None else None
+        self._gradients = Gradients(self._values, codec, self._fleet.blocks, turns=turns, flats=flats)
+        self._embeddings = Embeddings(model, self._layout, len(addresses), self._fleet.ask, self._fleet.wait)
+        self._on_the_way: List[Optional[int]] = [None] * len(addresses)  # the push before
+        self._until: Optional[int] = None
+        self._checkpoints: Optional[Checkpoints] = None
+        try:
+            self._fleet.join()
+            if options.backup_workers:
+                self._fleet.catch_up()
+        except BaseException:
+            self._fleet.close()
+            raise
+        start = newest_whole(self._fleet.who) if self.version else None
+        if start is not None:
+            load_local(model, start)
+        if self.version:
+            print(f"{self._fleet.who} joined at update {self.version}.", flush=True)
+        if self.is_chief:
+            self._checkpoints = Checkpoints(self._fleet.connections, model, options, after=self.version)
+        if options.overlap:
+            self._hook()
+
+    @property
+    def own_steps(self) -> int:
+        return self._fleet.own_steps
+
+    @property
+    def version(self) -> int:
+        return self._fleet.versions[0]
+
+    @property
+    def versions(self) -> Sequence[int]:
+        """The updates of each ps, as far as this worker has seen."""
+        return tuple(self._fleet.versions)
+
+    def zero_grad(self) -> None:
+        """Forget all gradients of the model."""
+        if self._gradients.is_begun:  # of a push that was never finished
+            self._forget_push()
+        self.model.zero_grad(set_to_none=True)
+
+    def step(self, **metrics: Any) -> int:
+        """Push the gradients that lie in the model, and have the new values in it; the job's step.
+
+        In the chief also: writes a checkpoint when one is due, and reports ``metrics`` (numbers, such as
+        ``loss=loss``) as the job's progress.
+
+        Raises:
+            NonFiniteGradientError: a gradient holds NaN or infinity; nothing of it was applied.
+            ParameterServerError: a ps did not come back, or somebody did not answer in time.
+        """
+        self._values.check()
+        try:
+            with self._timer.part(steps.COMMUNICATION):
+                self._push()
+        except NonFiniteGradientError as error:
+            self._forget_push()
+            raise self._named(error) from error
+        waited = self._fleet.end_push()
+        if self.options.prefetch:
+            waited, self._on_the_way = self._on_the_way, waited
+        self._finish(waited)
+        self._fleet.own_steps += 1
+        # What torch's schedulers look at to warn of a step() that they missed; the ps made it.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
+        if self._checkpoints is not None:
+            if self.own_steps % REPORT_EVERY == 0:
+                self._report(metrics)
+            with self._timer.part(steps.CHECKPOINT):
+                self._checkpoints.after_step(self._fleet.versions, metrics, is_last=self._is_last())
+        self._timer.end_step()
+        return self.version
+
+    def steps(self, until: int) -> Iterator[int]:
+        """The job's step, again and again until all workers together have made ``until`` updates. Clears the
+        gradients before each; the loop's body ends with :meth:`step`.
+
+        In ``async`` mode every other worker may be at a step of its own when the last update is made, and its gradient is
+        applied as well: so the job makes up to workers − 1 updates more (with ``prefetch``, where each has another one
+        on its way, 2 · workers − 1).
+        """
+        self._until = until
+        while self.version < until:
+            self.zero_grad()
+            yield self.version
+
+    def prefetch(self, module: torch.nn.Module, indices: torch.Tensor) -> None:
+        """Ask for the rows of an embedding (with ``sparse=True``) that the next input ``indices`` needs, now."""
+        self._embeddings.prefetch(module, indices)
+
+    def pull(self, *, tables: bool = False) -> int:
+        """Have the newest values in the model; with ``tables`` all rows of all embeddings, too. The job's step."""
+        self._finish_all()
+        self._finish([self._fleet.ask(ps, {"op": "pull"}, []) for ps in range(len(self._fleet))])
+        if tables:
+            self._embeddings.fetch_all()
+        return self.version
+
+    def checkpoint(self, **metrics: Any) -> Path:
+        """Write a checkpoint of all ps, and wait for it. In the chief alone.
+
+        Raises:
+            CheckpointError: a ps could not write its shard; earlier checkpoints are as they were.
+        """
+        if self._checkpoints is None:
+            raise ParameterServerError(f"{self._fleet.who} is not the chief: checkpoints are made in worker 0 alone")
+        self._finish_all()
+        return self._checkpoints.write(self._fleet.versions, metrics)
+
+    def close(self, *, is_done: bool = True, why: str = "") -> None:
+        """Leave all ps; ``is_done``: the whole training is. What is on its way is waited for."""
+        if is_done:
+            self._finish_all()
+            if self._checkpoints is not None:
+                self._checkpoints.finish()
+        self._fleet.leave({"why": why, "is_done": is_done and self.is_chief})
+        self._fleet.close()
+
+    def status(self) -> List[Dict[str, Any]]:
+        """What each ps counted: version, pushes, staleness, what was dropped, and who is missing."""
+        return [
+            connection.ask({"op": "status"}, timeout_s=self.options.step_timeout_s, what="for its status")[0]
+            for connection in self._fleet.connections
+        ]
+
+    def _is_last(self) -> bool:
+        return self._until is not None and self.version >= self._until
+
+    def _report(self, metrics: Dict[str, Any]) -> None:
+        step = self.version if self._until is None else min(self.version, self._until)
+        report.progress(step, self._until, dropped=self.staleness.dropped, **metrics)
+
+    # Pushing.
+
+    def _hook(self) -> None:
+        def taken(name: str) -> Any:
+            def after(parameter: torch.Tensor) -> None:
+                if self._gradients.has_taken(name):
+                    raise ParameterServerError(
+                        f"a second gradient of `{name}` before step(): with overlap=True one backward pass makes one step"
+                    )
+                self._begin()
+                if parameter.grad is not None:
+                    try:
+                        self._gradients.take(name, parameter.grad, self._fleet.push_blocks)
+                    except NonFiniteGradientError as error:
+                        self._forget_push()
+                        raise self._named(error) from error
+
+            return after
+
+        for slab in self._layout.slabs:
+            for member in slab.members:
+                self._values.parameters[member.name].register_post_accumulate_grad_hook(taken(member.name))  # type: ignore[no-untyped-call]
+
+    def _named(self, error: NonFiniteGradientError) -> NonFiniteGradientError:
+        return NonFiniteGradientError(
+            f"{self._fleet.who}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
+            "holds NaN or infinity; lower the learning rate, or clip before step()"
+        )
+
+    def _begin(self) -> None:
+        if not self._gradients.is_begun:
+            self._gradients.begin()
+            self._fleet.begin_push()
+
+    def _forget_push(self) -> None:
+        """Drop what was gathered for a push that does not come; a ps drops its part when the next one does."""
+        self._gradients.begin()
+        self._fleet.forget_push()
+
+    def _push(self) -> None:
+        self._begin()
+        self._embeddings.gather()
+        turn = self._gradients.turn
+        self._gradients.finish(self._fleet.push_blocks)
+        rates = learning_rates(self.optimizer) if self.is_chief else None
+        for ps in range(len(self._fleet)):
+            tables, frames = self._embeddings.gradients(ps)
+            self._fleet.push_last(ps, turn, {"tables": tables}, frames, rates)
+
+    def _finish(self, numbers: Sequence[Optional[int]]) -> None:
+        """Wait for these answers, take the values that they bring, and count what became of the gradients."""
+        outcomes = self._fleet.finish(numbers)
+        if self.options.backup_workers:
+            self._fleet.catch_up()
+        dropped = [outcome["outcome"] for outcome in outcomes if outcome["outcome"] != "applied"]
+        if dropped:
+            self.staleness.late += "late" in dropped
+            self.staleness.too_stale += "too_stale" in dropped
+        elif outcomes:
+            stalest = max(outcome["staleness"] for outcome in outcomes)
+            self.staleness.note(stalest)
+            self._timer.add_staleness(stalest)
+
+    def _finish_all(self) -> None:
+        """Wait for what is on the way."""
+        self._finish(self._on_the_way)
+        self._on_the_way = [None] * len(self._fleet)
