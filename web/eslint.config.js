@@ -5,7 +5,10 @@ import ts from "typescript-eslint";
 export default defineConfig([
   globalIgnores(["dist", "src/api/schema.gen.ts"]),
   ts.configs.strict,
-  { plugins: { "react-hooks": hooks }, rules: { "react-hooks/rules-of-hooks": "error", "react-hooks/exhaustive-deps": "error" } },
+  {
+    plugins: { "react-hooks": hooks },
+    rules: { "react-hooks/rules-of-hooks": "error", "react-hooks/exhaustive-deps": "error" },
+  },
   {
     rules: {
       // What is thrown into HTML is the one thing that this application never does.

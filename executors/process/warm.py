@@ -37,7 +37,7 @@ IMPORT_ENV: Final = (
     *("NUMEXPR_", "NUMPY_", "NPY_", "TORCH_", "PYTORCH_", "ATEN_", "TRITON_", "CUDA_DEVICE_ORDER", "CUDA_HOME"),
     *("CUDA_PATH", "CUDA_LAUNCH", "CUDA_MODULE", "CUBLAS_", "CUDNN_", "TF_CPP_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_"),
     *("TF_NUM_", "TF_USE_", "TF_XLA_", "XLA_", "KERAS_", "DNNL_", "ONEDNN_", "PROTOCOL_BUFFERS_", "ABSL_"),
-    *("HOME", "USER", "LOGNAME", "TZ", "TMPDIR"),
+    *("HOME", "USER", "LOGNAME", "TZ", "TMPDIR", "TQDM_"),
 )
 _FRAMEWORKS: Final = ("torch", "tensorflow")
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?")

@@ -34,7 +34,8 @@ function loadAgain() {
 function tell() {
   const said = document.createElement("p");
   said.setAttribute("role", "alert");
-  said.textContent = "A part of this page could not be loaded. Check the connection to the platform, then load the page again.";
+  said.textContent =
+    "A part of this page could not be loaded. Check the connection to the platform, then load the page again.";
   document.getElementById("root").replaceChildren(said);
 }
 
@@ -42,7 +43,8 @@ window.addEventListener(
   "error",
   ({ target }) => {
     if (isLost || document.readyState === "complete") return;
-    const isPart = target instanceof HTMLScriptElement || (target instanceof HTMLLinkElement && target.rel === "stylesheet");
+    const isPart =
+      target instanceof HTMLScriptElement || (target instanceof HTMLLinkElement && target.rel === "stylesheet");
     if (isPart && isOwn(target.src || target.href)) {
       isLost = true;
       loadAgain();

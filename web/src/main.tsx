@@ -14,7 +14,7 @@ import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { onLoggedOut } from "./api/client";
-import { Toasts } from "./components/toasts";
+import { Toasts } from "./components/shell/toasts";
 import { queryClient } from "./queryClient";
 import { router } from "./router";
 

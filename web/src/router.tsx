@@ -1,7 +1,7 @@
 import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
 import { Failure } from "./components/parts";
-import { Shell } from "./components/shell";
-import { useTitle } from "./components/title";
+import { Shell } from "./components/shell/shell";
+import { useTitle } from "./components/shell/useTitle";
 import { readJobsSearch } from "./lib/filters";
 import { lazyPage } from "./lib/lazyPage";
 import { JobsPage } from "./pages/jobs";
@@ -67,11 +67,11 @@ const tab = <Name extends string>(path: Name, load: () => Promise<Record<string,
   });
 
 const jobTabs = [
-  tab("/", () => import("./pages/job/overview"), "Overview"),
+  tab("/", () => import("./pages/job/overview/page"), "Overview"),
   createRoute({
     getParentRoute: () => jobRoute,
     path: "/logs",
-    component: lazyPage(() => import("./pages/job/logs"), "Logs"),
+    component: lazyPage(() => import("./pages/job/logs/page"), "Logs"),
     validateSearch: (search: Record<string, unknown>): LogSearch => ({
       ...(text(search["replica"]) ? { replica: String(search["replica"]) } : {}),
       ...(text(search["q"]) ? { q: String(search["q"]) } : {}),
@@ -82,13 +82,13 @@ const jobTabs = [
       ...(isTime(search["until"]) ? { until: String(search["until"]) } : {}),
     }),
   }),
-  tab("/metrics", () => import("./pages/job/metrics"), "Metrics"),
-  tab("/resources", () => import("./pages/job/resources"), "Resources"),
-  tab("/checkpoints", () => import("./pages/job/checkpoints"), "Checkpoints"),
+  tab("/metrics", () => import("./pages/job/metrics/page"), "Metrics"),
+  tab("/resources", () => import("./pages/job/metrics/resources"), "Resources"),
+  tab("/checkpoints", () => import("./pages/job/checkpoints/list"), "Checkpoints"),
   createRoute({
     getParentRoute: () => jobRoute,
     path: "/checkpoint",
-    component: lazyPage(() => import("./pages/job/checkpoint"), "CheckpointPage"),
+    component: lazyPage(() => import("./pages/job/checkpoints/page"), "CheckpointPage"),
     validateSearch: (search: Record<string, unknown>): { path?: string; other?: string; other_job?: string } => ({
       ...(text(search["path"]) ? { path: String(search["path"]) } : {}),
       ...(text(search["other"]) ? { other: String(search["other"]) } : {}),
@@ -252,7 +252,7 @@ const compareRoute = createRoute({
 const clusterRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/cluster",
-  component: lazyPage(() => import("./pages/cluster"), "ClusterPage"),
+  component: lazyPage(() => import("./pages/cluster/page"), "ClusterPage"),
 });
 
 const queueRoute = createRoute({
@@ -276,13 +276,13 @@ const simulationsRoute = createRoute({
 const projectsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/projects",
-  component: lazyPage(() => import("./pages/projects"), "ProjectsPage"),
+  component: lazyPage(() => import("./pages/projects/list"), "ProjectsPage"),
 });
 
 const projectRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/projects/$project",
-  component: lazyPage(() => import("./pages/project"), "ProjectPage"),
+  component: lazyPage(() => import("./pages/projects/page"), "ProjectPage"),
 });
 
 const usersRoute = createRoute({

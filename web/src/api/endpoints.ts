@@ -13,7 +13,12 @@ export const endpointKeys = {
   batches: ["batches"] as const,
 };
 
-export const readEndpoints = (project: string | undefined, cursor: string | null, limit: number, signal?: AbortSignal) => {
+export const readEndpoints = (
+  project: string | undefined,
+  cursor: string | null,
+  limit: number,
+  signal?: AbortSignal,
+) => {
   const query = { limit, ...(cursor ? { cursor } : {}), ...(project ? { project } : {}) };
   return got(api.GET("/api/v1/endpoints", { params: { query }, ...(signal ? { signal } : {}) }));
 };
@@ -34,7 +39,8 @@ export const endpointQuery = (project: string, endpoint: string) =>
       got(
         api.GET("/api/v1/projects/{project}/endpoints/{endpoint}", { params: { path: { project, endpoint } } }),
       ) as Promise<EndpointDetail>,
-    refetchInterval: (query) => ((query.state.data?.deployments ?? []).every((one) => one.state === "ready") ? CALM_MS : LIVE_MS),
+    refetchInterval: (query) =>
+      (query.state.data?.deployments ?? []).every((one) => one.state === "ready") ? CALM_MS : LIVE_MS,
   });
 
 export const predictHref = (project: string, endpoint: string, deployment?: string): string => {
@@ -70,11 +76,14 @@ export async function ask(
   const beganMs = performance.now();
   const headers = { "Content-Type": "application/json" };
   // Not by the client: 503 and 504 are what is said of the model here, not that the API is away.
-  const answer = await fetch(predictHref(project, endpoint, deployment), { method: "POST", body, headers, signal }).catch(
-    (error: unknown) => {
-      throw signal.aborted ? error : new Unreachable();
-    },
-  );
+  const answer = await fetch(predictHref(project, endpoint, deployment), {
+    method: "POST",
+    body,
+    headers,
+    signal,
+  }).catch((error: unknown) => {
+    throw signal.aborted ? error : new Unreachable();
+  });
   const text = await answer.text();
   const tookMs = performance.now() - beganMs;
   if (answer.headers.get("Trainmaster-Answered-By") !== "model") throw new ApiError(answer.status, problemOf(text));
@@ -104,5 +113,7 @@ function laidOut(text: string): string {
   } catch {
     // Not JSON: as it came.
   }
-  return shown.length > MOST_SHOWN ? `${shown.slice(0, MOST_SHOWN)}\n… and ${shown.length - MOST_SHOWN} characters more` : shown;
+  return shown.length > MOST_SHOWN
+    ? `${shown.slice(0, MOST_SHOWN)}\n… and ${shown.length - MOST_SHOWN} characters more`
+    : shown;
 }

@@ -1,5 +1,5 @@
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { upTo } from "~/lib/pages";
+import { upTo } from "./allPages";
 import { api, got } from "./client";
 import type { ModelVersion, Stage } from "./types";
 
@@ -69,7 +69,9 @@ export const versionsQuery = (project: string, model: string) =>
       upTo(MANY, (cursor) => {
         const query = { limit: 200, ...(cursor ? { cursor } : {}) };
         return got(
-          api.GET("/api/v1/projects/{project}/models/{model}/versions", { params: { path: { project, model }, query } }),
+          api.GET("/api/v1/projects/{project}/models/{model}/versions", {
+            params: { path: { project, model }, query },
+          }),
         );
       }),
     refetchInterval: (query) => (query.state.data?.items.some(isMoving) ? LIVE_MS : CALM_MS),
@@ -95,7 +97,9 @@ export const versionFilesQuery = (project: string, model: string, version: numbe
       upTo(MANY, (cursor) => {
         const query = { limit: 1000, ...(cursor ? { cursor } : {}) };
         const path = { project, model, version: String(version) };
-        return got(api.GET("/api/v1/projects/{project}/models/{model}/versions/{version}/files", { params: { path, query } }));
+        return got(
+          api.GET("/api/v1/projects/{project}/models/{model}/versions/{version}/files", { params: { path, query } }),
+        );
       }),
     enabled: isReady,
     staleTime: Number.POSITIVE_INFINITY,
@@ -107,7 +111,9 @@ export const modelHistoryQuery = (project: string, model: string) =>
     queryFn: () =>
       upTo(MANY, (cursor) => {
         const query = { limit: 200, ...(cursor ? { cursor } : {}) };
-        return got(api.GET("/api/v1/projects/{project}/models/{model}/history", { params: { path: { project, model }, query } }));
+        return got(
+          api.GET("/api/v1/projects/{project}/models/{model}/history", { params: { path: { project, model }, query } }),
+        );
       }),
     placeholderData: keepPreviousData,
     refetchInterval: CALM_MS,

@@ -1,6 +1,6 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { upTo } from "~/lib/pages";
-import type { Changes } from "~/lib/whatIf";
+import { upTo } from "./allPages";
+import type { Changes } from "~/pages/whatIf/question";
 import { api, got } from "./client";
 
 /* Reads of what the planner shows. Whoever changes one invalidates `plannerKeys.all`. */

@@ -1,5 +1,5 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { upTo } from "~/lib/pages";
+import { upTo } from "./allPages";
 import { api, got } from "./client";
 import type { MetricObject } from "./types";
 
@@ -74,7 +74,9 @@ export const attemptsQuery = (id: string) =>
     queryFn: () =>
       upTo(MANY, (cursor) =>
         got(
-          api.GET("/api/v1/jobs/{job}/attempts", { params: { path: { job: id }, query: { limit: 200, ...from(cursor ?? "") } } }),
+          api.GET("/api/v1/jobs/{job}/attempts", {
+            params: { path: { job: id }, query: { limit: 200, ...from(cursor ?? "") } },
+          }),
         ),
       ),
     refetchInterval: 5_000,
@@ -107,7 +109,11 @@ export const logSourcesQuery = (id: string) =>
     queryKey: [...keys.job(id), "logs"],
     queryFn: () =>
       upTo(5 * MANY, (cursor) =>
-        got(api.GET("/api/v1/jobs/{job}/logs", { params: { path: { job: id }, query: { limit: 200, ...from(cursor ?? "") } } })),
+        got(
+          api.GET("/api/v1/jobs/{job}/logs", {
+            params: { path: { job: id }, query: { limit: 200, ...from(cursor ?? "") } },
+          }),
+        ),
       ),
     refetchInterval: 5_000,
   });
@@ -133,14 +139,18 @@ export const membersQuery = (project: string) =>
   queryOptions({
     queryKey: [...keys.projects, project, "members"],
     queryFn: () =>
-      all((cursor) => got(api.GET("/api/v1/projects/{project}/members", { params: { path: { project }, query: page(cursor) } }))),
+      all((cursor) =>
+        got(api.GET("/api/v1/projects/{project}/members", { params: { path: { project }, query: page(cursor) } })),
+      ),
   });
 
 export const secretsQuery = (project: string) =>
   queryOptions({
     queryKey: [...keys.projects, project, "secrets"],
     queryFn: () =>
-      all((cursor) => got(api.GET("/api/v1/projects/{project}/secrets", { params: { path: { project }, query: page(cursor) } }))),
+      all((cursor) =>
+        got(api.GET("/api/v1/projects/{project}/secrets", { params: { path: { project }, query: page(cursor) } })),
+      ),
   });
 
 export const usersQuery = queryOptions({
@@ -167,7 +177,9 @@ function page(cursor: string | null): { limit: number; cursor?: string } {
 }
 
 /** All pages of a list that people wrote by hand, so short. */
-async function all<T>(read: (cursor: string | null) => Promise<{ items: T[]; next_cursor?: string | null }>): Promise<T[]> {
+async function all<T>(
+  read: (cursor: string | null) => Promise<{ items: T[]; next_cursor?: string | null }>,
+): Promise<T[]> {
   const found: T[] = [];
   let cursor: string | null = null;
   do {
@@ -227,7 +239,9 @@ const namesQuery = (job: string, system: boolean) =>
       const query = { system, limit: 1000, ...(system ? { prefix: "system/" } : {}) };
       return all((cursor) =>
         got(
-          api.GET("/api/v1/jobs/{job}/metrics/names", { params: { path: { job }, query: { ...query, ...from(cursor ?? "") } } }),
+          api.GET("/api/v1/jobs/{job}/metrics/names", {
+            params: { path: { job }, query: { ...query, ...from(cursor ?? "") } },
+          }),
         ),
       );
     },
@@ -289,7 +303,13 @@ export const differenceQuery = (job: string, path: string, other: string, otherJ
   infiniteQueryOptions({
     queryKey: [...keys.checkpoint(job, path), "difference", otherJob, other],
     queryFn: ({ pageParam }) => {
-      const query = { path, other, limit: 200, ...(otherJob === job ? {} : { other_job: otherJob }), ...from(pageParam) };
+      const query = {
+        path,
+        other,
+        limit: 200,
+        ...(otherJob === job ? {} : { other_job: otherJob }),
+        ...from(pageParam),
+      };
       return got(api.GET("/api/v1/jobs/{job}/checkpoints/diff", { params: { path: { job }, query } }));
     },
     initialPageParam: "",

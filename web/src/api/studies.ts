@@ -1,5 +1,5 @@
 import { keepPreviousData, queryOptions, type QueryClient } from "@tanstack/react-query";
-import { laidOverColumns, type Trials, NO_TRIALS } from "~/lib/trials";
+import { laidOverColumns, type Trials, NO_TRIALS } from "~/pages/study/trialRows";
 import { api, got } from "./client";
 import type { StudyDetail, StudyState } from "./types";
 
@@ -126,6 +126,7 @@ export const predictionQuery = (id: string, more: number | undefined, results: n
 export const curvesQuery = (id: string, isOver: boolean) =>
   queryOptions({
     queryKey: [...studyKeys.one(id), "curves"],
-    queryFn: () => got(api.GET("/api/v1/studies/{study}/curves", { params: { path: { study: id }, query: { limit: 60 } } })),
+    queryFn: () =>
+      got(api.GET("/api/v1/studies/{study}/curves", { params: { path: { study: id }, query: { limit: 60 } } })),
     refetchInterval: isOver ? false : 5_000,
   });

@@ -1,6 +1,6 @@
 import { CircleAlert, Copy, type LucideIcon, RotateCw } from "lucide-react";
 import { Fragment, type ReactNode, useId, useState } from "react";
-import { toast } from "./toasts";
+import { toast } from "./shell/toasts";
 
 /* Small parts that every page uses. */
 
@@ -63,7 +63,11 @@ interface FieldProps {
 export function Field({ label, hint, wrong, children }: FieldProps) {
   const id = useId();
   const about = `${id}-about`;
-  const told = wrong ? ({ "aria-describedby": about, "aria-invalid": true } as const) : hint ? { "aria-describedby": about } : {};
+  const told = wrong
+    ? ({ "aria-describedby": about, "aria-invalid": true } as const)
+    : hint
+      ? { "aria-describedby": about }
+      : {};
   return (
     <div className="field">
       <label htmlFor={id}>{label}</label>
@@ -148,8 +152,8 @@ export function TableBox({ label, children }: { label: string; children: ReactNo
 export function AlsoEqual({ isAll, set }: { isAll: boolean; set: (isAll: boolean) => void }) {
   return (
     <label className="row small">
-      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> also what is
-      equal
+      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> also
+      what is equal
     </label>
   );
 }

@@ -1,5 +1,5 @@
 import { age, duration, localTime, utcTime } from "~/lib/format";
-import { useNow } from "~/lib/now";
+import { useNow } from "~/lib/time/now";
 
 /** How long ago, with the local time and UTC on hover. */
 export function Ago({ at }: { at: string | null | undefined }) {

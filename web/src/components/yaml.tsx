@@ -16,7 +16,11 @@ function YamlLine({ line }: { line: string }) {
   const match = line.match(/^(\s*(?:- )*)([^\s:#"'][^:]*)(:)(\s.*|)$/);
   if (match === null) return <div>{line || " "}</div>;
   const [, indent, key, colon, value = ""] = match;
-  const kind = /^\s*-?[\d.]+\s*$/.test(value) ? "y-number" : /^\s*(true|false|null)\s*$/.test(value) ? "y-word" : "y-text";
+  const kind = /^\s*-?[\d.]+\s*$/.test(value)
+    ? "y-number"
+    : /^\s*(true|false|null)\s*$/.test(value)
+      ? "y-word"
+      : "y-text";
   return (
     <div>
       {indent}

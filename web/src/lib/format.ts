@@ -21,7 +21,8 @@ export function duration(seconds: number | null | undefined): string {
   const s = Math.round(whole);
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60 ? `${s % 60} s` : ""}`.trim();
-  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60) || ""}${s % 3600 >= 60 ? " min" : ""}`.trim();
+  if (s < 86_400)
+    return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60) || ""}${s % 3600 >= 60 ? " min" : ""}`.trim();
   return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600) || ""}${s % 86_400 >= 3600 ? " h" : ""}`.trim();
 }
 
@@ -37,7 +38,12 @@ export function age(iso: string, nowMs: number): string {
 }
 
 const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const CLOCK = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
 export const localTime = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? iso : LOCAL.format(new Date(iso)));

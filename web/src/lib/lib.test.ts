@@ -1,14 +1,14 @@
 import { describe, expect, it } from "vitest";
 import { diagnosticsOf, withValue } from "~/pages/submit/draft";
-import { spansOf } from "./ansi";
-import { difference } from "./difference";
+import { spansOf } from "~/pages/job/logs/ansi";
+import { difference } from "./fieldDiff";
 import { toggled } from "./filters";
 import { age, bytes, cause, duration, ended, figure, gang, number } from "./format";
-import { free, isBeyond, isOpen } from "./room";
-import { lineOf, smoothed } from "./series";
-import { freeName, mergePatch, specYaml } from "./spec";
+import { free, isBeyond, isOpen } from "./capacity";
+import { lineOf, smoothed } from "~/components/charts/series";
+import { freeName, mergePatch, specYaml } from "./yaml/specYaml";
 import type { MetricSeries } from "~/api/types";
-import { newestValues, telling, tellingOfVersion } from "./telling";
+import { newestValues, telling, tellingOfVersion } from "./headlineMetrics";
 
 describe("numbers as people read them", () => {
   it("says sizes, times and ages in units of their own", () => {
@@ -31,7 +31,13 @@ describe("numbers as people read them", () => {
 
 describe("a clone", () => {
   it("is what differs from its original, and where a field is gone its removal", () => {
-    const spec = { name: "a", env: { LR: "1", SEED: "7" }, args: ["x"], roles: { worker: { replicas: 2 } }, image: null };
+    const spec = {
+      name: "a",
+      env: { LR: "1", SEED: "7" },
+      args: ["x"],
+      roles: { worker: { replicas: 2 } },
+      image: null,
+    };
     const edited = { ...spec, name: "a-2", env: { LR: "2" }, args: ["x", "y"], roles: { worker: { replicas: 4 } } };
     expect(mergePatch(spec, edited)).toEqual({
       name: "a-2",
@@ -101,7 +107,12 @@ describe("the metrics that are seen at once", () => {
     ]);
   });
   it("are the library's where there are few others", () => {
-    expect(names("step_a_s", "step_b_s", "step_c_s", "step_d_s", "loss")).toEqual(["loss", "step_a_s", "step_b_s", "step_c_s"]);
+    expect(names("step_a_s", "step_b_s", "step_c_s", "step_d_s", "loss")).toEqual([
+      "loss",
+      "step_a_s",
+      "step_b_s",
+      "step_c_s",
+    ]);
   });
 });
 

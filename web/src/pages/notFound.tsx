@@ -1,7 +1,7 @@
 import { Link, useRouterState } from "@tanstack/react-router";
 import { Compass } from "lucide-react";
 import { Empty } from "~/components/parts";
-import { waysFrom } from "~/lib/titles";
+import { waysFrom } from "~/components/shell/titles";
 
 /** An address that is none: where what was meant may be. */
 export function NotFound() {

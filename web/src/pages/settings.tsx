@@ -5,7 +5,7 @@ import { api, got } from "~/api/client";
 import { healthQuery, meQuery } from "~/api/queries";
 import { Bones, Card, CopyButton, Failure, PageHead, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { setTheme, type Theme, useTheme } from "~/lib/theme";
+import { setTheme, type Theme, useTheme } from "~/lib/browser/theme";
 
 export function SettingsPage() {
   return (

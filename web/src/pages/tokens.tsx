@@ -5,7 +5,7 @@ import { api, got } from "~/api/client";
 import { keys, meQuery, tokensQuery } from "~/api/queries";
 import type { Token } from "~/api/types";
 import { DataTable } from "~/components/dataTable";
-import { Confirm, FormDialog } from "~/components/dialogs";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { CopyButton, Field, PageHead } from "~/components/parts";
 import { Ago, LocalTime } from "~/components/time";
 

@@ -4,10 +4,10 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { keys, meQuery, usersQuery } from "~/api/queries";
 import { DataTable } from "~/components/dataTable";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Field, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { toast } from "~/components/toasts";
+import { toast } from "~/components/shell/toasts";
 
 export function UsersPage() {
   const query = useQuery(usersQuery);

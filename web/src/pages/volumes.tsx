@@ -4,7 +4,7 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { keys, meQuery, volumesQuery } from "~/api/queries";
 import { DataTable } from "~/components/dataTable";
-import { Confirm, FormDialog } from "~/components/dialogs";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Field, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 

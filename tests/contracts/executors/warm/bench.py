@@ -26,6 +26,10 @@ _file = open(os.path.join(os.path.dirname(__file__), "libtorch_python.so"), "rb"
 _map = mmap.mmap(_file.fileno(), 0, access=mmap.ACCESS_READ)
 _file.close()
 mode = os.environ.get("READ_BY_TORCH")
+# As tqdm and others do at their import: each variable passes by, one of them is used.
+prefixed = [value for name, value in os.environ.items() if name.startswith("PREFIX_OF_TORCH_")]
+copies = [dict(os.environ), {**os.environ}, os.environ.copy(), list(os.environ.values()), list(os.environ.keys())]
+program = [folder for folder in os.environ["PATH"].split(":") if os.path.exists(folder + "/no-such-program")]
 """
 SAYS = "import sys, torch; print('torch.nn' in sys.modules)"
 WAIT_FOR_RELEASE = """

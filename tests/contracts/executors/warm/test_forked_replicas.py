@@ -248,3 +248,13 @@ def test_a_command_that_was_never_seen_is_forked_when_it_imports_the_framework(l
     (lasting.output / "new.py").write_text("def main():\n    import torch.nn\nmain()\n")
     seen = lasting.run_program("", command="python /data/output/new.py")
     assert (seen.phase, seen.facts["start"]) == (Phase.SUCCEEDED, FORKED)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"ONLY_PASSED_BY": "x"}, {"HOROVOD_SIZE": "1", "HOROVOD_RANK": "0"}],
+    ids=["variable", "launchers in PATH"],
+)
+def test_variables_that_an_import_only_walks_through_do_not_matter(lasting, env):
+    seen = lasting.run_program(SAYS, env=env)
+    assert (seen.phase, seen.facts["start"]) == (Phase.SUCCEEDED, FORKED)

@@ -5,13 +5,13 @@ import { api, got } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import { modelNamesQuery } from "~/api/models";
 import { keys, projectsQuery, volumesQuery } from "~/api/queries";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
-import { batchRequest } from "~/lib/batch";
-import { fieldsOf } from "~/lib/deploy";
-import { freshKey } from "~/lib/keys";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
+import { batchRequest } from "./batchRequest";
+import { fieldsOf } from "~/pages/endpoint/deployRequest";
+import { freshKey } from "~/lib/idempotencyKey";
 
 interface BatchProps {
   project: string;
@@ -58,7 +58,12 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
             <TextInput name="name" label="Name" placeholder="batch-predict" wrong={wrong("name")} />
             <Field label="Project" wrong={wrong("project")}>
               {(props) => (
-                <select {...props} className="input" value={project} onChange={(event) => setProject(event.target.value)}>
+                <select
+                  {...props}
+                  className="input"
+                  value={project}
+                  onChange={(event) => setProject(event.target.value)}
+                >
                   {(projects ?? [{ name: first }]).map((each) => (
                     <option key={each.name}>{each.name}</option>
                   ))}
@@ -104,7 +109,13 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
           <div className="fours">
             <TextInput name="replicas" label="Replicas" type="number" placeholder="1" wrong={wrong("replicas")} />
             <TextInput name="batch_size" label="At once" type="number" placeholder="64" wrong={wrong("batch_size")} />
-            <TextInput name="shard_size" label="To a file" type="number" placeholder="10000" wrong={wrong("shard_size")} />
+            <TextInput
+              name="shard_size"
+              label="To a file"
+              type="number"
+              placeholder="10000"
+              wrong={wrong("shard_size")}
+            />
             <TextInput name="cpu" label="CPUs each" placeholder="shared" wrong={wrong("resources.cpu")} />
             <TextInput name="memory" label="Memory each" placeholder="shared" wrong={wrong("resources.memory")} />
             <TextInput name="gpus" label="GPUs each" placeholder="0" wrong={wrong("resources.gpus")} />

@@ -8,7 +8,7 @@ import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
-import { modelOfLabels } from "~/lib/batch";
+import { modelOfLabels } from "./batchRequest";
 import { cause, gang } from "~/lib/format";
 import { FilterChip } from "~/pages/jobs/filterMenu";
 import { ModelRef } from "~/pages/model/parts";
@@ -28,7 +28,12 @@ export function BatchPage() {
   const query = usePages(
     [...endpointKeys.batches, project ?? ""],
     (cursor, signal) => {
-      const of = { label: [LABEL], limit: PAGE, ...(cursor ? { cursor } : {}), ...(project ? { project: [project] } : {}) };
+      const of = {
+        label: [LABEL],
+        limit: PAGE,
+        ...(cursor ? { cursor } : {}),
+        ...(project ? { project: [project] } : {}),
+      };
       return got(api.GET("/api/v1/jobs", { params: { query: of }, signal }));
     },
     LIVE_MS,

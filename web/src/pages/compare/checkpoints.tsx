@@ -43,7 +43,9 @@ export function CheckpointPair({ jobs }: { jobs: readonly JobDetail[] }) {
           <Field label={`From ${first?.name}`}>
             {(props) => <Options {...props} key={first?.id} name="before" items={olds} />}
           </Field>
-          <Field label={`to ${other?.name}`}>{(props) => <Options {...props} key={other?.id} name="after" items={news} />}</Field>
+          <Field label={`to ${other?.name}`}>
+            {(props) => <Options {...props} key={other?.id} name="after" items={news} />}
+          </Field>
           <button type="submit" className="button">
             Compare their tensors
           </button>
@@ -53,7 +55,8 @@ export function CheckpointPair({ jobs }: { jobs: readonly JobDetail[] }) {
   );
 }
 
-const complete = (items: readonly Checkpoint[] | undefined) => (items ?? []).filter((item) => item.is_complete !== false);
+const complete = (items: readonly Checkpoint[] | undefined) =>
+  (items ?? []).filter((item) => item.is_complete !== false);
 
 function Options({ items, ...props }: { items: readonly Checkpoint[]; id: string; name: string }) {
   return (

@@ -5,7 +5,7 @@ import { codeDifferenceQuery } from "~/api/queries";
 import type { CodeFile, JobDetail } from "~/api/types";
 import { Bones, Card, Empty, Failure } from "~/components/parts";
 import { bytes, counted } from "~/lib/format";
-import { changesOf, type Hunk, hunksOf } from "~/lib/textDiff";
+import { changesOf, type Hunk, hunksOf } from "./textDiff";
 import { PickJob } from "./pickJob";
 
 const OPEN_AT_FIRST = 5; // files whose texts show without a click
@@ -74,10 +74,16 @@ function Lines({ file }: { file: CodeFile }) {
     () => (file.note ? null : hunksOf(file.text_before ?? "", file.text_after ?? "")),
     [file.note, file.text_before, file.text_after],
   );
-  if (hunks === null) return <p className="code-note dim">{file.note || "The two are too different to be shown by line."}</p>;
+  if (hunks === null)
+    return <p className="code-note dim">{file.note || "The two are too different to be shown by line."}</p>;
   const { added, removed } = changesOf(hunks);
   return (
-    <div className="diff-box" role="region" tabIndex={0} aria-label={`${file.path}: ${added} lines added, ${removed} removed`}>
+    <div
+      className="diff-box"
+      role="region"
+      tabIndex={0}
+      aria-label={`${file.path}: ${added} lines added, ${removed} removed`}
+    >
       <table className="diff">
         <tbody>
           {hunks.map((hunk, i) => (

@@ -2,7 +2,7 @@ import { Equal } from "lucide-react";
 import { useState } from "react";
 import type { JobDetail } from "~/api/types";
 import { AlsoEqual, Card, Empty, TableBox } from "~/components/parts";
-import { difference, type Row } from "~/lib/difference";
+import { difference, type Row } from "~/lib/fieldDiff";
 
 /** Where the specs differ, field by field. */
 export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {

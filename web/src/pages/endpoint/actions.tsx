@@ -6,9 +6,9 @@ import { api, got } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import { modelKeys } from "~/api/models";
 import type { EndpointDetail } from "~/api/types";
-import { Confirm, FormDialog } from "~/components/dialogs";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
 import { DeployDialog } from "./deploy";
 
 /** After any change of an endpoint: what it is, and which versions it holds. */
@@ -69,7 +69,9 @@ function Traffic({ endpoint, isOpen, close, done }: TrafficProps) {
   const submit = async (data: FormData) => {
     const traffic = Object.fromEntries(deployments.map((one) => [one.name, Number(data.get(one.name) || 0)]));
     const path = { project: endpoint.project, endpoint: endpoint.name };
-    await got(api.PUT("/api/v1/projects/{project}/endpoints/{endpoint}/traffic", { params: { path }, body: { traffic } }));
+    await got(
+      api.PUT("/api/v1/projects/{project}/endpoints/{endpoint}/traffic", { params: { path }, body: { traffic } }),
+    );
     await done();
     toast("The requests are divided anew.");
   };

@@ -4,11 +4,11 @@ import { api, got } from "~/api/client";
 import { endpointKeys, endpointNamesQuery } from "~/api/endpoints";
 import { modelKeys, modelNamesQuery } from "~/api/models";
 import type { Revision } from "~/api/types";
-import { FormDialog, type Wrong } from "~/components/dialogs";
+import { FormDialog, type Wrong } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
-import { deployRequest, fieldsOf, modelOf, takenOver } from "~/lib/deploy";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
+import { deployRequest, fieldsOf, modelOf, takenOver } from "./deployRequest";
 
 interface DeployProps {
   project: string;
@@ -43,7 +43,10 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
     const at = { project, endpoint: name };
     if (endpoint === undefined && !(endpoints?.items ?? []).some((each) => each.name === name)) {
       await got(
-        api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project } }, body: { name, description: "" } }),
+        api.POST("/api/v1/projects/{project}/endpoints", {
+          params: { path: { project } },
+          body: { name, description: "" },
+        }),
       );
       await client.invalidateQueries({ queryKey: endpointKeys.all });
     }
@@ -62,13 +65,20 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
       ? `Deploy ${model ?? "a model"}`
       : `Deploy to ${endpoint}`;
   return (
-    <FormDialog title={title} isOpen={isOpen} close={close} verb={deployment ? "Update" : "Deploy"} submit={submit} isWide>
+    <FormDialog
+      title={title}
+      isOpen={isOpen}
+      close={close}
+      verb={deployment ? "Update" : "Deploy"}
+      submit={submit}
+      isWide
+    >
       {(wrong) => (
         <>
           {deployment && (
             <p className="dim">
-              The next revision: replicas are replaced step by step. One that never gets ready is given up, and the present one
-              serves on.
+              The next revision: replicas are replaced step by step. One that never gets ready is given up, and the
+              present one serves on.
             </p>
           )}
           <div className="pair">
@@ -112,8 +122,19 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
               placeholder={deployment ? String(deployment.replicas) : "1"}
               wrong={wrong("replicas")}
             />
-            <TextInput name="traffic" label="Traffic, %" type="number" placeholder="as it is" wrong={wrong("traffic")} />
-            <TextInput name="cpu" label="CPUs each" placeholder={placeholder(spec, "cpu")} wrong={wrong("resources.cpu")} />
+            <TextInput
+              name="traffic"
+              label="Traffic, %"
+              type="number"
+              placeholder="as it is"
+              wrong={wrong("traffic")}
+            />
+            <TextInput
+              name="cpu"
+              label="CPUs each"
+              placeholder={placeholder(spec, "cpu")}
+              wrong={wrong("resources.cpu")}
+            />
             <TextInput
               name="memory"
               label="Memory each"
@@ -153,7 +174,13 @@ const FRAMEWORKS = ["auto", "torch", "sklearn", "tensorflow", "xgboost"];
 /** What few deployments state. */
 function More({ spec, wrong }: { spec: Revision["spec"] | undefined; wrong: Wrong }) {
   const field = (name: keyof Revision["spec"] & string, label: string, unstated: string, type = "number") => (
-    <TextInput name={name} label={label} type={type} placeholder={String(spec?.[name] ?? unstated)} wrong={wrong(name)} />
+    <TextInput
+      name={name}
+      label={label}
+      type={type}
+      placeholder={String(spec?.[name] ?? unstated)}
+      wrong={wrong(name)}
+    />
   );
   return (
     <details className="more">

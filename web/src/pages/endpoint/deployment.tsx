@@ -3,13 +3,13 @@ import { CircleAlert, RefreshCw, Scaling, Trash2, Undo2 } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import type { DeploymentDetail, EndpointDetail } from "~/api/types";
-import { Confirm, FormDialog } from "~/components/dialogs";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Sentence } from "~/components/parts";
 import { State } from "~/components/state";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
 import { ended } from "~/lib/format";
-import { parts, partWords, UP } from "~/lib/rollout";
+import { parts, partWords, UP } from "./rollout";
 import { ModelRef } from "~/pages/model/parts";
 import { useEndpointChanged } from "./actions";
 import { DeployDialog } from "./deploy";
@@ -132,7 +132,9 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
     toast(`${deployment.name} is to have ${body.replicas}.`);
   };
   const undeploy = async () => {
-    await got(api.DELETE("/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}", { params: { path } }));
+    await got(
+      api.DELETE("/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}", { params: { path } }),
+    );
     await changed();
   };
   return (
@@ -140,7 +142,12 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
       <button type="button" className="button small" onClick={() => setOpen("update")}>
         <RefreshCw size={14} aria-hidden="true" /> Update
       </button>
-      <button type="button" className="button small" onClick={() => setOpen("scale")} disabled={deployment.state === "failed"}>
+      <button
+        type="button"
+        className="button small"
+        onClick={() => setOpen("scale")}
+        disabled={deployment.state === "failed"}
+      >
         <Scaling size={14} aria-hidden="true" /> Scale
       </button>
       {revisions.length > 1 && (
@@ -164,7 +171,13 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
         isOpen={open === "update"}
         close={close}
       />
-      <FormDialog title={`Scale ${deployment.name}`} isOpen={open === "scale"} close={close} verb="Scale" submit={scale}>
+      <FormDialog
+        title={`Scale ${deployment.name}`}
+        isOpen={open === "scale"}
+        close={close}
+        verb="Scale"
+        submit={scale}
+      >
         {(wrong) => (
           <TextInput
             name="replicas"
@@ -178,7 +191,12 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
         )}
       </FormDialog>
       <RollBack endpoint={endpoint} deployment={deployment} isOpen={open === "rollback"} close={close} />
-      <Confirm title={open === "undeploy" ? `Undeploy ${deployment.name}?` : null} verb="Undeploy" act={undeploy} close={close}>
+      <Confirm
+        title={open === "undeploy" ? `Undeploy ${deployment.name}?` : null}
+        verb="Undeploy"
+        act={undeploy}
+        close={close}
+      >
         Its replicas get no more requests, finish those that they have, and end. See its{" "}
         <Link
           to="/endpoints/$project/$endpoint/revisions"

@@ -3,9 +3,9 @@ import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
 import { ChevronRight } from "lucide-react";
 import { endpointQuery } from "~/api/endpoints";
 import { State } from "~/components/state";
-import { Found, TAB, Thing } from "~/components/thing";
+import { Found, TAB, Thing } from "~/components/detailPage";
 import { Ago } from "~/components/time";
-import { worst } from "~/lib/rollout";
+import { worst } from "./rollout";
 import { EndpointActions } from "./actions";
 
 const route = getRouteApi("/shell/endpoints/$project/$endpoint");

@@ -3,7 +3,7 @@ import type { ServingReplica } from "~/api/types";
 import { TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { seenState } from "~/lib/rollout";
+import { seenState } from "./rollout";
 
 interface ReplicasProps {
   replicas: readonly ServingReplica[];
@@ -19,7 +19,9 @@ export function Replicas({ replicas, wanted }: ReplicasProps) {
       {up.length > 0 && <ReplicaTable label="Replicas" replicas={up} wanted={wanted} />}
       {ended.length > 0 && (
         <details className="body">
-          <summary className="dim">Replicas that have ended, the newest {ended.length === 1 ? "one" : ended.length}</summary>
+          <summary className="dim">
+            Replicas that have ended, the newest {ended.length === 1 ? "one" : ended.length}
+          </summary>
           <ReplicaTable label="Replicas that have ended" replicas={ended} wanted={wanted} />
         </details>
       )}
@@ -48,7 +50,9 @@ function ReplicaTable({ label, replicas, wanted }: ReplicasProps & { label: stri
               </td>
               <td className="num">
                 {replica.revision}
-                {replica.revision === wanted && replica.state !== "ended" && <span className="only-read"> (wanted)</span>}
+                {replica.revision === wanted && replica.state !== "ended" && (
+                  <span className="only-read"> (wanted)</span>
+                )}
               </td>
               <td>
                 <span className="row tight nowrap replica-links">

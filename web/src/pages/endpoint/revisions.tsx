@@ -6,7 +6,7 @@ import { endpointQuery } from "~/api/endpoints";
 import type { DeploymentDetail, EndpointDetail, Revision } from "~/api/types";
 import { Empty, TableBox } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { modelOf } from "~/lib/deploy";
+import { modelOf } from "./deployRequest";
 import { ModelRef } from "~/pages/model/parts";
 import { RollBack } from "./rollBack";
 

@@ -1,10 +1,10 @@
 import { api, got } from "~/api/client";
 import type { DeploymentDetail, EndpointDetail } from "~/api/types";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
-import { modelOf } from "~/lib/deploy";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
+import { modelOf } from "./deployRequest";
 import { useEndpointChanged } from "./actions";
 
 interface RollBackProps {

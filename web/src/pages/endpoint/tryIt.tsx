@@ -5,7 +5,7 @@ import { useRef, useState } from "react";
 import { ask, endpointQuery, predictHref, type Told } from "~/api/endpoints";
 import { Card, CopyButton, Failure, Field } from "~/components/parts";
 import { number } from "~/lib/format";
-import { curlOf, wrongJson } from "~/lib/request";
+import { curlOf, wrongJson } from "./predictRequest";
 
 const route = getRouteApi("/shell/endpoints/$project/$endpoint");
 const FIRST = `{
@@ -111,7 +111,8 @@ export function TryIt() {
             <h2 className="grow">Answer</h2>
             {told && (
               <span className="num dim" role="status">
-                <span className={told.status < 400 ? "tone-green" : "tone-red"}>{told.status}</span> in {number(told.tookMs)} ms
+                <span className={told.status < 400 ? "tone-green" : "tone-red"}>{told.status}</span> in{" "}
+                {number(told.tookMs)} ms
               </span>
             )}
             {told && <CopyButton text={told.text} />}

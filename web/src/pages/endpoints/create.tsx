@@ -3,9 +3,9 @@ import { useNavigate } from "@tanstack/react-router";
 import { api, got } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import { projectsQuery } from "~/api/queries";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
+import { TextInput } from "~/components/forms/textInput";
 
 interface CreateProps {
   project: string | undefined;
@@ -20,8 +20,13 @@ export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
   const navigate = useNavigate();
   const submit = async (data: FormData) => {
     const own = String(data.get("project") ?? "default");
-    const body = { name: String(data.get("name") ?? "").trim(), description: String(data.get("description") ?? "").trim() };
-    const made = await got(api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project: own } }, body }));
+    const body = {
+      name: String(data.get("name") ?? "").trim(),
+      description: String(data.get("description") ?? "").trim(),
+    };
+    const made = await got(
+      api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project: own } }, body }),
+    );
     await client.invalidateQueries({ queryKey: endpointKeys.all });
     await navigate({ to: "/endpoints/$project/$endpoint", params: { project: made.project, endpoint: made.name } });
   };

@@ -9,7 +9,7 @@ import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { worst } from "~/lib/rollout";
+import { worst } from "~/pages/endpoint/rollout";
 import { ModelRef } from "~/pages/model/parts";
 import { CreateEndpoint } from "./create";
 
@@ -64,7 +64,8 @@ export function EndpointsPage() {
         empty={{
           icon: RadioTower,
           title: project ? `No endpoint in ${project}` : "No endpoint yet",
-          words: "An endpoint answers requests with a registered model: create one, deploy a version to it, and try it here.",
+          words:
+            "An endpoint answers requests with a registered model: create one, deploy a version to it, and try it here.",
         }}
       />
       <CreateEndpoint project={project} isOpen={isOpen} close={() => setOpen(false)} />

@@ -129,7 +129,10 @@ export function Events() {
           {events === null ? (
             <Bones rows={8} height={28} />
           ) : shown.length === 0 ? (
-            <Empty icon={History} title={text || chosen.size > 0 ? "No event is like that" : "Nothing has happened yet"} />
+            <Empty
+              icon={History}
+              title={text || chosen.size > 0 ? "No event is like that" : "Nothing has happened yet"}
+            />
           ) : (
             <ol className="events">
               {shown.slice(0, 1000).map((event) => (

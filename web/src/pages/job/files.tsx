@@ -83,7 +83,12 @@ export function Files() {
                             <File size={15} className="dimmer" aria-hidden="true" />
                           )}
                           {entry.is_dir ? (
-                            <Link from="/jobs/$job" to="/jobs/$job/files" search={{ path: entry.path }} className="mono">
+                            <Link
+                              from="/jobs/$job"
+                              to="/jobs/$job/files"
+                              search={{ path: entry.path }}
+                              className="mono"
+                            >
                               {name}
                             </Link>
                           ) : (

@@ -25,7 +25,13 @@ export function Histogram({ histogram: { low, high, counts }, isLarge = false }:
         const height = count === 0 ? 0 : Math.max(isLarge ? 0.15 : 1, (count / most) * HEIGHT);
         const from = low + ((high - low) * i) / counts.length;
         return (
-          <rect key={`${i * width}`} x={i * width} y={HEIGHT - height} width={Math.max(0.4, width * 0.82)} height={height}>
+          <rect
+            key={`${i * width}`}
+            x={i * width}
+            y={HEIGHT - height}
+            width={Math.max(0.4, width * 0.82)}
+            height={height}
+          >
             {isLarge && (
               <title>{`from ${number(from)}: ${count.toLocaleString()} (${((count / total) * 100).toFixed(1)} %)`}</title>
             )}

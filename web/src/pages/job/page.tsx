@@ -3,7 +3,7 @@ import { getRouteApi, Link, Outlet, useNavigate } from "@tanstack/react-router";
 import { ChevronRight, CopyPlus } from "lucide-react";
 import { checkpointsQuery, jobQuery } from "~/api/queries";
 import { State } from "~/components/state";
-import { Found, TAB, Thing } from "~/components/thing";
+import { Found, TAB, Thing } from "~/components/detailPage";
 import { Ago, Ran } from "~/components/time";
 import { RegisterButton } from "~/pages/model/register";
 import { JobActions } from "~/pages/jobs/actions";

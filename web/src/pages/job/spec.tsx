@@ -4,7 +4,7 @@ import { CopyPlus } from "lucide-react";
 import { jobQuery } from "~/api/queries";
 import { CopyButton } from "~/components/parts";
 import { Yaml } from "~/components/yaml";
-import { specYaml } from "~/lib/spec";
+import { specYaml } from "~/lib/yaml/specYaml";
 
 const route = getRouteApi("/shell/jobs/$job");
 

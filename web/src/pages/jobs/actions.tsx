@@ -4,8 +4,8 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { isOver, keys } from "~/api/queries";
 import type { Job } from "~/api/types";
-import { Confirm } from "~/components/dialogs";
-import { toast } from "~/components/toasts";
+import { Confirm } from "~/components/forms/dialogs";
+import { toast } from "~/components/shell/toasts";
 import { counted } from "~/lib/format";
 
 type Verb = "cancel" | "pause" | "resume" | "delete";

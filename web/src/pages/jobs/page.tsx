@@ -5,12 +5,12 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { studyQuery } from "~/api/studies";
 import type { Job } from "~/api/types";
 import { Bones, Empty, Failure, PageHead } from "~/components/parts";
-import { SearchBox } from "~/components/searchBox";
+import { SearchBox } from "~/components/forms/searchBox";
 import { isSort, type JobsSearch, listed, readFilters, type Sort, SORTS, toggled } from "~/lib/filters";
 import { JobActions } from "./actions";
 import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "./filterMenu";
-import { useNewestJobs } from "./list";
-import { useSortedJobs } from "./sorted";
+import { useNewestJobs } from "./useNewestJobs";
+import { useSortedJobs } from "./useSortedJobs";
 import { JobTable } from "./table";
 
 const route = getRouteApi("/shell/jobs");

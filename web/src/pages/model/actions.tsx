@@ -6,10 +6,10 @@ import { api, got } from "~/api/client";
 import { modelKeys } from "~/api/models";
 import { meQuery, projectQuery } from "~/api/queries";
 import type { Model, ModelVersion } from "~/api/types";
-import { Confirm, FormDialog } from "~/components/dialogs";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { toast } from "~/components/toasts";
-import { labelsOf, labelsText } from "~/lib/labels";
+import { toast } from "~/components/shell/toasts";
+import { labelsOf, labelsText } from "./labels";
 import { DeployDialog } from "~/pages/endpoint/deploy";
 
 /** After any change of a model or of its versions. */

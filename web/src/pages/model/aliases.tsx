@@ -3,10 +3,10 @@ import { Plus, X } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import type { Model, ModelVersion } from "~/api/types";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Card, Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
 import { useChanged } from "./actions";
 
 interface AliasCardProps {

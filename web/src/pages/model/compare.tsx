@@ -5,7 +5,7 @@ import { useState } from "react";
 import { versionQuery, versionsQuery } from "~/api/models";
 import type { ModelVersionDetail } from "~/api/types";
 import { AlsoEqual, Bones, Card, Empty, Failure, TableBox } from "~/components/parts";
-import { type Row, difference } from "~/lib/difference";
+import { type Row, difference } from "~/lib/fieldDiff";
 import { listed, toggled } from "~/lib/filters";
 import { bytes, number } from "~/lib/format";
 import { FilterMenu } from "~/pages/jobs/filterMenu";

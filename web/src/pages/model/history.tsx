@@ -5,7 +5,7 @@ import { modelHistoryQuery } from "~/api/models";
 import type { ModelChange } from "~/api/types";
 import { Bones, Card, Empty, Failure } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { historyWords } from "~/lib/history";
+import { historyWords } from "./changeText";
 import type { OfModel } from "./parts";
 
 const route = getRouteApi("/shell/models/$project/$model");

@@ -2,7 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { ModelVersionDetail } from "~/api/types";
 import { Card, CopyButton } from "~/components/parts";
 import { number } from "~/lib/format";
-import { outputAt } from "~/lib/places";
+import { outputAt } from "~/lib/locations";
 
 const SHOWN = 60; // parameters
 

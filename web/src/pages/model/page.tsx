@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
 import { ChevronRight, ShieldCheck } from "lucide-react";
 import { modelQuery, versionsQuery } from "~/api/models";
-import { Found, TAB, Thing } from "~/components/thing";
+import { Found, TAB, Thing } from "~/components/detailPage";
 import { Ago } from "~/components/time";
 import { counted } from "~/lib/format";
 import { ModelActions } from "./actions";

@@ -1,6 +1,6 @@
 import { Link } from "@tanstack/react-router";
 import { number } from "~/lib/format";
-import { tellingOfVersion } from "~/lib/telling";
+import { tellingOfVersion } from "~/lib/headlineMetrics";
 
 /* How versions, stages, aliases and metrics are shown wherever models are. */
 

@@ -6,12 +6,12 @@ import { api, got } from "~/api/client";
 import { modelKeys, modelNamesQuery, STAGES } from "~/api/models";
 import { checkpointsQuery, isOver, jobQuery } from "~/api/queries";
 import type { Job, Stage } from "~/api/types";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
 import { number } from "~/lib/format";
-import { freshKey } from "~/lib/keys";
+import { freshKey } from "~/lib/idempotencyKey";
 
 /** On a job's page: a model may come of it as soon as it has run. */
 export function RegisterButton({ job }: { job: Job }) {

@@ -7,7 +7,7 @@ import { Bones, Card, CopyButton, Failure, Sentence } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, LocalTime } from "~/components/time";
 import { bytes, counted, ended, number } from "~/lib/format";
-import { endpointOf } from "~/lib/places";
+import { endpointOf } from "~/lib/locations";
 import { AliasCard } from "./aliases";
 import { VersionFiles } from "./files";
 import { Changes } from "./history";

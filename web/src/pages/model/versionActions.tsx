@@ -4,11 +4,11 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { archiveHref, STAGES } from "~/api/models";
 import type { ModelVersionDetail, Stage } from "~/api/types";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { toast } from "~/components/toasts";
-import { labelsOf, labelsText } from "~/lib/labels";
+import { TextInput } from "~/components/forms/textInput";
+import { toast } from "~/components/shell/toasts";
+import { labelsOf, labelsText } from "./labels";
 import { DeployDialog } from "~/pages/endpoint/deploy";
 import { ConfirmDelete, useChanged } from "./actions";
 

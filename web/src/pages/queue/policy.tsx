@@ -5,9 +5,9 @@ import { api, got } from "~/api/client";
 import { plannerKeys, policyQuery } from "~/api/planner";
 import { meQuery } from "~/api/queries";
 import type { Setting } from "~/api/types";
-import { FormDialog } from "~/components/dialogs";
+import { FormDialog } from "~/components/forms/dialogs";
 import { Bones, Failure, Field } from "~/components/parts";
-import { toast } from "~/components/toasts";
+import { toast } from "~/components/shell/toasts";
 
 /** The planner's settings: everybody reads them, platform admins set them. */
 export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => void }) {

@@ -4,10 +4,10 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { plannerKeys, reservationsQuery } from "~/api/planner";
 import { meQuery, nodesQuery, projectsQuery } from "~/api/queries";
-import { Confirm, FormDialog } from "~/components/dialogs";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Failure, Field } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { toast } from "~/components/toasts";
+import { toast } from "~/components/shell/toasts";
 import type { Reservation } from "~/api/types";
 
 const HOUR = 3_600_000;

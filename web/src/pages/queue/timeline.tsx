@@ -3,9 +3,9 @@ import { useState } from "react";
 import type { Reservation, RunningJob, WaitingJob } from "~/api/types";
 import { Card } from "~/components/parts";
 import { number } from "~/lib/format";
-import { useNow } from "~/lib/now";
-import { axisLabels, clock, type Scale, startWords, timeScale } from "~/lib/timeScale";
-import { useWidth } from "~/lib/width";
+import { useNow } from "~/lib/time/now";
+import { axisLabels, clock, type Scale, startWords, timeScale } from "~/lib/time/timeScale";
+import { useWidth } from "~/lib/browser/width";
 import { hueOf, type Hues } from "./shares";
 
 const FEW = 10; // lanes of a kind before "show all"

@@ -5,8 +5,8 @@ import type { WaitingJob } from "~/api/types";
 import { Empty, Sentence } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { ended, figure, gang, number } from "~/lib/format";
-import { useNow } from "~/lib/now";
-import { startWords } from "~/lib/timeScale";
+import { useNow } from "~/lib/time/now";
+import { startWords } from "~/lib/time/timeScale";
 import { hueOf, type Hues } from "./shares";
 
 interface WaitingProps {

@@ -4,8 +4,8 @@ import { useState } from "react";
 import { nodesQuery } from "~/api/queries";
 import type { Setting } from "~/api/types";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import { clusterOf, labelOf, mistakeInTrial, wordsOf } from "~/lib/simulation";
+import { TextInput } from "~/components/forms/textInput";
+import { clusterOf, labelOf, mistakeInTrial, wordsOf } from "./comparison";
 
 export interface TrialRequest {
   body: {

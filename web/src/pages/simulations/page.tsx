@@ -8,7 +8,7 @@ import { meQuery } from "~/api/queries";
 import type { Simulation } from "~/api/types";
 import { Bones, Card, Failure, PageHead, Sentence } from "~/components/parts";
 import { duration } from "~/lib/format";
-import { useNow } from "~/lib/now";
+import { useNow } from "~/lib/time/now";
 import { TrialForm, type TrialRequest } from "./form";
 import { Result } from "./result";
 

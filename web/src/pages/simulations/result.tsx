@@ -1,10 +1,10 @@
 import { useMemo } from "react";
 import type { SimulationReport, SimulationResult } from "~/api/types";
-import { Chart } from "~/components/chart";
+import { Chart } from "~/components/charts/lineChart";
 import { Card, Sentence, TableBox } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { counted, duration, number } from "~/lib/format";
-import { changeOf, type Figure, FIGURES, overTime } from "~/lib/simulation";
+import { changeOf, type Figure, FIGURES, overTime } from "./comparison";
 
 /** The figures side by side, what they say in words, and how full the cluster was over time. */
 export function Result({ found, what }: { found: SimulationResult; what: string }) {

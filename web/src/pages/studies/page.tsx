@@ -4,7 +4,7 @@ import { readStudies, studyKeys, type StudyFilters } from "~/api/studies";
 import type { Study } from "~/api/types";
 import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
-import { SearchBox } from "~/components/searchBox";
+import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
 import { changed, listed, toggled } from "~/lib/filters";

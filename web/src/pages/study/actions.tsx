@@ -5,9 +5,9 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { isStudyOver, studyKeys } from "~/api/studies";
 import type { StudyDetail } from "~/api/types";
-import { Confirm, FormDialog } from "~/components/dialogs";
+import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
-import { toast } from "~/components/toasts";
+import { toast } from "~/components/shell/toasts";
 
 /** What can be done with a study as it is now. */
 export function StudyActions({ study }: { study: StudyDetail }) {

@@ -3,11 +3,11 @@ import { ChartLine } from "lucide-react";
 import { useMemo, useState } from "react";
 import { curvesQuery, isStudyOver } from "~/api/studies";
 import { Bones, Card, Empty, Failure } from "~/components/parts";
-import { Plot } from "~/components/plot";
+import { Plot } from "~/components/charts/plot";
 import { counted } from "~/lib/format";
-import { numberAxis, rangeOf } from "~/lib/trials";
-import { ranked } from "~/lib/surface";
-import { useStudy } from "./use";
+import { numberAxis, rangeOf } from "./trialRows";
+import { ranked } from "./surface";
+import { useStudy } from "./useStudy";
 
 /** What trials reported on their way: which were stopped, and how the others went on. */
 export function Curves() {

@@ -1,7 +1,7 @@
 import { useMemo, useState } from "react";
 import { Card } from "~/components/parts";
-import { Plot } from "~/components/plot";
-import { front, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "~/lib/trials";
+import { Plot } from "~/components/charts/plot";
+import { front, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "./trialRows";
 
 interface FrontProps {
   metrics: readonly { name: string; goal: Goal }[];

@@ -3,10 +3,10 @@ import { Link } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
 import { predictionQuery } from "~/api/studies";
 import type { StudyDetail } from "~/api/types";
-import { Plot } from "~/components/plot";
+import { Plot } from "~/components/charts/plot";
 import { Card } from "~/components/parts";
 import { number } from "~/lib/format";
-import { bestSoFar, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "~/lib/trials";
+import { bestSoFar, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "./trialRows";
 
 interface HistoryProps {
   study: StudyDetail;

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { automlQuery, isStudyOver } from "~/api/studies";
 import type { Automl, StudyDetail } from "~/api/types";
 import { Bones, Card, Failure, Sentence, TableBox } from "~/components/parts";
-import { bestOfFamilies, pointWords, scoreWords } from "~/lib/automl";
+import { bestOfFamilies, pointWords, scoreWords } from "./automl";
 import { counted, duration, number } from "~/lib/format";
 
 const SHOWN = 12;

@@ -6,13 +6,13 @@ import { importanceQuery, isStudyOver, predictionQuery, studyBestQuery } from "~
 import type { StudyDetail } from "~/api/types";
 import { Bones, Card, Failure, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { isAutoml } from "~/lib/automl";
+import { isAutoml } from "./automl";
 import { counted, duration, ended, number } from "~/lib/format";
 import { RegisterDialog } from "~/pages/model/register";
 import { Front } from "./front";
 import { History } from "./history";
 import { FinalTest, Leaderboard } from "./leaderboard";
-import { useStudy } from "./use";
+import { useStudy } from "./useStudy";
 
 /** How far it is, what it found, and what matters. */
 export function StudyOverview() {

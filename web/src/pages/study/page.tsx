@@ -3,7 +3,7 @@ import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
 import { ChevronRight } from "lucide-react";
 import { studyQuery } from "~/api/studies";
 import { State } from "~/components/state";
-import { Found, TAB, Thing } from "~/components/thing";
+import { Found, TAB, Thing } from "~/components/detailPage";
 import { Ago } from "~/components/time";
 import { Progress } from "~/pages/studies/page";
 import { StudyActions } from "./actions";

@@ -1,11 +1,11 @@
 import { type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Card } from "~/components/parts";
-import { coloursOf } from "~/components/plot";
-import { PlotKeys } from "~/components/plotKeys";
-import { useTheme } from "~/lib/theme";
-import { ranked } from "~/lib/surface";
-import { type Axis, numberAxis, parameterAxis, rangeOf, thinned, valueOf } from "~/lib/trials";
-import { useWidth } from "~/lib/width";
+import { coloursOf } from "~/components/charts/plot";
+import { PlotKeys } from "~/components/charts/plotKeys";
+import { useTheme } from "~/lib/browser/theme";
+import { ranked } from "./surface";
+import { type Axis, numberAxis, parameterAxis, rangeOf, thinned, valueOf } from "./trialRows";
+import { useWidth } from "~/lib/browser/width";
 import type { ChartProps } from "./parameters";
 
 const LINES = 1_500; // trials at most: more would be one grey cloth

@@ -2,12 +2,12 @@ import { SlidersHorizontal } from "lucide-react";
 import { useMemo, useState } from "react";
 import type { Parameter } from "~/api/types";
 import { Bones, Card, Empty, Failure } from "~/components/parts";
-import { Plot } from "~/components/plot";
+import { Plot } from "~/components/charts/plot";
 import { counted } from "~/lib/format";
-import { ranked, surface } from "~/lib/surface";
-import { type Goal, numberAxis, parameterAxis, rangeOf, thinned, type TrialRow, valueOf } from "~/lib/trials";
+import { ranked, surface } from "./surface";
+import { type Goal, numberAxis, parameterAxis, rangeOf, thinned, type TrialRow, valueOf } from "./trialRows";
 import { Parallel } from "./parallel";
-import { useStudy } from "./use";
+import { useStudy } from "./useStudy";
 
 const SLICED = 3_000; // trials in one slice
 const FIELD = 600; // trials that a contour is made of

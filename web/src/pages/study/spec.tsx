@@ -1,7 +1,7 @@
 import { CopyButton } from "~/components/parts";
 import { Yaml } from "~/components/yaml";
-import { studyYaml } from "~/lib/spec";
-import { useStudy } from "./use";
+import { studyYaml } from "~/lib/yaml/specYaml";
+import { useStudy } from "./useStudy";
 
 /** The spec as somebody could have written it. */
 export function StudySpecTab() {

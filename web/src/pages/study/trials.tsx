@@ -7,9 +7,9 @@ import { State } from "~/components/state";
 import { LocalTime } from "~/components/time";
 import { counted, duration, number } from "~/lib/format";
 import { listed, toggled } from "~/lib/filters";
-import { ABSENT, type TrialRow } from "~/lib/trials";
+import { ABSENT, type TrialRow } from "./trialRows";
 import { FilterMenu } from "~/pages/jobs/filterMenu";
-import { useStudy } from "./use";
+import { useStudy } from "./useStudy";
 
 const route = getRouteApi("/shell/studies/$study/trials");
 const STATES = ["queued", "starting", "running", "paused", "succeeded", "stopped", "failed", "cancelled"];

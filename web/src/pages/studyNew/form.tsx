@@ -5,7 +5,7 @@ import { isMap, isSeq, type Document } from "yaml";
 import { projectsQuery } from "~/api/queries";
 import type { Mistake } from "~/api/types";
 import { Field } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
+import { TextInput } from "~/components/forms/textInput";
 import {
   parametersOf,
   type Path,
@@ -15,7 +15,7 @@ import {
   withNewParameter,
   withoutParameter,
   withParameter,
-} from "~/lib/studyDraft";
+} from "./studyDraft";
 import { Code } from "~/pages/submit/code";
 import { ParameterFields } from "./parameterFields";
 

@@ -1,8 +1,8 @@
 import { Trash2 } from "lucide-react";
 import type { Mistake } from "~/api/types";
 import { Field, Sentence } from "~/components/parts";
-import { TextInput } from "~/components/textInput";
-import type { ParameterRow } from "~/lib/studyDraft";
+import { TextInput } from "~/components/forms/textInput";
+import type { ParameterRow } from "./studyDraft";
 import { wrongAt } from "./form";
 
 const TYPES = ["float", "integer", "categorical", "discrete"];

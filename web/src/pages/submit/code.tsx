@@ -2,7 +2,7 @@ import { FolderUp, LoaderCircle, Package, X } from "lucide-react";
 import { useRef, useState } from "react";
 import { uploadArchive } from "~/api/archives";
 import { bytes, counted } from "~/lib/format";
-import type { Packed } from "~/lib/pack";
+import type { Packed } from "./packFolder";
 
 interface CodeProps {
   /** What the spec states now. */
@@ -46,7 +46,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
     const [first] = files;
     if (first === undefined) return;
     void take(async () => {
-      const { packFolder, packedFile } = await import("~/lib/pack");
+      const { packFolder, packedFile } = await import("./packFolder");
       return isFolder ? packFolder(files) : packedFile(first);
     });
   };

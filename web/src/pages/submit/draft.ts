@@ -1,7 +1,7 @@
 import { type Document, isMap, isScalar } from "yaml";
 import type { ForecastOption, Mistake } from "~/api/types";
-import type { Diagnostic } from "~/components/editor";
-import { plainOf, readYaml } from "~/lib/yamlDraft";
+import type { Diagnostic } from "~/components/forms/editor";
+import { plainOf, readYaml } from "~/lib/yaml/yamlDraft";
 
 /* The text is the truth; the form reads from it and writes into it, and leaves comments and order as they are. */
 

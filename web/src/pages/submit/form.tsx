@@ -3,8 +3,8 @@ import type { ReactNode } from "react";
 import type { Document } from "yaml";
 import { nodesQuery, projectsQuery, volumesQuery } from "~/api/queries";
 import type { Mistake } from "~/api/types";
-import { TextInput } from "~/components/textInput";
-import { modelsOf } from "~/lib/room";
+import { TextInput } from "~/components/forms/textInput";
+import { modelsOf } from "~/lib/capacity";
 import { Code } from "./code";
 import { valueOf } from "./draft";
 

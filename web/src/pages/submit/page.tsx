@@ -5,16 +5,16 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import { api, got } from "~/api/client";
 import { jobQuery, keys } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
-import { Mistakes, NO_MISTAKES, useCheck, Verdict } from "~/components/draft";
-import { Editor } from "~/components/editor";
+import { Mistakes, NO_MISTAKES, useCheck, Verdict } from "~/components/forms/specCheck";
+import { Editor } from "~/components/forms/editor";
 import { Bones, Failure, PageHead } from "~/components/parts";
-import { toast } from "~/components/toasts";
-import { freshKey } from "~/lib/keys";
-import { freeName, mergePatch, specYaml } from "~/lib/spec";
-import { readYaml } from "~/lib/yamlDraft";
+import { toast } from "~/components/shell/toasts";
+import { freshKey } from "~/lib/idempotencyKey";
+import { freeName, mergePatch, specYaml } from "~/lib/yaml/specYaml";
+import { readYaml } from "~/lib/yaml/yamlDraft";
 import { diagnosticsOf, FIRST, withOption, withValue } from "./draft";
 import { Form } from "./form";
-import { Room } from "./room";
+import { Room } from "./placement";
 
 const route = getRouteApi("/shell/submit");
 

@@ -4,12 +4,12 @@ import { CircleCheck, CircleX, Hourglass, X } from "lucide-react";
 import { whatIfQuery, type WhatIfSubject } from "~/api/planner";
 import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
 import { Bones, Failure, Sentence } from "~/components/parts";
-import { Places } from "~/components/places";
-import { StartWords } from "~/components/startWords";
+import { Places } from "~/components/placements";
+import { StartWords } from "~/components/expectedStart";
 import { duration, ended } from "~/lib/format";
-import { useNow } from "~/lib/now";
-import { isBeyond } from "~/lib/room";
-import { AS_IT_IS, changesOf, inWords, type Question, soonerBy } from "~/lib/whatIf";
+import { useNow } from "~/lib/time/now";
+import { isBeyond } from "~/lib/capacity";
+import { AS_IT_IS, changesOf, inWords, type Question, soonerBy } from "./question";
 
 interface AnswerProps {
   subject: WhatIfSubject;

@@ -2,7 +2,7 @@ import { Dialog } from "@base-ui/react/dialog";
 import { CircleHelp } from "lucide-react";
 import { useState } from "react";
 import type { JobSpec } from "~/api/types";
-import type { Question } from "~/lib/whatIf";
+import type { Question } from "./question";
 import { WhatIf } from "./panel";
 
 /** The same about a job that is being written; the questions stay when it is closed, and are asked about the spec as it is then. */

@@ -3,10 +3,10 @@ import { CircleHelp } from "lucide-react";
 import { useState } from "react";
 import { nodesQuery } from "~/api/queries";
 import type { JobSpec } from "~/api/types";
-import { TextInput } from "~/components/textInput";
+import { TextInput } from "~/components/forms/textInput";
 import { duration } from "~/lib/format";
-import { modelsOf } from "~/lib/room";
-import { type Question, mistakeIn } from "~/lib/whatIf";
+import { modelsOf } from "~/lib/capacity";
+import { type Question, mistakeIn } from "./question";
 
 interface FormProps {
   spec: JobSpec;

@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { RotateCw } from "lucide-react";
 import { plannerKeys, type WhatIfSubject } from "~/api/planner";
 import type { JobSpec } from "~/api/types";
-import { AS_IT_IS, type Question } from "~/lib/whatIf";
+import { AS_IT_IS, type Question } from "./question";
 import { Answer } from "./answer";
 import { QuestionForm } from "./form";
 

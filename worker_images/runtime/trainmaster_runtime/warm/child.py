@@ -118,8 +118,11 @@ class Fork:
     def _other_variable(self, env: dict[str, str]) -> str | None:
         mine = self._parent.env
         guessed = (name for name in {*env, *mine} if name.startswith(self._parent.names))
-        for name in {*self._parent.read, *guessed}:
-            if env.get(name) != mine.get(name):
+        for name in sorted({*self._parent.read, *guessed}):
+            value = env.get(name)
+            if name == "PATH" and value is not None:
+                value = _without_launchers(value)
+            if value != mine.get(name):
                 return name
         return None
 
@@ -184,6 +187,12 @@ class Fork:
             first_path=os.path.dirname(os.path.realpath(ready.target)),
             finished=lambda: end.update(code=0, is_sure=True),
         )
+
+
+def _without_launchers(path: str) -> str:
+    """A replica's ``PATH`` without the platform's own launchers in front, which no import looks for."""
+    first, _, rest = path.partition(":")
+    return rest if first.endswith("/.trainmaster/bin") else path
 
 
 def _parse(program: Program) -> Ready | None:

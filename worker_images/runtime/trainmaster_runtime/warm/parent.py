@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 import traceback
+from collections.abc import ItemsView, KeysView, ValuesView
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import procfs
@@ -77,28 +78,91 @@ def wait(folder: str, end: dict[str, Any]) -> None:
 
 
 def note_reads() -> None:
-    """Note from now on which variables are asked for: a job in which one of them differs cannot use what was imported."""
+    """Note from now on which variables are asked for: a job in which one of them differs cannot use what was imported.
 
-    def note(self: Any, name: Any) -> Any:
-        if isinstance(name, str):
-            _read.add(name)
-        return _ask(self, name)
-
+    Walking through all variables is no question for any of them: libraries do it to find those with a prefix of their
+    own (tqdm: ``TQDM_``), and each job has variables that differ from every other job's.
+    """
     _env.update(os.environ)  # before: this reads all of them
-    os._Environ.__getitem__ = note  # type: ignore[method-assign] # noqa: SLF001
+    for name, method in _NOTED.items():
+        setattr(os._Environ, name, method)  # noqa: SLF001
+
+
+def _stop_noting() -> set[str]:
+    """The variables that were asked for by their names."""
+    for name, method in _PLAIN.items():
+        if method is None:
+            delattr(os._Environ, name)  # noqa: SLF001
+        else:
+            setattr(os._Environ, name, method)  # noqa: SLF001
+    _read.update(_walk.passed())
+    return _read
+
+
+class _Walk:
+    """``dict(os.environ)``: C code takes all keys, then asks for each of them in their order."""
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._at = 0
+
+    def begin(self, keys: list[str]) -> None:
+        _read.update(self.passed())
+        self._keys, self._at = keys, 0
+
+    def passes(self, name: str) -> bool:
+        """Whether ``name`` is the walk's next key. A walk that is broken off has asked for what it passed."""
+        if self._at < len(self._keys) and self._keys[self._at] == name:
+            self._at += 1
+            return True
+        _read.update(self.passed())
+        self._keys = []
+        return False
+
+    def passed(self) -> list[str]:
+        return self._keys[: self._at] if self._at < len(self._keys) else []
+
+
+class _Items(ItemsView):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter([(key, _ask(os.environ, key)) for key in list(self._mapping)])
+
+
+class _Values(ValuesView):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter([_ask(os.environ, key) for key in list(self._mapping)])
+
+
+def _note(self: Any, name: Any) -> Any:
+    if isinstance(name, str) and not _walk.passes(name):
+        _read.add(name)
+    return _ask(self, name)
+
+
+def _note_keys(self: Any) -> Any:
+    _walk.begin(list(self))
+    return KeysView(self)
 
 
 _ask = os._Environ.__getitem__  # noqa: SLF001 - every way to ask comes by here
 _read: set[str] = set()
 _env: dict[str, str] = {}
+_walk = _Walk()
+_NOTED: dict[str, Any] = {
+    "__getitem__": _note,
+    "keys": _note_keys,
+    "items": lambda self: _Items(self),  # noqa: PLW0108 (a class would not be bound)
+    "values": lambda self: _Values(self),  # noqa: PLW0108
+}
+# What the class has of its own; the others it inherits.
+_PLAIN = {name: vars(os._Environ).get(name) for name in _NOTED}  # noqa: SLF001
 
 
 def _preload(parent: Parent, memory_bytes: int) -> None:
     before = _open_fds()
     for name in _MODULES[parent.framework]:
         importlib.import_module(name)
-    os._Environ.__getitem__ = _ask  # type: ignore[method-assign] # noqa: SLF001
-    parent.read = _read - _OWN
+    parent.read = _stop_noting() - _OWN
     parent.kept_fds = _open_fds() - before
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,0 +1,407 @@
+import { type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import type { Axis } from "~/pages/study/trialRows";
+import { useTheme } from "~/lib/browser/theme";
+import { useWidth } from "~/lib/browser/width";
+import { PlotKeys } from "./plotKeys";
+
+/* Points, lines and areas on a canvas: thousands of trials are drawn in some milliseconds. What it shows stands in its label and
+ * in a table elsewhere; who goes by keys walks through the trials one by one. */
+
+export interface PlotPoint {
+  number: number;
+  x: unknown;
+  y: unknown;
+  /** One of the chart's line colours, or a place between worst (0) and best (1). */
+  hue: number | { good: number };
+  isHollow?: boolean;
+}
+
+export interface PlotLine {
+  number?: number;
+  points: readonly (readonly [unknown, unknown])[];
+  hue: number | { good: number };
+  isStepped?: boolean;
+  isDashed?: boolean;
+  isFaint?: boolean;
+}
+
+interface PlotProps {
+  label: string;
+  x: Axis;
+  y: Axis;
+  /** What stands at the end of the axes; none where the page says it elsewhere. */
+  xName?: string;
+  yName?: string;
+  height?: number;
+  points?: readonly PlotPoint[];
+  lines?: readonly PlotLine[];
+  bands?: readonly { x: readonly number[]; low: readonly number[]; high: readonly number[]; hue: number }[];
+  /** A field of so many cells each way, from below left, in parts from worst to best. */
+  field?: { side: number; cells: readonly (number | null)[] } | undefined;
+  isSmall?: boolean;
+  tell: (number: number) => string;
+  pick?: (number: number) => void;
+}
+
+const NEAR = 18; // px
+const NAMED = 18; // px that an axis's name takes
+const FONT = "11px Inter Variable, sans-serif";
+
+export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
+  const [box, width] = useWidth<HTMLDivElement>();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const [told, setTold] = useState<Told | null>(null);
+  const theme = useTheme();
+  const shown = told?.number;
+  const { points, lines, x, y } = props;
+  const order = useMemo(() => keyOrder(points ?? [], lines ?? [], x, y), [points, lines, x, y]);
+  const isDark = useDark();
+  useEffect(() => {
+    const element = canvas.current;
+    if (element !== null && width > 0) paint(element, width, height, isSmall, props, shown);
+  });
+  void theme;
+  void isDark;
+
+  const find = useCallback(
+    (event: PointerEvent<HTMLCanvasElement>) => {
+      const at = event.currentTarget.getBoundingClientRect();
+      return nearest(event.clientX - at.left, event.clientY - at.top, frame(width, height, isSmall, props), props);
+    },
+    [width, height, isSmall, props],
+  );
+  return (
+    <div className={`plot${props.pick ? " clickable" : ""}`} ref={box}>
+      <canvas
+        ref={canvas}
+        role="img"
+        aria-label={props.label}
+        style={{ height }}
+        onPointerMove={(event) => setTold(find(event))}
+        onPointerLeave={() => setTold(null)}
+        onClick={(event) => {
+          // What is shown is what is opened: a click comes with whole pixels, and may lie a little farther away.
+          const found = find(event as unknown as PointerEvent<HTMLCanvasElement>) ?? told;
+          if (found) props.pick?.(found.number);
+        }}
+      />
+      {props.pick && (
+        <PlotKeys
+          label={props.label}
+          order={order}
+          tell={props.tell}
+          show={(number) =>
+            setTold(number === null ? null : placeOf(number, frame(width, height, isSmall, props), props))
+          }
+          pick={props.pick}
+        />
+      )}
+      {told && (
+        <div
+          className="plot-tip"
+          style={{
+            top: Math.max(0, told.top - 10),
+            ...(told.left > width / 2 ? { right: width - told.left + 14 } : { left: told.left + 14 }),
+          }}
+        >
+          <b>Trial {told.number}</b>
+          {props.tell(told.number)}
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** Drawn again when the system turns dark. */
+function useDark(): boolean {
+  const [isDark, setDark] = useState(false);
+  useEffect(() => {
+    const system = window.matchMedia("(prefers-color-scheme: dark)");
+    const changed = () => setDark(system.matches);
+    changed();
+    system.addEventListener("change", changed);
+    return () => system.removeEventListener("change", changed);
+  }, []);
+  return isDark;
+}
+
+interface Frame {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+function frame(width: number, height: number, isSmall: boolean, props: PlotProps): Frame {
+  const longest = Math.max(0, ...props.y.ticks.map((tick) => tick.text.length));
+  const left = Math.min(110, Math.max(isSmall ? 34 : 40, longest * 6.4 + 12));
+  const [top, bottom] = [props.yName ? 8 + NAMED : 8, props.xName ? 22 + NAMED : 22];
+  return { left, top, width: width - left - 12, height: height - top - bottom };
+}
+
+type Spot = [number, number] | null;
+
+function spot(at: Frame, props: PlotProps, x: unknown, y: unknown, number = 0): Spot {
+  const [across, up] = [props.x.place(x), props.y.place(y)];
+  if (across === null || up === null) return null;
+  // Points of one choice lie beside each other, each always at the same place.
+  const room = (axis: Axis) =>
+    axis.choices ? (((number * 0.618) % 1) - 0.5) * (0.6 / Math.max(1, axis.choices.length)) : 0;
+  const [dx, dy] = [number ? room(props.x) : 0, number ? room(props.y) : 0];
+  const clamp = (place: number) => Math.min(1.02, Math.max(-0.02, place));
+  return [at.left + clamp(across + dx) * at.width, at.top + (1 - clamp(up + dy)) * at.height];
+}
+
+interface Told {
+  number: number;
+  left: number;
+  top: number;
+}
+
+function nearest(x: number, y: number, at: Frame, props: PlotProps): Told | null {
+  let best: Told | null = null;
+  let least = NEAR * NEAR;
+  const look = (number: number, here: Spot) => {
+    if (here === null) return;
+    const far = (here[0] - x) ** 2 + (here[1] - y) ** 2;
+    if (far < least) {
+      least = far;
+      best = { number, left: here[0], top: here[1] };
+    }
+  };
+  for (const point of props.points ?? []) look(point.number, spot(at, props, point.x, point.y, point.number));
+  for (const line of props.lines ?? []) {
+    if (line.number === undefined) continue;
+    let before: Spot = null;
+    for (const [px, py] of line.points) {
+      const here = spot(at, props, px, py);
+      // Few steps on a wide chart lie far apart: what is between them is the line, too.
+      look(line.number, before !== null && here !== null ? footOf([x, y], before, here) : here);
+      before = here;
+    }
+  }
+  return best;
+}
+
+/** The place between two others that is nearest to a third one. */
+function footOf([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: [number, number]): [number, number] {
+  const [dx, dy] = [bx - ax, by - ay];
+  const length = dx * dx + dy * dy;
+  const part = length === 0 ? 0 : Math.min(1, Math.max(0, ((x - ax) * dx + (y - ay) * dy) / length));
+  return [ax + part * dx, ay + part * dy];
+}
+
+/** Where a trial's point is, or the end of its line. */
+function placeOf(number: number, at: Frame, props: PlotProps): Told | null {
+  const point = props.points?.find((each) => each.number === number);
+  const end = props.lines?.find((line) => line.number === number)?.points.at(-1);
+  const here = point ? spot(at, props, point.x, point.y, number) : end ? spot(at, props, end[0], end[1]) : null;
+  return here === null ? null : { number, left: here[0], top: here[1] };
+}
+
+/** How keys go through a chart: its curves from the best to the worst, or else its points from left to right, and from below. */
+export function keyOrder(
+  points: readonly PlotPoint[],
+  lines: readonly PlotLine[],
+  x: Axis,
+  y: Axis,
+): readonly number[] {
+  const goodOf = (line: PlotLine) => (typeof line.hue === "number" ? 0 : line.hue.good);
+  const curves = lines.flatMap((line) =>
+    line.number === undefined ? [] : [{ number: line.number, good: goodOf(line) }],
+  );
+  if (curves.length > 0) return curves.sort((a, b) => b.good - a.good).map((curve) => curve.number);
+  return points
+    .flatMap((point) => {
+      const [across, up] = [x.place(point.x), y.place(point.y)];
+      return across === null || up === null ? [] : [{ number: point.number, across, up }];
+    })
+    .sort((a, b) => a.across - b.across || a.up - b.up || a.number - b.number)
+    .map((point) => point.number);
+}
+
+function paint(
+  canvas: HTMLCanvasElement,
+  width: number,
+  height: number,
+  isSmall: boolean,
+  props: PlotProps,
+  shown: number | undefined,
+): void {
+  const context = canvas.getContext("2d");
+  if (context === null) return;
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  context.scale(ratio, ratio);
+  const at = frame(width, height, isSmall, props);
+  const colours = coloursOf(canvas);
+  context.font = FONT;
+  const whole = (length: number) => Math.round(length * ratio) / ratio;
+
+  if (props.field) {
+    const { side, cells } = props.field;
+    for (const [i, good] of cells.entries()) {
+      if (good === null) continue;
+      context.fillStyle = colours.ramp(good);
+      context.globalAlpha = 0.75;
+      const [column, row] = [i % side, Math.floor(i / side)];
+      // To whole pixels of the screen: what overlaps, or leaves a gap, shows as a grid.
+      const across = (place: number) => whole(at.left + (place / side) * at.width);
+      const down = (place: number) => whole(at.top + (1 - place / side) * at.height);
+      const [left, top] = [across(column), down(row + 1)];
+      context.fillRect(left, top, across(column + 1) - left, down(row) - top);
+    }
+    context.globalAlpha = 1;
+  }
+  axes(context, at, props, colours, isSmall);
+  for (const band of props.bands ?? []) {
+    const ends = (values: readonly number[]) =>
+      band.x.map((x, i) => spot(at, props, x, values[i])).filter((each): each is [number, number] => each !== null);
+    const [low, high] = [ends(band.low), ends(band.high)];
+    context.beginPath();
+    for (const [i, [x, y]] of [...low, ...high.reverse()].entries()) {
+      if (i === 0) context.moveTo(x, y);
+      else context.lineTo(x, y);
+    }
+    context.fillStyle = colours.line(band.hue);
+    context.globalAlpha = 0.18;
+    context.fill();
+    context.globalAlpha = 1;
+  }
+  for (const line of props.lines ?? []) {
+    const isShown = line.number !== undefined && line.number === shown;
+    context.beginPath();
+    let before: Spot = null;
+    for (const [x, y] of line.points) {
+      const here = spot(at, props, x, y);
+      if (here === null) {
+        before = null;
+        continue;
+      }
+      if (before === null) context.moveTo(...here);
+      else {
+        if (line.isStepped) context.lineTo(here[0], before[1]);
+        context.lineTo(...here);
+      }
+      before = here;
+    }
+    context.strokeStyle = typeof line.hue === "number" ? colours.line(line.hue) : colours.ramp(line.hue.good);
+    context.lineWidth = isShown ? 3 : line.isFaint ? 1 : 2;
+    context.globalAlpha = isShown ? 1 : line.isFaint ? 0.8 : 1;
+    context.setLineDash(line.isDashed ? [5, 4] : []);
+    context.stroke();
+    context.setLineDash([]);
+    context.globalAlpha = 1;
+  }
+  const points = props.points ?? [];
+  const radius = points.length > 2000 ? 1.8 : isSmall || points.length > 400 ? 2.4 : 3.4;
+  context.globalAlpha = points.length > 2000 ? 0.55 : 0.85;
+  for (const point of points) {
+    const here = spot(at, props, point.x, point.y, point.number);
+    if (here === null) continue;
+    const colour = typeof point.hue === "number" ? colours.line(point.hue) : colours.ramp(point.hue.good);
+    context.beginPath();
+    context.arc(here[0], here[1], point.number === shown ? radius + 2.5 : radius, 0, 2 * Math.PI);
+    if (props.field) {
+      context.fillStyle = colours.text;
+      context.fill();
+    } else if (point.isHollow) {
+      context.strokeStyle = colour;
+      context.lineWidth = 1.3;
+      context.stroke();
+    } else {
+      context.fillStyle = colour;
+      context.fill();
+    }
+  }
+  context.globalAlpha = 1;
+}
+
+function axes(
+  context: CanvasRenderingContext2D,
+  at: Frame,
+  props: PlotProps,
+  colours: Colours,
+  isSmall: boolean,
+): void {
+  context.strokeStyle = colours.grid;
+  context.fillStyle = colours.text;
+  context.lineWidth = 1;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (const tick of props.y.ticks) {
+    const y = at.top + (1 - tick.at) * at.height;
+    if (tick.at < -0.01 || tick.at > 1.01) continue;
+    context.beginPath();
+    context.moveTo(at.left, Math.round(y) + 0.5);
+    context.lineTo(at.left + at.width, Math.round(y) + 0.5);
+    context.stroke();
+    context.fillText(cut(context, tick.text, at.left - 10), at.left - 7, y);
+  }
+  context.textBaseline = "top";
+  context.textAlign = "center";
+  let taken = Number.NEGATIVE_INFINITY;
+  const room = props.x.choices ? at.width / Math.max(1, props.x.ticks.length) : at.width / (isSmall ? 2 : 3);
+  for (const tick of [...props.x.ticks].sort((a, b) => a.at - b.at)) {
+    if (tick.at < -0.01 || tick.at > 1.01) continue;
+    const text = cut(context, tick.text, Math.max(24, room));
+    const half = context.measureText(text).width / 2;
+    const x = Math.min(at.left + at.width - half + 10, Math.max(at.left - 8 + half, at.left + tick.at * at.width));
+    if (x - half < taken + 6) continue;
+    taken = x + half;
+    context.fillText(text, x, at.top + at.height + 7);
+  }
+  // Both lie flat: the one above its axis, the other below the end of its own.
+  const all = at.left + at.width;
+  if (props.yName) {
+    context.textAlign = "left";
+    context.fillText(cut(context, props.yName, all - 4), 4, 2);
+  }
+  if (props.xName) {
+    context.textAlign = "right";
+    context.fillText(cut(context, props.xName, all), all, at.top + at.height + 7 + NAMED);
+  }
+}
+
+/** A word with as much of it as there is room for. */
+function cut(context: CanvasRenderingContext2D, text: string, room: number): string {
+  if (context.measureText(text).width <= room) return text;
+  let kept = text;
+  while (kept.length > 1 && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
+  return `${kept}…`;
+}
+
+export interface Colours {
+  grid: string;
+  text: string;
+  ground: string;
+  line: (hue: number) => string;
+  /** From worst (0) over nothing much to best (1). */
+  ramp: (good: number) => string;
+}
+
+/** A canvas knows no custom properties: the browser says what they come to here. */
+export function coloursOf(element: HTMLElement): Colours {
+  const probe = document.createElement("span");
+  element.parentElement?.append(probe);
+  const read = (name: string): [number, number, number] => {
+    probe.style.color = `var(${name})`;
+    const parts = getComputedStyle(probe).color.match(/[\d.]+/g) ?? [];
+    return [Number(parts[0] ?? 0), Number(parts[1] ?? 0), Number(parts[2] ?? 0)];
+  };
+  const lines = Array.from({ length: 6 }, (_, i) => read(`--line-${i}`));
+  const [grid, text, middle, ground] = [read("--line"), read("--text-3"), read("--ramp-middle"), read("--surface")];
+  probe.remove();
+  const css = (colour: readonly number[]) => `rgb(${colour.map(Math.round).join(", ")})`;
+  const mix = (a: readonly number[], b: readonly number[], part: number) =>
+    css(a.map((each, i) => each + ((b[i] ?? 0) - each) * part));
+  const [best, worst] = [lines[0] ?? grid, lines[1] ?? grid];
+  return {
+    grid: css(grid),
+    text: css(text),
+    ground: css(ground),
+    line: (hue) => css(lines[hue % 6] ?? grid),
+    ramp: (good) => (good < 0.5 ? mix(worst, middle, good * 2) : mix(middle, best, good * 2 - 1)),
+  };
+}

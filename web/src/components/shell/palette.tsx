@@ -1,0 +1,221 @@
+import { Dialog } from "@base-ui/react/dialog";
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { Plus } from "lucide-react";
+import { type KeyboardEvent, type ReactNode, useDeferredValue, useEffect, useState, useSyncExternalStore } from "react";
+import { api, got } from "~/api/client";
+import { setTheme } from "~/lib/browser/theme";
+import { ADMIN, WORK } from "./shell";
+import { State } from "~/components/state";
+
+/* Search and commands: `/` or Ctrl-K from anywhere. */
+
+let isOpen = false;
+const listeners = new Set<() => void>();
+
+function set(open: boolean): void {
+  isOpen = open;
+  for (const listener of listeners) listener();
+}
+
+export const openPalette = (): void => set(true);
+
+interface Choice {
+  key: string;
+  label: ReactNode;
+  words: string;
+  act: () => void;
+}
+
+export function Palette() {
+  const open = useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => isOpen,
+  );
+  useShortcuts();
+  return (
+    <Dialog.Root open={open} onOpenChange={set}>
+      <Dialog.Portal>
+        <Dialog.Backdrop className="backdrop" />
+        <Dialog.Popup className="palette" aria-label="Search and commands">
+          <Inside />
+        </Dialog.Popup>
+      </Dialog.Portal>
+    </Dialog.Root>
+  );
+}
+
+function Inside() {
+  const [text, setText] = useState("");
+  const [at, setAt] = useState(0);
+  const choices = useChoices(text);
+  const chosen = Math.min(at, choices.length - 1);
+  const run = (choice: Choice | undefined) => {
+    if (!choice) return;
+    set(false);
+    choice.act();
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, choices.length - 1));
+    else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
+    else if (event.key === "Enter") run(choices[chosen]);
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <>
+      <input
+        autoFocus
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="palette-list"
+        aria-activedescendant={choices[chosen] ? `palette-${choices[chosen].key}` : undefined}
+        aria-label="Search jobs, pages and commands"
+        placeholder="Search jobs, pages and commands"
+        value={text}
+        onChange={(event) => {
+          setText(event.target.value);
+          setAt(0);
+        }}
+        onKeyDown={onKeyDown}
+      />
+      <div id="palette-list" role="listbox" aria-label="Results">
+        {choices.map((choice, i) => (
+          <div
+            key={choice.key}
+            id={`palette-${choice.key}`}
+            role="option"
+            tabIndex={-1}
+            aria-selected={i === chosen}
+            className={`menu-item${i === chosen ? " active" : ""}`}
+            onMouseMove={() => setAt(i)}
+            onClick={() => run(choice)}
+          >
+            {choice.label}
+          </div>
+        ))}
+      </div>
+      {choices.length === 0 && <p className="empty">Nothing of that name.</p>}
+      <footer>
+        <span>
+          <span className="kbd">↑</span> <span className="kbd">↓</span> choose
+        </span>
+        <span>
+          <span className="kbd">Enter</span> open
+        </span>
+        <span>
+          <span className="kbd">g</span> <span className="kbd">j</span> jobs
+        </span>
+        <span>
+          <span className="kbd">g</span> <span className="kbd">q</span> queue
+        </span>
+        <span>
+          <span className="kbd">g</span> <span className="kbd">c</span> cluster
+        </span>
+        <span>
+          <span className="kbd">n</span> new job
+        </span>
+      </footer>
+    </>
+  );
+}
+
+function useChoices(text: string): Choice[] {
+  const navigate = useNavigate();
+  const search = useDeferredValue(text.trim());
+  const { data } = useQuery({
+    queryKey: ["palette", search],
+    queryFn: () => got(api.GET("/api/v1/jobs", { params: { query: { search, limit: 8 } } })),
+    staleTime: 5_000,
+    placeholderData: (before) => before,
+  });
+  const go = (to: string) => () => void navigate({ to });
+  const pages = [...WORK, ...ADMIN].map(({ to, label, icon: Icon }) => ({
+    key: to.slice(1),
+    label: (
+      <>
+        <Icon size={15} aria-hidden="true" /> {label}
+      </>
+    ),
+    words: label,
+    act: go(to),
+  }));
+  const submit = {
+    key: "submit",
+    label: (
+      <>
+        <Plus size={15} aria-hidden="true" /> Submit a job
+      </>
+    ),
+    words: "submit a new job",
+    act: go("/submit"),
+  };
+  const themes = (["light", "dark", "system"] as const).map((theme) => ({
+    key: `theme-${theme}`,
+    label: `Theme: ${theme}`,
+    words: `theme ${theme}`,
+    act: () => setTheme(theme),
+  }));
+  const wanted = search.toLowerCase();
+  const commands = [submit, ...pages, ...(wanted ? themes : [])].filter((choice) =>
+    choice.words.toLowerCase().includes(wanted),
+  );
+  const jobs = (data?.items ?? []).map((job) => ({
+    key: job.id,
+    label: (
+      <>
+        <State state={job.state} /> <span className="grow cut">{job.name}</span>{" "}
+        <span className="dimmer cut">{job.project}</span>
+      </>
+    ),
+    words: job.name,
+    act: () => void navigate({ to: "/jobs/$job", params: { job: job.id } }),
+  }));
+  return wanted ? [...jobs, ...commands] : [...commands, ...jobs.slice(0, 5)];
+}
+
+/** `/` and Ctrl-K open the palette, `n` a new job, `g` and a letter a page; never while somebody types. */
+function useShortcuts(): void {
+  const navigate = useNavigate();
+  useEffect(() => {
+    let isGoing = false;
+    const onKey = (event: globalThis.KeyboardEvent) => {
+      const typed =
+        event.target instanceof HTMLElement && event.target.closest("input, textarea, select, [contenteditable=true]");
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        set(true);
+      } else if (typed || isOpen || event.ctrlKey || event.metaKey || event.altKey) {
+        isGoing = false;
+      } else if (event.key === "/") {
+        event.preventDefault();
+        set(true);
+      } else if (isGoing && event.key in PLACES) {
+        isGoing = false;
+        void navigate({ to: PLACES[event.key] as string });
+      } else if (event.key === "n") {
+        void navigate({ to: "/submit" });
+      } else {
+        isGoing = event.key === "g";
+      }
+    };
+    window.addEventListener("keydown", onKey);
+    return () => window.removeEventListener("keydown", onKey);
+  }, [navigate]);
+}
+
+const PLACES: Record<string, string> = {
+  j: "/jobs",
+  y: "/studies",
+  m: "/models",
+  e: "/endpoints",
+  q: "/queue",
+  c: "/cluster",
+  p: "/projects",
+  v: "/volumes",
+  t: "/tokens",
+  s: "/settings",
+};

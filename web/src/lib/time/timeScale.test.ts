@@ -1,0 +1,44 @@
+import { expect, test } from "vitest";
+import { axisLabels, clock, startWords, timeScale } from "./timeScale";
+
+const NOW = Date.parse("2026-11-21T12:00:00");
+const HOUR = 3_600_000;
+
+test("a scale reaches as far as there is something to see, and holds now", () => {
+  const scale = timeScale(NOW, [NOW + 3 * HOUR]);
+  expect(scale.end - NOW).toBe(4 * HOUR);
+  expect(scale.at(NOW)).toBeGreaterThan(5);
+  expect(scale.at(NOW - 100 * HOUR)).toBe(0);
+  expect(scale.at(NOW + 100 * HOUR)).toBe(100);
+  expect(timeScale(NOW, []).end - NOW).toBe(HOUR);
+  expect(timeScale(NOW, [NOW + 9999 * HOUR]).end - NOW).toBe(168 * HOUR);
+});
+
+test.each([120, 250, 400, 900])(
+  "the labels of an axis of %d pixels are round by the clock and never touch",
+  (width) => {
+    for (const hours of [1, 3, 8, 24, 100, 168]) {
+      const scale = timeScale(NOW, [NOW + hours * HOUR]);
+      const found = axisLabels(scale, NOW, width);
+      if (width >= 250) expect(found.length).toBeGreaterThan(0);
+      for (const { at } of found) expect(new Date(at).getMinutes() % 5).toBe(0);
+      const spans = [...found, { at: NOW, text: "now" }]
+        .map(({ at, text }) => ({ middle: (scale.at(at) / 100) * width, half: text.length * 3 }))
+        .sort((a, b) => a.middle - b.middle);
+      spans.forEach((span, i) => {
+        const left = spans[i - 1];
+        if (left) expect(span.middle - span.half).toBeGreaterThan(left.middle + left.half);
+      });
+    }
+  },
+);
+
+test("an expected start is told with how sure it is", () => {
+  const at = (hours: number) => new Date(NOW + hours * HOUR).toISOString();
+  const known = { code: "expected", early_at: at(1), likely_at: at(2), late_at: at(3) };
+  expect(startWords(known, NOW)).toEqual({ about: "about 14:00", between: "13:00 to 15:00" });
+  expect(startWords({ ...known, late_at: null }, NOW).between).toBe("13:00 to any time later");
+  expect(startWords(null, NOW)).toEqual({ about: "", between: "" });
+  expect(startWords({ code: "now" }, NOW).about).toBe("now");
+  expect(clock(NOW + 24 * HOUR, NOW)).toMatch(/12:00/);
+});

@@ -1,0 +1,108 @@
+import { useQueryClient } from "@tanstack/react-query";
+import { Download, Package, Pin, PinOff, Play, Trash2 } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { keys } from "~/api/queries";
+import type { Checkpoint } from "~/api/types";
+import { Confirm } from "~/components/forms/dialogs";
+import { toast } from "~/components/shell/toasts";
+import { RegisterDialog } from "~/pages/model/register";
+import { GoOn } from "./resume";
+
+interface ActionsProps {
+  job: string;
+  item: Checkpoint;
+  /** There is room for words. */
+  isWide?: boolean;
+}
+
+/** What can be done with a checkpoint. */
+export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
+  const client = useQueryClient();
+  const [isGoing, setGoing] = useState(false);
+  const [isAsked, setAsked] = useState(false);
+  const [isRegistering, setRegistering] = useState(false);
+  const { path } = item;
+  const name = path.split("/").at(-1) ?? path;
+  const look = isWide ? "button small" : "button quiet icon small";
+  const params = { path: { job }, query: { path } };
+  // Where there is room for words, they are what a button is called.
+  const named = (label: string) => (isWide ? {} : { "aria-label": label });
+  const changed = () => client.invalidateQueries({ queryKey: keys.job(job) });
+  const keep = async () => {
+    try {
+      await got(
+        item.is_kept
+          ? api.DELETE("/api/v1/jobs/{job}/checkpoints/kept", { params })
+          : api.PUT("/api/v1/jobs/{job}/checkpoints/kept", { params }),
+      );
+      await changed();
+      toast(item.is_kept ? `${name} is kept no longer than others.` : `${name} is kept for ever.`);
+    } catch (error) {
+      toast(error instanceof Error ? error.message : String(error), "bad");
+    }
+  };
+  const remove = async () => {
+    await got(api.DELETE("/api/v1/jobs/{job}/checkpoints", { params }));
+    await changed();
+  };
+  return (
+    <span className={isWide ? "row wrapping tight" : "row end tight"}>
+      {item.is_complete !== false && (
+        <button
+          type="button"
+          className={isWide ? "button small primary" : look}
+          title="Resume from here"
+          {...named(`Resume from ${path}`)}
+          onClick={() => setAsked(true)}
+        >
+          <Play size={14} aria-hidden="true" /> {isWide && "Resume from here"}
+        </button>
+      )}
+      {item.is_complete !== false && (
+        <button
+          type="button"
+          className={look}
+          title="Register as model"
+          {...named(`Register ${path} as model`)}
+          onClick={() => setRegistering(true)}
+        >
+          <Package size={14} aria-hidden="true" /> {isWide && "Register as model"}
+        </button>
+      )}
+      <a
+        className={look}
+        title="Download"
+        href={`/api/v1/jobs/${encodeURIComponent(job)}/checkpoints/content?path=${encodeURIComponent(path)}`}
+        download
+        {...named(`Download ${path}`)}
+      >
+        <Download size={14} aria-hidden="true" /> {isWide && "Download"}
+      </a>
+      <button
+        type="button"
+        className={look}
+        title={item.is_kept ? "Keep it no longer" : "Keep it for ever"}
+        {...named(item.is_kept ? `Keep ${path} no longer` : `Keep ${path} for ever`)}
+        onClick={keep}
+      >
+        {item.is_kept ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}{" "}
+        {isWide && (item.is_kept ? "Keep no longer" : "Keep for ever")}
+      </button>
+      <button
+        type="button"
+        className={`${look} danger`}
+        title="Delete"
+        {...named(`Delete ${path}`)}
+        onClick={() => setGoing(true)}
+      >
+        <Trash2 size={14} aria-hidden="true" /> {isWide && "Delete"}
+      </button>
+      <GoOn job={job} path={path} step={item.step} isOpen={isAsked} close={() => setAsked(false)} />
+      <RegisterDialog job={job} checkpoint={path} isOpen={isRegistering} close={() => setRegistering(false)} />
+      <Confirm title={isGoing ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setGoing(false)}>
+        Its files are removed. Refused while it is kept or a job goes on from it.
+      </Confirm>
+    </span>
+  );
+}

@@ -1,0 +1,91 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi } from "@tanstack/react-router";
+import { ChartLine, ExternalLink } from "lucide-react";
+import { useCallback, useState } from "react";
+import { api, got } from "~/api/client";
+import { metricNamesQuery, objectSeriesQuery } from "~/api/queries";
+import type { ChartSeries } from "~/api/types";
+import { type Look, LookControls, MetricCard } from "~/components/charts/metricCard";
+import { Bones, Empty, Failure } from "~/components/parts";
+import { toast } from "~/components/shell/toasts";
+import { useNewPoints } from "./newPoints";
+import { Objects } from "./objects";
+
+const route = getRouteApi("/shell/jobs/$job");
+
+/** Who drew a line: the attempt where there was more than one, and the replica. */
+export function replicaOf(series: ChartSeries): string {
+  return `${series.role}-${series.index}${series.attempt > 1 ? ` · attempt ${series.attempt}` : ""}`;
+}
+
+export function Metrics() {
+  const { job } = route.useParams();
+  const [look, setLook] = useState<Look>({ by: "step", isLog: false, smoothing: 0 });
+  const [text, setText] = useState("");
+  const { data: names, error, isPending, refetch } = useQuery(metricNamesQuery(job, false));
+  const problem = useNewPoints(job);
+  const { data: objects } = useQuery(objectSeriesQuery(job));
+  const hasObjects = (objects ?? []).length > 0;
+  const label = useCallback(replicaOf, []);
+  const shown = (names ?? []).filter((name) => name.toLowerCase().includes(text.toLowerCase()));
+  return (
+    <div className="page-body">
+      <div className="row wrapping">
+        <input
+          className="input narrow"
+          type="search"
+          aria-label="Search metrics"
+          placeholder="Name of a metric"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
+        <LookControls look={look} set={setLook} />
+        <span className="grow" />
+        <TensorBoard jobs={[job]} />
+      </div>
+      {problem !== null && <Failure error={problem} />}
+      {isPending ? (
+        <Bones rows={6} height={40} />
+      ) : error !== null && names === undefined ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : shown.length === 0 && !hasObjects ? (
+        <div className="card">
+          <Empty icon={ChartLine} title={text ? "No metric of that name" : "No metrics yet"}>
+            <p>
+              They come by themselves from TensorBoard files and MLflow, from lines such as{" "}
+              <code>loss=0.31 step=20</code>, and from the training library.
+            </p>
+          </Empty>
+        </div>
+      ) : (
+        <div className="metrics">
+          {shown.map((name) => (
+            <MetricCard key={name} jobs={[job]} name={name} label={label} {...look} />
+          ))}
+        </div>
+      )}
+      <Objects job={job} text={text} />
+    </div>
+  );
+}
+
+export function TensorBoard({ jobs }: { jobs: readonly string[] }) {
+  const [isBusy, setBusy] = useState(false);
+  const open = async () => {
+    setBusy(true);
+    try {
+      const made = await got(api.POST("/api/v1/tensorboards", { body: { jobs: [...jobs] } }));
+      // Without a handle on this page: what TensorBoard shows comes from users' files.
+      window.open(made.path, "_blank", "noopener,noreferrer");
+    } catch (error) {
+      toast(error instanceof Error ? error.message : String(error), "bad");
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <button type="button" className="button" disabled={isBusy} onClick={open}>
+      <ExternalLink size={14} aria-hidden="true" /> TensorBoard
+    </button>
+  );
+}

@@ -1,0 +1,64 @@
+import { describe, expect, it } from "vitest";
+import type { Job } from "~/api/types";
+import { EMPTY, laidOver, newestFirst, PAGE, pageBefore, ROWS_TOP, type Rows, timeKey, withPage } from "./newestRows";
+
+const job = (number: number, more: Partial<Job> = {}): Job =>
+  ({
+    id: `job-${String(number).padStart(5, "0")}`,
+    created_at: new Date(1e12 + number * 1000).toISOString(),
+    state: "running",
+    ...more,
+  }) as Job;
+const newest = (from: number, count: number): Job[] => Array.from({ length: count }, (_, i) => job(from - i));
+const ids = (jobs: readonly Job[]): string[] => jobs.map((each) => each.id);
+
+describe("a long list", () => {
+  it("is in order even where fractions of seconds differ in length", () => {
+    expect(timeKey("2026-11-21T07:00:00Z") < timeKey("2026-11-21T07:00:00.5Z")).toBe(true);
+    const [early, late] = [job(1, { created_at: "2026-11-21T07:00:00Z" }), job(2, { created_at: "2026-11-21T07:00:00.5Z" })];
+    expect([early, late].sort(newestFirst)[0]).toBe(late);
+  });
+
+  it("drops what is gone inside a page and keeps what lies outside of it", () => {
+    const rows = newest(10, 10);
+    const page = { items: [job(10), job(8)], isLast: false };
+    expect(ids(withPage(rows, page, null))).toEqual(ids([job(10), job(8), ...newest(7, 7)]));
+    expect(ids(withPage(rows, { items: [], isLast: true }, job(9)))).toEqual(ids([job(10), job(9)]));
+  });
+
+  it("keeps the objects of rows that did not change, so that they are not drawn again", () => {
+    const rows = newest(3, 3);
+    const after = withPage(rows, { items: [job(3), job(2, { state: "failed" }), job(1)], isLast: true }, null);
+    expect(after[0]).toBe(rows[0]);
+    expect(after[1]?.state).toBe("failed");
+  });
+
+  it("has every job once and in order, however pages come and jobs are added", () => {
+    let all = newest(450, 450);
+    const read = (after: Job | null) => {
+      const items = all.filter((each) => after === null || newestFirst(after, each) < 0).slice(0, PAGE);
+      const last = items.at(-1);
+      const isMore = last !== undefined && all.some((each) => newestFirst(last, each) < 0);
+      return { items, next_cursor: isMore ? "cursor" : null };
+    };
+    let rows: Rows = EMPTY;
+    const more = () => {
+      const end = rows.anchors.at(-1) ?? ROWS_TOP;
+      rows = laidOver(rows, end, read(end.after));
+    };
+    more();
+    more();
+    for (let added = 1; added <= 330; added += 30) {
+      all = [...newest(450 + added + 29, 30), ...all];
+      rows = laidOver(rows, ROWS_TOP, read(null));
+    }
+    while (!rows.isWhole) more();
+    expect(ids(rows.jobs)).toEqual(ids(all));
+    // Whatever is on screen lies on a page that can be asked for again and begins close to it.
+    for (let index = 0; index < rows.jobs.length; index += 25) {
+      const { after } = pageBefore(rows, index);
+      const from = after === null ? 0 : rows.jobs.findIndex((each) => each.id === after.id);
+      expect(index - from).toBeLessThanOrEqual(2 * PAGE);
+    }
+  });
+});

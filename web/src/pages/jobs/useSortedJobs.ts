@@ -1,0 +1,63 @@
+import { type InfiniteData, keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo } from "react";
+import { keys } from "~/api/queries";
+import type { JobPage } from "~/api/types";
+import type { Filters } from "~/lib/filters";
+import { joined, pagesOnScreen, withFresh } from "./sortedPages";
+import { AHEAD, readJobs, type Seen } from "./useNewestJobs";
+
+const LIVE_MS = 3_000;
+
+type Pages = InfiniteData<JobPage, string | null>;
+
+/**
+ * The list in another order than the newest first: pages one after the other, as the API cuts them. Those on screen are
+ * asked for again, however far down they are.
+ */
+export function useSortedJobs(filters: Filters, seen: Seen, isOn: boolean) {
+  const client = useQueryClient();
+  const key = [...keys.jobs, "sorted", filters];
+  const query = useInfiniteQuery({
+    queryKey: key,
+    queryFn: ({ pageParam, signal }) => readJobs(filters, pageParam, signal),
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    staleTime: Number.POSITIVE_INFINITY,
+    placeholderData: keepPreviousData,
+    enabled: isOn,
+  });
+  const { data, hasNextPage, isFetching, isPlaceholderData, fetchNextPage } = query;
+  const hasRows = isOn && data !== undefined && !isPlaceholderData;
+  const watch = useQuery({
+    queryKey: [...keys.jobs, "watched", filters],
+    queryFn: async ({ signal }) => {
+      const known = client.getQueryData<Pages>(key);
+      if (known === undefined) return null;
+      const fresh = await readAgain(filters, known, seen, signal);
+      client.setQueryData<Pages>(key, (now) => (now === undefined ? now : withFresh(now, fresh)));
+      return null;
+    },
+    refetchInterval: LIVE_MS,
+    enabled: hasRows,
+  });
+  const jobs = useMemo(() => joined(data?.pages ?? []), [data]);
+  const isNear = hasRows && hasNextPage && !isFetching && seen.to > jobs.length - AHEAD;
+  useEffect(() => {
+    if (isNear) void fetchNextPage();
+  }, [isNear, fetchNextPage]);
+  return { ...query, error: query.error ?? watch.error, jobs, isWhole: !hasNextPage };
+}
+
+/** The pages on screen as they are now, by the cursors that they begin at. */
+async function readAgain(filters: Filters, known: Pages, seen: Seen, signal: AbortSignal): Promise<Map<string | null, JobPage>> {
+  const [first, last] = pagesOnScreen(known.pages, seen);
+  const fresh = new Map<string | null, JobPage>();
+  let cursor = known.pageParams[first] ?? null;
+  for (let number = first; number <= last; number += 1) {
+    const page = await readJobs(filters, cursor, signal);
+    fresh.set(cursor, page);
+    if (!page.next_cursor) break;
+    cursor = page.next_cursor;
+  }
+  return fresh;
+}

@@ -1,0 +1,45 @@
+import { describe, expect, it } from "vitest";
+import type { Quota } from "~/api/types";
+import { userChanges, written } from "./changes";
+
+const QUOTA = {
+  project: "vision",
+  weight: 1,
+  lines: [{ what: "gpus" }, { what: "memory" }],
+  users: [{ user: "ada", limit: { gpus: 4, memory: 2 ** 36 }, used: {}, weight: 2 }],
+} as unknown as Quota;
+
+describe("limits and weights of users", () => {
+  const asked = (fields: Record<string, string>) => userChanges(QUOTA, ["ada", "grace"], (name) => fields[name] ?? null);
+
+  it("sends nothing of what is as it was", () => {
+    expect(written("memory", 2 ** 36)).toBe("64Gi");
+    expect(
+      asked({ "users.ada.gpus": "4", "users.ada.memory": "64Gi", "user_weights.ada": "2", "user_weights.grace": "" }),
+    ).toEqual({
+      users: {},
+      user_guaranteed: {},
+      user_weights: {},
+    });
+  });
+
+  it("sends what is another, and null for what is taken away", () => {
+    expect(
+      asked({
+        "users.ada.gpus": "",
+        "users.grace.gpus": " 0.5 ",
+        "user_weights.ada": "",
+        "user_weights.grace": "1.5",
+        "user_guaranteed.ada.gpus": "2",
+      }),
+    ).toEqual({
+      users: { ada: { gpus: null }, grace: { gpus: "0.5" } },
+      user_guaranteed: { ada: { gpus: "2" } },
+      user_weights: { ada: null, grace: 1.5 },
+    });
+  });
+
+  it("says what a weight is", () => {
+    expect(() => asked({ "user_weights.ada": "much" })).toThrow("The weight of ada is a number above 0");
+  });
+});

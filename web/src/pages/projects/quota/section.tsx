@@ -1,0 +1,150 @@
+import { useQuery } from "@tanstack/react-query";
+import { Pencil } from "lucide-react";
+import { useState } from "react";
+import { quotaQuery } from "~/api/planner";
+import type { Quota, QuotaLine } from "~/api/types";
+import { Bones, Failure } from "~/components/parts";
+import { bytes, number } from "~/lib/format";
+import { Warnings } from "~/pages/queue/policy";
+import { QuotaForm } from "./form";
+
+/** What a project may hold at once, and what it holds now. */
+export function QuotaSection({ project, isAdmin }: { project: string; isAdmin: boolean }) {
+  const { data, error, refetch } = useQuery(quotaQuery(project));
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <section className="stack">
+      <div className="row">
+        <h2 className="grow">Quota and share</h2>
+        {isAdmin && data && (
+          <button type="button" className="button small" onClick={() => setOpen(true)}>
+            <Pencil size={14} aria-hidden="true" /> Set quota and weight
+          </button>
+        )}
+      </div>
+      {data !== undefined ? (
+        <>
+          <Warnings warnings={data.warnings ?? []} />
+          <Meters quota={data} />
+        </>
+      ) : error !== null ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : (
+        <section className="card">
+          <div className="body">
+            <Bones rows={4} height={22} />
+          </div>
+        </section>
+      )}
+      {data && <QuotaForm quota={data} isOpen={isOpen} close={() => setOpen(false)} />}
+    </section>
+  );
+}
+
+export const amount = (what: string, value: number): string => (what === "memory" ? bytes(value) : number(value));
+const NAMES: Record<string, string> = { gpus: "GPUs", cpu: "CPUs", memory: "Memory", jobs: "Jobs at once" };
+export const lineName = (what: string): string => NAMES[what] ?? what.replace("gpus/", "");
+
+/** "8 GPUs", "2 h100", "64 GiB of memory", "1 job". */
+function holding([what, value]: [string, number]): string {
+  const noun = { gpus: "GPU", cpu: "CPU", jobs: "job" }[what];
+  if (what === "memory") return `${bytes(value)} of memory`;
+  return noun ? `${number(value)} ${noun}${value === 1 ? "" : "s"}` : `${number(value)} ${lineName(what)}`;
+}
+
+function Meters({ quota }: { quota: Quota }) {
+  const users = (quota.users ?? []).filter(
+    (user) =>
+      [user.used, user.limit, user.guaranteed].some((part) => Object.keys(part ?? {}).length > 0) || (user.weight ?? 1) !== 1,
+  );
+  return (
+    <section className="card" aria-label="Quota">
+      <dl className="quota-facts">
+        <div>
+          <dt>Weight</dt>
+          <dd className="num">{number(quota.weight)}</dd>
+        </div>
+        <div>
+          <dt>Priority at most</dt>
+          <dd className="num">{quota.max_priority ?? "any"}</dd>
+        </div>
+      </dl>
+      <ul className="quota-lines">
+        {(quota.lines ?? []).map((line) => (
+          <Meter key={line.what} line={line} />
+        ))}
+      </ul>
+      {users.length > 0 && (
+        <ul className="plain-list quota-users">
+          {users.map((user) => (
+            <li key={user.user} className="row small">
+              <span className="strong share-user cut">{user.user}</span>
+              <span className="grow dim">
+                holds{" "}
+                {Object.entries(user.used ?? {})
+                  .map(holding)
+                  .join(", ") || "nothing"}
+              </span>
+              {(user.weight ?? 1) !== 1 && <span className="tag num">weight {number(user.weight)}</span>}
+              {Object.keys(user.limit ?? {}).length > 0 && (
+                <span className="tag num">
+                  at most{" "}
+                  {Object.entries(user.limit ?? {})
+                    .map(holding)
+                    .join(", ")}
+                </span>
+              )}
+              {Object.keys(user.guaranteed ?? {}).length > 0 && (
+                <span className="tag num">
+                  guaranteed{" "}
+                  {Object.entries(user.guaranteed ?? {})
+                    .map(holding)
+                    .join(", ")}
+                </span>
+              )}
+            </li>
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}
+
+function Meter({ line }: { line: QuotaLine }) {
+  const { what, used = 0, limit, guaranteed, user_limit: each, capacity } = line;
+  const isLimited = limit !== null && limit !== undefined;
+  const scale = Math.max(limit ?? 0, guaranteed ?? 0, used, isLimited ? 0 : (capacity ?? 0)) || 1;
+  const at = (value: number) => `${(100 * Math.min(value, scale)) / scale}%`;
+  const words = [
+    isLimited ? `limit ${amount(what, limit)}` : "no limit",
+    guaranteed != null ? `guaranteed ${amount(what, guaranteed)}` : "",
+    each != null ? `each user ${amount(what, each)}` : "",
+    capacity != null ? `nodes have ${amount(what, capacity)}` : "",
+  ].filter(Boolean);
+  return (
+    <li>
+      <div className="row small">
+        <span className={`grow ${what.includes("/") ? "mono quota-model" : "strong"}`}>{lineName(what)}</span>
+        <span className="num">
+          <strong>{amount(what, used)}</strong>
+          <span className="dim">{isLimited ? ` of ${amount(what, limit)}` : " held"}</span>
+        </span>
+      </div>
+      <div
+        className="quota-bar"
+        role="meter"
+        aria-label={`${lineName(what)}: ${amount(what, used)} held, ${words.join(", ")}`}
+        aria-valuenow={used}
+        aria-valuemin={0}
+        aria-valuemax={scale}
+      >
+        {(isLimited || capacity != null) && (
+          <span className={isLimited && used >= limit ? "full" : ""} style={{ width: at(used) }} />
+        )}
+        {guaranteed != null && <i className="mark-guaranteed" style={{ left: at(guaranteed) }} title="guaranteed" />}
+        {isLimited && <i className="mark-limit" style={{ left: at(limit) }} title="limit" />}
+      </div>
+      <div className="dimmer small num">{words.join(" · ")}</div>
+    </li>
+  );
+}

@@ -1,0 +1,91 @@
+import type { SimulationReport, SimulationResult } from "~/api/types";
+import { counted } from "~/lib/format";
+import type { Line } from "~/components/charts/series";
+
+/* What is tried on the platform's own history, and the figures of both runs. */
+
+export interface OtherCluster {
+  more_nodes: number;
+  like: string | null;
+  without: string[];
+}
+
+const listed = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean);
+
+export const labelOf = (setting: string): string => {
+  const words = setting.replaceAll("_", " ").replace("gpu", "GPU");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+};
+
+export function clusterOf(more: string, like: string, without: string): OtherCluster | null {
+  const [count, gone] = [Number(more) || 0, listed(without)];
+  return count > 0 || gone.length > 0 ? { more_nodes: count, like: like.trim() || null, without: gone } : null;
+}
+
+/** Why it cannot be asked; empty where it can. What the values mean the server checks. */
+export function mistakeInTrial(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
+  if (Object.keys(policy).length === 0 && cluster === null) return "Change at least one thing.";
+  if (cluster !== null && cluster.more_nodes > 0 && cluster.like === null)
+    return "Name a node whose kind there shall be more of.";
+  return "";
+}
+
+/** "order fifo, 4 more nodes like gpu-1". */
+export function wordsOf(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
+  const told = Object.entries(policy).map(([name, value]) => `${labelOf(name).toLowerCase().replace("gpu", "GPU")} ${value}`);
+  if (cluster !== null && cluster.more_nodes > 0)
+    told.push(`${counted(cluster.more_nodes, "more node")} like ${cluster.like ?? ""}`);
+  if (cluster !== null && cluster.without.length > 0) told.push(`without ${cluster.without.join(", ")}`);
+  const words = told.join(", ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+export interface Figure {
+  label: string;
+  kind: "time" | "share" | "count";
+  /** Whether more of it is better, or less; null: neither. */
+  better: "more" | "less" | null;
+  of: (report: SimulationReport) => number | null | undefined;
+  isShown?: (found: SimulationResult) => boolean;
+}
+
+const hasGpus = ({ before, after }: SimulationResult): boolean =>
+  [before, after].some((report) => (report.gpus_over_time ?? []).length > 0);
+
+export const FIGURES: readonly Figure[] = [
+  { label: "Waited, mean", kind: "time", better: "less", of: (r) => r.wait_mean_s },
+  { label: "Waited, 99 of 100 at most", kind: "time", better: "less", of: (r) => r.wait_p99_s },
+  { label: "Done after, mean", kind: "time", better: "less", of: (r) => r.jct_mean_s },
+  { label: "Done after, half at most", kind: "time", better: "less", of: (r) => r.jct_p50_s },
+  { label: "Done after, 99 of 100 at most", kind: "time", better: "less", of: (r) => r.jct_p99_s },
+  { label: "All done after", kind: "time", better: "less", of: (r) => r.makespan_s },
+  { label: "GPUs in use", kind: "share", better: null, of: (r) => r.gpu_allocation, isShown: hasGpus },
+  { label: "CPUs in use", kind: "share", better: null, of: (r) => r.cpu_allocation },
+  { label: "Preemptions", kind: "count", better: "less", of: (r) => r.preemptions },
+  { label: "Worst finish-time fairness", kind: "count", better: "less", of: (r) => r.worst_fairness },
+  { label: "Jobs that finished", kind: "count", better: "more", of: (r) => r.finished },
+];
+
+const SAME = 0.005; // of the figure before: less is the noise of a history
+
+/** The difference in words, and the colour that says whether it is one for the better. */
+export function changeOf(figure: Figure, before: number | null | undefined, after: number | null | undefined) {
+  if (typeof before !== "number" || typeof after !== "number") return { words: "–", tone: "dimmer" };
+  const gap = after - before;
+  if (Math.abs(gap) <= SAME * Math.abs(before)) return { words: "the same", tone: "dimmer" };
+  const sign = gap > 0 ? "+" : "−";
+  const size =
+    figure.kind === "share"
+      ? `${Math.abs(100 * gap).toFixed(1)} points`
+      : figure.kind === "time" && before > 0
+        ? `${Math.round(Math.abs((100 * gap) / before))} %`
+        : String(Number(Math.abs(gap).toPrecision(3)));
+  const isBetter = figure.better === null ? null : gap > 0 === (figure.better === "more");
+  return { words: `${sign}${size}`, tone: isBetter === null ? "dim" : isBetter ? "tone-green" : "tone-red" };
+}
+
+/** Steps over time as a line of a chart; `x` in seconds since the first job came. */
+export function overTime(label: string, points: readonly (readonly unknown[])[] | undefined): Line {
+  const all = (points ?? []).map(([at, value]) => [Number(at), Number(value)] as const);
+  return { key: label, label, x: all.map(([at]) => at), y: all.map(([, value]) => value), low: null, high: null, notFinite: 0 };
+}

@@ -1,0 +1,197 @@
+import { type Document, isMap, isPair, isScalar, parse, Scalar, stringify } from "yaml";
+import { plainOf, readYaml } from "~/lib/yaml/yamlDraft";
+
+/* A study's YAML as the form beside it reads and writes it. The text is the truth: comments and order stay as they are. */
+
+export type Path = readonly string[];
+
+export interface ParameterRow {
+  name: string;
+  type: string;
+  min: string;
+  max: string;
+  scale: string;
+  /** As a person would list them: `sgd, adam`. */
+  values: string;
+  /** `optimizer=sgd|adam`, several with a comma. */
+  when: string;
+}
+
+/** The value at a path, as a person would type it; empty where there is none. */
+export function textAt(document: Document, path: Path): string {
+  const value = plainAt(document, path);
+  if (value === undefined || value === null) return "";
+  return typeof value === "object" ? JSON.stringify(value) : written(document, path, value);
+}
+
+/** A number as it stands in the text: 0.00001 is not to become 1e-5 while somebody looks. */
+function written(document: Document, path: Path, value: unknown): string {
+  const node: unknown = document.getIn(path, true);
+  return isScalar(node) && typeof value === "number" && node.source ? node.source : String(value);
+}
+
+function plainAt(document: Document, path: Path): unknown {
+  let value = plainOf(document);
+  for (const step of path)
+    value = typeof value === "object" && value !== null ? (value as Record<string, unknown>)[step] : undefined;
+  return value;
+}
+
+/** The text with the value at a path set, or taken out where it is empty. A text that cannot be read stays. */
+export function withAt(text: string, path: Path, value: unknown): string {
+  const document = readYaml(text);
+  if (document.errors.length > 0) return text;
+  if (document.contents === null) document.contents = document.createNode({}) as never;
+  if (!isMap(document.contents)) return text;
+  if (value === "" || value === undefined) {
+    if (document.hasIn(path)) document.deleteIn(path);
+  } else {
+    // `stopping: asha` is short for its rule: a map takes its place.
+    for (let length = 1; length < path.length; length += 1) {
+      const at = path.slice(0, length);
+      if (!isMap(document.getIn(at))) document.setIn(at, document.createNode({}, { flow: length > 1 || at[0] !== "parameters" }));
+    }
+    const node: unknown = document.getIn(path, true);
+    // Set in place, a comment behind the old value stays.
+    if (isScalar(node) && typeof value !== "object") {
+      node.value = value;
+      delete node.source;
+      delete node.format;
+      if (typeof value === "string") delete node.type;
+    } else document.setIn(path, Array.isArray(value) ? document.createNode(value, { flow: true }) : value);
+  }
+  return document.toString({ lineWidth: 0, flowCollectionPadding: false });
+}
+
+/** What was typed as the value that is meant: numbers as numbers, everything else as text. */
+export function typed(text: string): string | number {
+  const word = text.trim();
+  return word !== "" && /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(word) ? Number(word) : word;
+}
+
+/** The parameters in the order of the text. */
+export function parametersOf(document: Document): ParameterRow[] {
+  const parameters: unknown = document.get("parameters");
+  if (!isMap(parameters)) return [];
+  return parameters.items.filter(isPair).map((pair) => {
+    const name = String(isScalar(pair.key) ? pair.key.value : pair.key);
+    const at = (field: string) => textAt(document, ["parameters", name, field]);
+    return {
+      name,
+      type: at("type") || "float",
+      min: at("min"),
+      max: at("max"),
+      scale: at("scale") || "linear",
+      values: listText(plainAt(document, ["parameters", name, "values"])),
+      when: whenText(plainAt(document, ["parameters", name, "when"])),
+    };
+  });
+}
+
+const isRange = (type: string): boolean => type === "float" || type === "integer";
+
+/** One field of a parameter. Another type takes away what it has no use for. */
+export function withParameter(text: string, name: string, field: keyof ParameterRow, value: string): string {
+  const at = ["parameters", name];
+  switch (field) {
+    case "name":
+      return withName(text, name, value);
+    case "type": {
+      const useless = isRange(value) ? ["values"] : ["min", "max", "scale", "steps"];
+      return useless.reduce((now, each) => withAt(now, [...at, each], ""), withAt(text, [...at, "type"], value));
+    }
+    case "scale":
+      return withAt(text, [...at, "scale"], value === "linear" ? "" : value);
+    case "values":
+      return withAt(text, [...at, "values"], value.trim() === "" ? "" : listOf(value));
+    case "when":
+      return withWhen(text, at, value);
+    default:
+      return withAt(text, [...at, field], typed(value));
+  }
+}
+
+function withWhen(text: string, at: Path, value: string): string {
+  const when = whenOf(value);
+  const without = withAt(text, [...at, "when"], "");
+  return Object.keys(when).length === 0 ? without : withFlow(without, [...at, "when"], when);
+}
+
+function withFlow(text: string, path: Path, value: object): string {
+  const document = readYaml(text);
+  if (document.errors.length > 0) return text;
+  document.setIn(path, document.createNode(value, { flow: true }));
+  return document.toString({ lineWidth: 0, flowCollectionPadding: false });
+}
+
+/** Another name, also where other parameters depend on it. A name that is there already, or none, changes nothing. */
+function withName(text: string, name: string, next: string): string {
+  const document = readYaml(text);
+  const parameters: unknown = document.get("parameters");
+  if (document.errors.length > 0 || !isMap(parameters) || next.trim() === "" || parameters.has(next)) return text;
+  for (const pair of parameters.items) {
+    if (isScalar(pair.key) && String(pair.key.value) === name) pair.key.value = next;
+    const when: unknown = isMap(pair.value) ? pair.value.get("when") : undefined;
+    if (isMap(when)) for (const own of when.items) if (isScalar(own.key) && own.key.value === name) own.key.value = next;
+  }
+  return document.toString({ lineWidth: 0, flowCollectionPadding: false });
+}
+
+export function withoutParameter(text: string, name: string): string {
+  return withAt(text, ["parameters", name], "");
+}
+
+/** With one more, of a name that none has yet. */
+export function withNewParameter(text: string): string {
+  const document = readYaml(text);
+  if (document.errors.length > 0) return text;
+  const taken = parametersOf(document).map((row) => row.name);
+  let number = taken.length + 1;
+  while (taken.includes(`p${number}`)) number += 1;
+  return withFlow(text, ["parameters", `p${number}`], { type: "float", min: 0, max: 1 });
+}
+
+/** `sgd, adam` or `[16, 32]` as a list. */
+export function listOf(text: string): unknown[] {
+  const inner = text.trim().replace(/^\[|\]$/g, "");
+  try {
+    const found: unknown = parse(`[${inner}]`);
+    if (Array.isArray(found)) return found.filter((item) => item !== null);
+  } catch {
+    // Not as YAML has it: by the commas.
+  }
+  return inner
+    .split(",")
+    .map((item) => item.trim())
+    .filter(Boolean);
+}
+
+function listText(value: unknown): string {
+  if (value === undefined || value === null) return "";
+  return (Array.isArray(value) ? value : [value]).map(itemText).join(", ");
+}
+
+/** As it would stand in a list of YAML: what looks like a number but is text keeps its quotes. */
+function itemText(item: unknown): string {
+  const scalar = new Scalar(item);
+  return stringify([scalar], { lineWidth: 0, flowCollectionPadding: false, collectionStyle: "flow" }).trim().slice(1, -1);
+}
+
+/** `optimizer=sgd|adam, depth=2` as the map that it means. */
+export function whenOf(text: string): Record<string, unknown> {
+  const found: Record<string, unknown> = {};
+  for (const part of text.split(",")) {
+    const [name, ...rest] = part.split("=");
+    const values = rest.join("=").split("|").flatMap(listOf);
+    if (!name?.trim() || values.length === 0) continue;
+    found[name.trim()] = values.length === 1 ? values[0] : values;
+  }
+  return found;
+}
+
+function whenText(value: unknown): string {
+  if (typeof value !== "object" || value === null) return "";
+  return Object.entries(value)
+    .map(([name, values]) => `${name}=${(Array.isArray(values) ? values : [values]).map(itemText).join("|")}`)
+    .join(", ");
+}

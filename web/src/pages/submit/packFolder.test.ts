@@ -1,0 +1,51 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { chosen, IGNORED, packedFile, packFolder } from "./packFolder";
+
+const source = (path: string, text = path) => ({ path, file: new Blob([text]) });
+/** As a browser hands out the files of a chosen folder. */
+const file = (path: string, text: string) =>
+  Object.defineProperty(new File([text], path.split("/").at(-1) ?? ""), "webkitRelativePath", { value: `project/${path}` });
+
+describe("a folder's files", () => {
+  it("are left out as the command line leaves them out", () => {
+    const packing = readFileSync("../sdk/trainmaster/packing.py", "utf8");
+    const listed = packing.match(/DEFAULT_IGNORES[^(]*\(([^)]*)\)/)?.[1]?.match(/"[^"]+"/g) ?? [];
+    expect(listed.map((word) => word.slice(1, -1))).toEqual(IGNORED);
+  });
+  it("are chosen by .gitignore and then .trainmasterignore", async () => {
+    const all = [
+      source("train.py"),
+      source(".git/config"),
+      source("data/a.bin"),
+      source("data/b.bin"),
+      source("lib/__pycache__/x.pyc"),
+      source(".gitignore", "data/\n*.log\n"),
+      source(".trainmasterignore", "!data/\ndata/b.bin\n"),
+      source("run.log"),
+    ];
+    expect((await chosen(all)).map((one) => one.path)).toEqual([".gitignore", ".trainmasterignore", "data/a.bin", "train.py"]);
+  });
+  it("must be some, and not too many", async () => {
+    await expect(chosen([source(".git/config")])).rejects.toThrow("no file that may be packed");
+    const large = { path: "weights.bin", file: { size: 2 ** 30 } as Blob };
+    await expect(chosen([source("a.py"), large])).rejects.toThrow(/1025 MiB.*largest is weights.bin/);
+  });
+});
+
+describe("an archive", () => {
+  it("of the same files is the same, whatever their order and age", async () => {
+    const long = `${"deep/".repeat(40)}x.py`;
+    const one = await packFolder([file("run.sh", "#!/bin/sh\n"), file(long, "1")]);
+    const other = await packFolder([file(long, "1"), file("run.sh", "#!/bin/sh\n")]);
+    expect(one.name).toBe("project");
+    expect(one.files).toBe(2);
+    expect(one.digest).toMatch(/^sha256:[0-9a-f]{64}$/);
+    expect(other.digest).toBe(one.digest);
+    const again = await packedFile(new File([one.blob], "project.tar.gz"));
+    expect([again.digest, again.files]).toEqual([one.digest, null]);
+  });
+  it("is refused when it is none", async () => {
+    await expect(packedFile(new File(["PK"], "code.zip"))).rejects.toThrow("code.zip is no .tar.gz");
+  });
+});
