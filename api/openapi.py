@@ -42,10 +42,10 @@ def render() -> bytes:
     # Late: the application imports this module.
     from api.app.factory import create_app
     from core.settings import Settings
-    from core.wakeups import NullBell
+    from core.wakeups import NoWakeup
 
     settings = Settings(database_url="sqlite://", secret_key=SecretStr("unused"), broker_url="")
-    schema = describe(create_app(settings, bell=NullBell()))
+    schema = describe(create_app(settings, bell=NoWakeup()))
     return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 

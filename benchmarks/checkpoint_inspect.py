@@ -33,7 +33,7 @@ from core.db.bootstrap import bootstrap
 from core.db.engine import unit_of_work
 from core.db.tables import Base
 from core.settings import Settings
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 
 PEER = """
 import time, torch, sys
@@ -65,7 +65,7 @@ class Api:
 
     def __init__(self, home: Path) -> None:
         settings = Settings(home=home, secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
-        self.app = create_app(settings, bell=NullBell())
+        self.app = create_app(settings, bell=NoWakeup())
         sessions = self.app.state.platform.sessions
         (home / "volumes").mkdir()
         Base.metadata.create_all(sessions.kw["bind"])

@@ -30,7 +30,7 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Job, Project, Study, Trial, User
 from core.domain.metrics.points import Points
 from core.settings import Settings
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from migrations import upgrade
 from scheduler.control.context import Control
@@ -53,7 +53,7 @@ def main() -> None:
         sessions = make_sessions(engine)
         world = FakeEngine()
         prepare_home(sessions, settings, world.now)
-        control = Control(sessions, FakeExecutor(world), NullBell(), lambda: world.now, "bench", b"k" * 32)
+        control = Control(sessions, FakeExecutor(world), NoWakeup(), lambda: world.now, "bench", b"k" * 32)
         rounds(sessions, control, world, options)
         print(
             f"memory at most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB, all of it together"

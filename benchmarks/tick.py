@@ -27,7 +27,7 @@ from trainmaster.spec import parse_spec
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Job, Node, Project, User
 from core.domain.sharing.resources import Amounts, gang_of
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.planning.tick import Ticker
@@ -73,7 +73,7 @@ def _parse() -> argparse.Namespace:
 
 def _measure(sessions: SessionFactory, rounds: int) -> dict[str, object]:
     control = Control(
-        sessions, FakeExecutor(FakeEngine()), NullBell(), lambda: datetime.now(UTC), "bench", b"k" * 32
+        sessions, FakeExecutor(FakeEngine()), NoWakeup(), lambda: datetime.now(UTC), "bench", b"k" * 32
     )  # fmt: skip
     ticker = Ticker(control)
     begin = time.perf_counter()

@@ -49,7 +49,7 @@ def open_secrets(session: Session, key: bytes, project_id: str, names: Iterable[
     """
     wanted = list(names)
     rows = session.execute(
-        select(Secret.name, Secret.sealed).where(Secret.project_id == project_id, Secret.name.in_(wanted))
+        select(Secret.name, Secret.ciphertext).where(Secret.project_id == project_id, Secret.name.in_(wanted))
     )
     sealed = {row.name: row.sealed for row in rows}
     missing = [name for name in wanted if name not in sealed]

@@ -99,13 +99,13 @@ class Service:
         self.simulations = Simulations(self.control)
         self.studies = StudyKeeper(self.control, Proposers(loads_ahead=True))
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
-        self.alarms = Alarms(bell.ring, utc_now)
+        self.alarms = Alarms(bell.notify, utc_now)
         self.endpoints = EndpointKeeper(
             self.control, own_server() if settings.executor == "process" else None, alarm=self.alarms.set
         )
         self.outlook_writer = OutlookWriter(self.control)
         self.watch = Watch(
-            setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
+            setup.executor, setup.watch_every, lambda attempt_id: bell.notify(TOPIC_RECONCILE, attempt_id), utc_now
         )
         self._looks = Crowd(self._look_at, hands=_LOOKERS, at_once=_LOOKS_AT_ONCE)
         self._solo_tick = Solo()
@@ -188,7 +188,7 @@ class Service:
             due = due_attempts(session, utc_now(), steady=SAFETY_LOOK)
         due += [found for found in glance(self.control, every=STEADY_LOOK) if found not in due]
         for attempt_id in self._not_rung_lately(due):
-            self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
+            self.control.bell.notify(TOPIC_RECONCILE, attempt_id)
 
     def _not_rung_lately(self, due: list[AttemptId]) -> list[AttemptId]:
         """A thousand gangs that start are due every second and take longer: a ring that waits need not be doubled."""
@@ -285,7 +285,7 @@ class Service:
 
     def _ring_tick(self, at: datetime | None) -> None:
         self._forget_timer(at)
-        self.control.bell.ring(TOPIC_TICK)
+        self.control.bell.notify(TOPIC_TICK)
 
     def _forget_timer(self, at: datetime | None) -> None:
         with self._timer_lock:

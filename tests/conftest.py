@@ -24,7 +24,7 @@ from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from migrations import upgrade
 from tests.databases import empty
 
@@ -54,7 +54,7 @@ class FakeClock:
         self.now += timedelta(seconds=seconds)
 
 
-class RecordingBell(NullBell):
+class RecordingBell(NoWakeup):
     """Remembers who rang for what."""
 
     def __init__(self) -> None:

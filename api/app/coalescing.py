@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
-Asked = TypeVar("Asked")
+Item = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 # More would hold the rows that they share for long.
@@ -15,24 +15,24 @@ _AT_ONCE: Final = 32
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting:
+class _Pending:
     asked: Any
     names: Collection[Hashable]
     answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Together:
+class RequestBatcher:
     """For one event loop. Who comes alone is answered at once; who comes meanwhile, with all who have come by then."""
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, list[_Waiting]] = {}
+        self._lines: dict[Hashable, list[_Pending]] = {}
         self._turns: set[asyncio.Task[None]] = set()
 
     async def answer(
         self,
         line: Hashable,
-        asked: Asked,
-        give: Callable[[Sequence[Asked]], Awaitable[Sequence[Answer]]],
+        asked: Item,
+        give: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
         *,
         names: Collection[Hashable] = (),
     ) -> Answer:
@@ -46,7 +46,7 @@ class Together:
         Raises:
             Exception: what ``give`` raised, to all whom it should have answered.
         """
-        mine = _Waiting(asked, names)
+        mine = _Pending(asked, names)
         waiting = self._lines.get(line)
         if waiting is not None:
             waiting.append(mine)
@@ -59,7 +59,7 @@ class Together:
 
     async def _serve(self, line: Hashable, give: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> None:
         waiting = self._lines[line]
-        served: list[_Waiting] = []
+        served: list[_Pending] = []
         try:
             while waiting:
                 served = _next(waiting)
@@ -80,8 +80,8 @@ class Together:
                 one.answer.cancel()
 
 
-def _next(waiting: Sequence[_Waiting]) -> list[_Waiting]:
-    found: list[_Waiting] = []
+def _next(waiting: Sequence[_Pending]) -> list[_Pending]:
+    found: list[_Pending] = []
     seen: set[Hashable] = set()
     for one in waiting:
         if len(found) < _AT_ONCE and seen.isdisjoint(one.names):

@@ -17,7 +17,7 @@ from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
-from api.app.coalescing import Together
+from api.app.coalescing import RequestBatcher
 from api.app.volume_cache import KnownVolumes
 from api.prometheus.recorder import Recorder
 from core.db.engine import SessionFactory, unit_of_work
@@ -34,17 +34,17 @@ _LOOKER_THREADS: Final = 2
 
 
 @dataclass(slots=True)
-class Work:
+class UnitOfWork:
     """One transaction and the time that it happens at."""
 
     session: Session
     now: datetime
-    bells: list[tuple[str, str]] = field(default_factory=list)
+    notifications: list[tuple[str, str]] = field(default_factory=list)
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         """Ring the scheduler's bell once this work is committed, and not at all when it is not."""
-        if (topic, key) not in self.bells:
-            self.bells.append((topic, key))
+        if (topic, key) not in self.notifications:
+            self.notifications.append((topic, key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Platform:
     recorder: Recorder
     volumes: KnownVolumes
     hot: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_HOT_THREADS))
-    together: Together = field(default_factory=Together)
+    together: RequestBatcher = field(default_factory=RequestBatcher)
     lookers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOOKER_THREADS))
 
     async def run_hot(self, work: Callable[..., T], *args: object) -> T:
@@ -67,22 +67,22 @@ class Platform:
         return await to_thread.run_sync(work, *args, limiter=self.hot)
 
     @contextmanager
-    def read(self) -> Iterator[Work]:
+    def read(self) -> Iterator[UnitOfWork]:
         """A consistent view that is never written. Raises ``Unavailable`` while the database is away."""
         with unit_of_work(self.sessions, read_only=True) as session:
-            yield Work(session, self.clock())
+            yield UnitOfWork(session, self.clock())
 
     @contextmanager
-    def write(self, *, by_statement: bool = False) -> Iterator[Work]:
+    def write(self, *, by_statement: bool = False) -> Iterator[UnitOfWork]:
         """A transaction: committed at the block's end, rolled back by an error; then the bells ring.
 
         ``by_statement``: each statement may stand alone; see :func:`core.db.engine.unit_of_work`.
         """
         with unit_of_work(self.sessions, by_statement=by_statement) as session:
-            work = Work(session, self.clock())
+            work = UnitOfWork(session, self.clock())
             yield work
-        for topic, key in work.bells:
-            self.bell.ring(topic, key)
+        for topic, key in work.notifications:
+            self.bell.notify(topic, key)
 
 
 def get_platform(request: HTTPConnection) -> Platform:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import delete, select, update
 from trainmaster.wire.jobs import ArchiveView
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller
 from core.db.tables import Archive
 from core.db.upsert import insert_into
@@ -49,7 +49,7 @@ def view_of(upload: Upload) -> ArchiveView:
     )
 
 
-def _note_complete(work: Work, caller: Caller, upload: Upload) -> None:
+def _note_complete(work: UnitOfWork, caller: Caller, upload: Upload) -> None:
     known = work.session.execute(
         select(Archive.digest).where(Archive.digest == upload.digest, Archive.is_complete)
     ).scalar_one_or_none()

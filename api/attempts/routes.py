@@ -8,7 +8,7 @@ from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import AttemptView, ReplicaView
 
-from api.app.unit_of_work import PlatformDep, Work
+from api.app.unit_of_work import PlatformDep, UnitOfWork
 from api.attempts.schemas import attempt_view, replica_views
 from api.auth import JobAccess, JobViewer
 from api.http.cursors import make_cursor, read_cursor
@@ -81,7 +81,7 @@ def get_replica(job: JobViewer, number: Number, name: str, platform: PlatformDep
         return replica_views(attempt, [found])[0]
 
 
-def _attempt(work: Work, job: JobAccess, number: int) -> Attempt:
+def _attempt(work: UnitOfWork, job: JobAccess, number: int) -> Attempt:
     row = job.load(work.session)
     attempt = bare_attempt(work.session, row.id, number)
     if attempt is None:

@@ -23,7 +23,7 @@ def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
         world_reason=attempt.world_reason,
         resume_from=attempt.resume_from,
         end=exit_view(attempt.end),
-        is_counted=attempt.is_counted,
+        is_counted=attempt.counts_as_restart,
         created_at=attempt.created_at,
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,

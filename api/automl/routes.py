@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Response
 from trainmaster.wire.automl import AutomlCreate, AutomlDetail
 
-from api.app.unit_of_work import PlatformDep, Work
+from api.app.unit_of_work import PlatformDep, UnitOfWork
 from api.auth import Writer
 from api.automl import service
 from api.automl.views import automl_detail, plan_view
@@ -57,7 +57,7 @@ def get_automl(
         return automl_detail(work.session, study.load(work.session)[0], limit)
 
 
-def _created(work: Work, made: Created) -> Response:
+def _created(work: UnitOfWork, made: Created) -> Response:
     headers = None if made.is_new else {REPLAYED: "true"}
     content = automl_detail(work.session, made.row, _LINES).model_dump_json()
     return Response(content, 201, headers, media_type="application/json")

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, JobAccess
 from api.jobs.verbs import tell
 from core.db.repositories.checkpoints import forget, kept_paths, used_paths
@@ -102,7 +102,7 @@ def get_retention(session: Session, job: Job) -> RetentionView:
     return RetentionView.model_validate({**row.rule, "user": row.user, "updated_at": row.updated_at})
 
 
-def set_retention(work: Work, caller: Caller, job: Job, wanted: RetentionRequest) -> RetentionView:
+def set_retention(work: UnitOfWork, caller: Caller, job: Job, wanted: RetentionRequest) -> RetentionView:
     """Raises ``InvalidRequest`` for a rule that says nothing, or names no metric."""
     rule = Rule(wanted.last, wanted.best, wanted.metric, wanted.mode, wanted.every)
     if rule.is_empty:
@@ -122,7 +122,7 @@ def set_retention(work: Work, caller: Caller, job: Job, wanted: RetentionRequest
     return get_retention(work.session, job)
 
 
-def clear_retention(work: Work, caller: Caller, job: Job) -> None:
+def clear_retention(work: UnitOfWork, caller: Caller, job: Job) -> None:
     hit = work.session.execute(delete(Retention).where(Retention.job_id == job.id).returning(Retention.job_id)).first()
     if hit is not None:
         tell(work, caller, job, "retention.cleared", "")

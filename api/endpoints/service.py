@@ -15,7 +15,7 @@ from trainmaster.wire.serving import (
     ServingSpec,
 )
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Member
 from api.endpoints.access import EndpointAccess
 from api.endpoints.images import own_image
@@ -49,7 +49,7 @@ class Draft:
     submission: Submission
 
 
-def create(work: Work, caller: Caller, member: Member, body: EndpointCreate) -> Endpoint:
+def create(work: UnitOfWork, caller: Caller, member: Member, body: EndpointCreate) -> Endpoint:
     """Raises ``Conflict``: the project has one of this name."""
     row = Endpoint(
         id=new_id("endpoint"), project_id=member.project_id, user_id=caller.user_id, name=body.name,
@@ -119,7 +119,7 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
 
 
 def deploy(
-    work: Work,
+    work: UnitOfWork,
     access: EndpointAccess,
     body: DeployRequest,
     draft: Draft,
@@ -171,21 +171,21 @@ def deploy(
             traffic=found.traffic if body.traffic is None else body.traffic,
         )  # fmt: skip
     tell(work, access.caller, endpoint, "deployment.deployed", body.reason, deployment=found.name, revision=number)
-    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    work.notify(TOPIC_ENDPOINT, endpoint.id)
     return found
 
 
-def scale(work: Work, access: EndpointAccess, name: str, replicas: int) -> Endpoint:
+def scale(work: UnitOfWork, access: EndpointAccess, name: str, replicas: int) -> Endpoint:
     endpoint, _ = access.load(work.session, is_changing=True)
     row = access.deployment(work.session, endpoint, name)
     _demand_active(row)
     _change(work, row, replicas=replicas)
     tell(work, access.caller, endpoint, "deployment.scaled", f"{replicas} replicas.", deployment=name)
-    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    work.notify(TOPIC_ENDPOINT, endpoint.id)
     return endpoint
 
 
-def roll_back(work: Work, access: EndpointAccess, name: str, body: RollbackRequest) -> Endpoint:
+def roll_back(work: UnitOfWork, access: EndpointAccess, name: str, body: RollbackRequest) -> Endpoint:
     """Have an earlier revision serve again.
 
     Raises:
@@ -217,11 +217,11 @@ def roll_back(work: Work, access: EndpointAccess, name: str, body: RollbackReque
     _change(work, row, wanted=revision.number, state=DeploymentState.ACTIVE.value)
     reason = body.reason or f"Back to revision {revision.number}."
     tell(work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number)
-    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    work.notify(TOPIC_ENDPOINT, endpoint.id)
     return endpoint
 
 
-def _demand_version(work: Work, spec: ServingSpec, number: int, holder: str) -> None:
+def _demand_version(work: UnitOfWork, spec: ServingSpec, number: int, holder: str) -> None:
     """Raises ``Conflict``: the registry's version that a revision serves was deleted."""
     try:
         hold(work.session, str(spec.version_id), holder, work.now)
@@ -233,7 +233,7 @@ def _demand_version(work: Work, spec: ServingSpec, number: int, holder: str) -> 
         ) from None
 
 
-def _forget_failures(work: Work, row: Deployment) -> None:
+def _forget_failures(work: UnitOfWork, row: Deployment) -> None:
     """Of revisions that were given up before somebody said anew what is to serve: why stays, that it is news does not."""
     work.session.execute(
         update(DeploymentRevision)
@@ -242,7 +242,7 @@ def _forget_failures(work: Work, row: Deployment) -> None:
     )
 
 
-def set_traffic(work: Work, access: EndpointAccess, wanted: dict[str, int]) -> Endpoint:
+def set_traffic(work: UnitOfWork, access: EndpointAccess, wanted: dict[str, int]) -> Endpoint:
     endpoint, _ = access.load(work.session, is_changing=True)
     rows = {one.name: access.deployment(work.session, endpoint, one.name) for one in serving.live_deployments(
         work.session, [endpoint.id]
@@ -267,17 +267,17 @@ def set_traffic(work: Work, access: EndpointAccess, wanted: dict[str, int]) -> E
     return endpoint
 
 
-def undeploy(work: Work, access: EndpointAccess, name: str) -> Endpoint:
+def undeploy(work: UnitOfWork, access: EndpointAccess, name: str) -> Endpoint:
     """Its replicas drain and end. What traffic it had goes to those that have some, each by its part."""
     endpoint, _ = access.load(work.session, is_changing=True)
     row = access.deployment(work.session, endpoint, name)
     if row.state != DeploymentState.UNDEPLOYING:
         _undeploy(work, access.caller, endpoint, row)
-        work.ring(TOPIC_ENDPOINT, endpoint.id)
+        work.notify(TOPIC_ENDPOINT, endpoint.id)
     return endpoint
 
 
-def delete(work: Work, access: EndpointAccess) -> None:
+def delete(work: UnitOfWork, access: EndpointAccess) -> None:
     """Undeploy all, and forget it when that has ended. Harmless to repeat."""
     endpoint, _ = access.load(work.session)
     if endpoint.deleting_at is not None:
@@ -289,7 +289,7 @@ def delete(work: Work, access: EndpointAccess) -> None:
     endpoint.deleting_at = endpoint.updated_at = work.now
     work.session.flush()
     tell(work, access.caller, endpoint, "endpoint.delete_requested")
-    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    work.notify(TOPIC_ENDPOINT, endpoint.id)
 
 
 def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchPredictRequest) -> Submission:
@@ -320,19 +320,19 @@ def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchP
     return submission
 
 
-def tell(work: Work, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
+def tell(work: UnitOfWork, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
     append_event(
         work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
         data={"endpoint": row.id, "name": row.name, **data},
     )  # fmt: skip
 
 
-def _undeploy(work: Work, caller: Caller, endpoint: Endpoint, row: Deployment) -> None:
+def _undeploy(work: UnitOfWork, caller: Caller, endpoint: Endpoint, row: Deployment) -> None:
     _change(work, row, state=DeploymentState.UNDEPLOYING.value, traffic=0)
     tell(work, caller, endpoint, "deployment.undeploy_requested", deployment=row.name)
 
 
-def _change(work: Work, row: Deployment, **values: Any) -> None:
+def _change(work: UnitOfWork, row: Deployment, **values: Any) -> None:
     serving.change_deployment(work.session, row.id, row.generation, work.now, **values)
     work.session.refresh(row)
 

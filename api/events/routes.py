@@ -10,7 +10,7 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
 from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import Platform, PlatformDep, Work
+from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.events.service import Follower, News, page_of, start_after
 from api.events.watch import watch_of
@@ -111,7 +111,7 @@ def _news_of_job(platform: Platform, job: JobAccess, low: int, limit: int) -> Ne
         return _read_job(work, job, low, limit)
 
 
-def _read_job(work: Work, job: JobAccess, low: int, limit: int) -> News:
+def _read_job(work: UnitOfWork, job: JobAccess, low: int, limit: int) -> News:
     # The state is read before the events: whatever came before the end is seen by then.
     row = job.load(work.session)
     rows = events_of_job(work.session, row.id, after=low, limit=limit)

@@ -168,7 +168,7 @@ async def _wait(platform: Platform, question_id: str) -> Mapping[str, Any]:
             return found
         waited_s += pause_s
         if waited_s >= _RING_AGAIN_S:  # the ring may have been lost
-            platform.bell.ring(TOPIC_FORECAST)
+            platform.bell.notify(TOPIC_FORECAST)
             waited_s = 0.0
         pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
@@ -176,7 +176,7 @@ async def _wait(platform: Platform, question_id: str) -> Mapping[str, Any]:
 def put(platform: Platform, question_id: str, user_id: str, kind: Kind, asked: Mapping[str, Any]) -> None:
     with platform.write() as work:
         questions.put(work.session, question_id, user_id, asked, work.now, kind)
-        work.ring(TOPIC_FORECAST)
+        work.notify(TOPIC_FORECAST)
 
 
 def _look(platform: Platform, question_id: str) -> Mapping[str, Any] | None:

@@ -15,7 +15,7 @@ from core.db.leases import TICK, TICK_DONE, marked_at
 from core.db.tables import Lease, Node, Stranger
 from core.domain.errors import Unavailable
 from core.settings import Settings
-from core.wakeups import TellsProblem
+from core.wakeups import ReportsProblem
 
 OK: Final = "ok"
 _IDLE: Final = timedelta(seconds=15)
@@ -94,6 +94,6 @@ def _executor(session: Session) -> str:
 
 def _bell(platform: Platform, *, is_asking: bool = True) -> str:
     """The bell is a hint: without it a tick comes at its interval, not at once."""
-    if not isinstance(platform.bell, TellsProblem):
+    if not isinstance(platform.bell, ReportsProblem):
         return OK
     return platform.bell.problem(is_asking=is_asking) or OK

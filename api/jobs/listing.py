@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobState, JobView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from api.http.paging import PageQuery, plain, read_position
@@ -53,7 +53,7 @@ class JobQuery(PageQuery):
 JobQueryParams = Annotated[JobQuery, Query()]
 
 
-def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
+def list_page(work: UnitOfWork, caller: Caller, query: JobQuery) -> Page[JobView]:
     """One page of the jobs that the caller may see, in the order asked for. Two statements, and one or two for each study that is named.
 
     Raises:

@@ -13,7 +13,7 @@ from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Member
 from api.jobs.places import Output, check_places
 from core.db.json import dump_json
@@ -112,7 +112,7 @@ def _check_images(platform: Platform, spec: JobSpec) -> None:
         )
 
 
-def submit(work: Work, caller: Caller, submission: Submission, *, key: str | None, digest: str) -> Submitted:
+def submit(work: UnitOfWork, caller: Caller, submission: Submission, *, key: str | None, digest: str) -> Submitted:
     """Write the job, queued; or find the one that an equal request with this ``key`` made.
 
     Raises:
@@ -126,12 +126,12 @@ def submit(work: Work, caller: Caller, submission: Submission, *, key: str | Non
     if earlier is not None:
         _demand_present(work, earlier)
         return Submitted(earlier, None)
-    work.ring(TOPIC_TICK)
+    work.notify(TOPIC_TICK)
     row = dict(new.job)
     return Submitted(row["id"], row)
 
 
-def check_in_transaction(work: Work, submission: Submission) -> None:
+def check_in_transaction(work: UnitOfWork, submission: Submission) -> None:
     """What only the database knows: the archive is there (and is kept from the sweep), the secrets are, the priority is allowed.
 
     Raises:
@@ -147,7 +147,7 @@ def digest_of(kind: str, content: Mapping[str, Any]) -> str:
     return hashlib.sha256(dump_json([kind, content], sorts_keys=True)).hexdigest()
 
 
-def _new_job(work: Work, caller: Caller, submission: Submission) -> NewJob:
+def _new_job(work: UnitOfWork, caller: Caller, submission: Submission) -> NewJob:
     order = JobOrder(
         id=new_id("job"),
         spec=submission.spec,
@@ -163,7 +163,7 @@ def _new_job(work: Work, caller: Caller, submission: Submission) -> NewJob:
     return new_job(order, now=work.now, actor=caller.actor, reason=reason)
 
 
-def _check_code(work: Work, spec: JobSpec) -> None:
+def _check_code(work: UnitOfWork, spec: JobSpec) -> None:
     if spec.code is None:
         return
     # Noting the use keeps the sweep of old archives away from it.
@@ -178,7 +178,7 @@ def _check_code(work: Work, spec: JobSpec) -> None:
         )
 
 
-def _check_secrets(work: Work, submission: Submission) -> None:
+def _check_secrets(work: UnitOfWork, submission: Submission) -> None:
     names = submission.spec.secrets
     if not names:
         return
@@ -197,7 +197,7 @@ def _check_secrets(work: Work, submission: Submission) -> None:
         raise InvalidSpec(f"{missing[0]['path']}: {missing[0]['message']}.", field=missing[0]["path"], errors=missing)
 
 
-def _check_priority(work: Work, submission: Submission) -> None:
+def _check_priority(work: UnitOfWork, submission: Submission) -> None:
     query = select(Project.max_priority).where(Project.id == submission.member.project_id)
     most = work.session.execute(query).scalar_one_or_none()
     own = submission.spec.priority
@@ -209,7 +209,7 @@ def _check_priority(work: Work, submission: Submission) -> None:
     raise InvalidSpec(f"priority: {wrong}; {hint}.", field="priority", errors=[told])
 
 
-def _demand_present(work: Work, job_id: str) -> None:
+def _demand_present(work: UnitOfWork, job_id: str) -> None:
     query = select(Job.id).where(Job.id == job_id, Job.deleted_at.is_(None))
     if work.session.execute(query).scalar_one_or_none() is None:
         raise Conflict("The job that this Idempotency-Key made was deleted; use a fresh key for a new job.")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.events import append_event, last_events_of_job
@@ -39,7 +39,7 @@ _REACHED: Final = {
 _TOLD_EVENTS: Final = 5  # of a refused job: enough to see what it went through, short enough to show
 
 
-def ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
+def ask(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     """Write down what the user wants; a job that waits moves at once, one with a live attempt by the control loop.
 
     ``job`` is locked for this transaction.
@@ -62,29 +62,29 @@ def _of_job(refused: IllegalTransition, job: Job) -> IllegalTransition:
     return IllegalTransition(f"Job {job.name!r} {refused.sentence.removeprefix('The job ')}")
 
 
-def _ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
+def _ask(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     state, wanted = JobState(job.state), _WANTED[verb]
-    if state in _REACHED[verb] or (job.wanted == wanted and verb is not Verb.RESUME and not state.is_terminal):
+    if state in _REACHED[verb] or (job.desired_state == wanted and verb is not Verb.RESUME and not state.is_terminal):
         return
     if state in (JobState.QUEUED, JobState.PAUSED) and can_advance(state, _EVENTS[verb]):
         _move_now(work, caller, job, _EVENTS[verb], wanted, reason)
         return
     if verb is Verb.RESUME:
         # Taking back a pause that has not happened yet is fine; everything else is what the table says of it.
-        if job.wanted != Wanted.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
+        if job.desired_state != Wanted.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
             advance(state, JobEvent.RESUME)
-    elif job.wanted == Wanted.CANCEL or not can_advance(state, _EVENTS[verb]):
+    elif job.desired_state == Wanted.CANCEL or not can_advance(state, _EVENTS[verb]):
         # A cancel is not taken back: pausing a job that is being cancelled is refused like one that is.
-        asked_from = JobState.CANCELLING if job.wanted == Wanted.CANCEL and not state.is_terminal else state
+        asked_from = JobState.CANCELLING if job.desired_state == Wanted.CANCEL and not state.is_terminal else state
         advance(asked_from, _EVENTS[verb])
     set_job(work.session, job, wanted=wanted.value, updated_at=work.now)
     tell(work, caller, job, f"job.{verb}_requested", reason)
     live = live_attempt_id(work.session, job.id)
     if live is not None:
-        work.ring(TOPIC_RECONCILE, live)
+        work.notify(TOPIC_RECONCILE, live)
 
 
-def resume_from(work: Work, caller: Caller, job: Job, checkpoint: str, reason: str) -> None:
+def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, reason: str) -> None:
     """Have the job go on from this one of its checkpoints; one that runs is stopped and started again for it.
 
     Attempts after the next one go on from what is written from now on. ``job`` is locked for this transaction.
@@ -94,7 +94,7 @@ def resume_from(work: Work, caller: Caller, job: Job, checkpoint: str, reason: s
         StaleWrite: it moved in the same moment.
     """
     state = JobState(job.state)
-    is_ending = job.wanted == Wanted.CANCEL or state is JobState.CANCELLING
+    is_ending = job.desired_state == Wanted.CANCEL or state is JobState.CANCELLING
     if state.is_terminal or is_ending:
         try:
             advance(JobState.CANCELLING if is_ending and not state.is_terminal else state, JobEvent.RESUME)
@@ -121,10 +121,10 @@ def resume_from(work: Work, caller: Caller, job: Job, checkpoint: str, reason: s
         .values(stop=stop, generation=Attempt.generation + 1)
         .execution_options(synchronize_session=False)
     )
-    work.ring(TOPIC_RECONCILE, live)
+    work.notify(TOPIC_RECONCILE, live)
 
 
-def _move_now(work: Work, caller: Caller, job: Job, event: JobEvent, wanted: Wanted, reason: str) -> None:
+def _move_now(work: UnitOfWork, caller: Caller, job: Job, event: JobEvent, wanted: Wanted, reason: str) -> None:
     move = advance(JobState(job.state), event)
     changes: dict[str, Any] = {"state": move.state.value, "wanted": wanted.value, "updated_at": work.now}
     if Effect.STAMP_QUEUED in move.effects:
@@ -139,12 +139,12 @@ def _move_now(work: Work, caller: Caller, job: Job, event: JobEvent, wanted: Wan
     set_job(work.session, job, **changes)
     tell(work, caller, job, move.kind, reason)
     if Effect.RING_TICK in move.effects:
-        work.ring(TOPIC_TICK)
+        work.notify(TOPIC_TICK)
     if job.trial is not None and move.state.is_terminal:
-        work.ring(TOPIC_STUDY, job.trial["study_id"])
+        work.notify(TOPIC_STUDY, job.trial["study_id"])
 
 
-def delete(work: Work, caller: Caller, job: Job) -> None:
+def delete(work: UnitOfWork, caller: Caller, job: Job) -> None:
     """Forget an ended job: it is listed no more; its rows stay for the history.
 
     Raises:
@@ -158,7 +158,7 @@ def delete(work: Work, caller: Caller, job: Job) -> None:
     tell(work, caller, job, "job.deleted", "")
 
 
-def delete_ended(work: Work, caller: Caller, job: Job, refusal: Callable[[], str]) -> bool:
+def delete_ended(work: UnitOfWork, caller: Caller, job: Job, refusal: Callable[[], str]) -> bool:
     """The same for other systems' clients, in their words; false while its last processes are still being cleaned up.
 
     Args:
@@ -184,7 +184,7 @@ def lock(session: Session, job: Job) -> None:
     session.refresh(job)
 
 
-def tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
+def tell(work: UnitOfWork, caller: Caller, job: Job, kind: str, reason: str) -> None:
     """Add to the job's history what ``caller`` did."""
     append_event(
         work.session,

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import select, update
 from trainmaster.wire.admin import Identity, LoginCodeCreated, TokenCreated
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Scope
 from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.events import append_event
@@ -20,7 +20,7 @@ SESSION_TTL: Final = timedelta(days=30)
 TOKEN_TTL: Final = timedelta(days=90)
 
 
-def exchange_code(work: Work, code: str, *, name: str, ttl: timedelta) -> TokenCreated:
+def exchange_code(work: UnitOfWork, code: str, *, name: str, ttl: timedelta) -> TokenCreated:
     """A token for a one-time code, which is spent by this.
 
     Raises:
@@ -59,7 +59,7 @@ def exchange_code(work: Work, code: str, *, name: str, ttl: timedelta) -> TokenC
     )
 
 
-def make_code(work: Work, caller: Caller) -> LoginCodeCreated:
+def make_code(work: UnitOfWork, caller: Caller) -> LoginCodeCreated:
     """A one-time code for the caller's own user.
 
     Raises:
@@ -79,7 +79,7 @@ def _scopes_of(is_admin: bool) -> tuple[str, ...]:
     return ("read", "write", "admin") if is_admin else ("read", "write")
 
 
-def open_session(work: Work, caller: Caller) -> tuple[str, timedelta]:
+def open_session(work: UnitOfWork, caller: Caller) -> tuple[str, timedelta]:
     """A token of its own for a browser whose user showed another one, and how long it is good.
 
     Logging out ends this one alone; the end of the other one ends both.
@@ -108,7 +108,7 @@ def open_session(work: Work, caller: Caller) -> tuple[str, timedelta]:
     return token, left
 
 
-def close_session(work: Work, caller: Caller) -> None:
+def close_session(work: UnitOfWork, caller: Caller) -> None:
     """Revoke the token that the caller came with."""
     work.session.execute(
         update(Token)
@@ -127,7 +127,7 @@ def identity(caller: Caller) -> Identity:
     )
 
 
-def _why_not(work: Work, digest: str) -> str:
+def _why_not(work: UnitOfWork, digest: str) -> str:
     code = work.session.get(LoginCode, digest)
     if code is None:
         return "This login code is not known here; ask for a fresh link (`trainmaster login --link` prints one)."

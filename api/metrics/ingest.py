@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import bindparam, select
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
@@ -25,7 +25,7 @@ _FIND_REPLICA: Final = (
 )
 
 
-def take_batch(work: Work, attempt_id: AttemptId, batch: MetricsBatch) -> MetricsAnswer:
+def take_batch(work: UnitOfWork, attempt_id: AttemptId, batch: MetricsBatch) -> MetricsAnswer:
     """Add a batch that a process of the attempt sent.
 
     Raises:

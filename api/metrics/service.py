@@ -10,7 +10,7 @@ import orjson
 from trainmaster.wire.base import Page
 from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import JobAccess
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import cut
@@ -120,7 +120,7 @@ def only_of(values: Mapping[str, Any]) -> Filter:
     return replace(Filter(), **{name: value for name, value in values.items() if value is not None})
 
 
-def _is_of(work: Work, found: MetricObject, job_id: str) -> bool:
+def _is_of(work: UnitOfWork, found: MetricObject, job_id: str) -> bool:
     from core.db.tables import MetricSeries, MetricStream
 
     series = work.session.get(MetricSeries, found.series_id)

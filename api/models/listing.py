@@ -9,7 +9,7 @@ from sqlalchemy import select, tuple_
 from trainmaster.wire.base import Page
 from trainmaster.wire.models import ModelView, Stage
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageQuery, plain
@@ -31,7 +31,7 @@ class ModelsQuery(PageQuery):
     search: Annotated[str, Field(max_length=100, description="A part of the name, whatever its case.")] = ""
 
 
-def find_page(work: Work, caller: Caller, query: ModelsQuery) -> Page[ModelView]:
+def find_page(work: UnitOfWork, caller: Caller, query: ModelsQuery) -> Page[ModelView]:
     """One page of the models that the caller may see, by name.
 
     Raises:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from trainmaster.wire import models as wire
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Platform, PlatformDep, Work
+from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
 from api.auth import Reader
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageParams, PageQuery, plain, rows_by_name
@@ -277,7 +277,7 @@ def _ready(platform: Platform, access: ModelAccess, ref: str) -> tuple[Tree, Rea
         return tree_of(_volume(work, found.volume)), found
 
 
-def _volume(work: Work, name: str) -> Volume:
+def _volume(work: UnitOfWork, name: str) -> Volume:
     volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"The registry's volume {name!r} is not registered any more.")

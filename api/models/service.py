@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from trainmaster.wire import models as wire
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Member, ProjectAccess, has_role
 from api.jobs.service import digest_of
 from api.models.access import ModelAccess, by_of
@@ -35,7 +35,7 @@ from core.wakeups import TOPIC_MODELS
 _SHOWN: Final = 5
 
 
-def create(work: Work, access: ProjectAccess, body: wire.ModelCreate, key: str | None) -> Model:
+def create(work: UnitOfWork, access: ProjectAccess, body: wire.ModelCreate, key: str | None) -> Model:
     """A model without versions. Raises ``Conflict``: there is one of this name."""
     project = access.load(work.session)
     by = by_of(access.caller)
@@ -121,7 +121,7 @@ def earlier(
 
 
 def register(
-    work: Work,
+    work: UnitOfWork,
     access: ProjectAccess,
     model: str,
     draft: Draft,
@@ -140,7 +140,7 @@ def register(
         volume=volume, told=Told(body.description, body.labels, body.aliases, Stage(body.stage)),
         when_done=body.when_done, version_id=version_id,
     )  # fmt: skip
-    work.ring(TOPIC_MODELS)
+    work.notify(TOPIC_MODELS)
     return _made(work.session, row.id)
 
 
@@ -152,7 +152,7 @@ def _claim_of(caller: Caller, key: str, asked_for: dict[str, object]) -> KeyClai
     return KeyClaim(caller.user_id, key, digest_of("model", asked_for))
 
 
-def _claim(work: Work, caller: Caller, key: str | None, asked_for: dict[str, object], made_id: str) -> str | None:
+def _claim(work: UnitOfWork, caller: Caller, key: str | None, asked_for: dict[str, object], made_id: str) -> str | None:
     return None if key is None else claim_key(work.session, _claim_of(caller, key, asked_for), made_id, work.now)
 
 
@@ -179,13 +179,15 @@ def _job(session: Session, member: Member, ref: str) -> Job:
 # --- changing --------------------------------------------------------------------------------------------------------
 
 
-def change_model(work: Work, access: ModelAccess, body: wire.ModelChanges) -> Model:
+def change_model(work: UnitOfWork, access: ModelAccess, body: wire.ModelChanges) -> Model:
     row = _locked(work, access)
     _change(work, access, row, row, body, version=None)
     return row
 
 
-def change_version(work: Work, access: ModelAccess, ref: str, body: wire.VersionChanges) -> tuple[Model, ModelVersion]:
+def change_version(
+    work: UnitOfWork, access: ModelAccess, ref: str, body: wire.VersionChanges
+) -> tuple[Model, ModelVersion]:
     model = _locked(work, access)
     row = versions.find_version(work.session, model, ref)
     _change(work, access, model, row, body, version=row.number)
@@ -193,7 +195,7 @@ def change_version(work: Work, access: ModelAccess, ref: str, body: wire.Version
 
 
 def _change(
-    work: Work,
+    work: UnitOfWork,
     access: ModelAccess,
     model: Model,
     row: Model | ModelVersion,
@@ -214,7 +216,7 @@ def _change(
     work.session.flush()
 
 
-def set_stage(work: Work, access: ModelAccess, ref: str, body: wire.StageRequest) -> tuple[Model, ModelVersion]:
+def set_stage(work: UnitOfWork, access: ModelAccess, ref: str, body: wire.StageRequest) -> tuple[Model, ModelVersion]:
     """Any stage may follow any other; the history says who and when."""
     model = _locked(work, access)
     row = versions.find_version(work.session, model, ref)
@@ -228,7 +230,7 @@ def set_stage(work: Work, access: ModelAccess, ref: str, body: wire.StageRequest
     return model, row
 
 
-def set_alias(work: Work, access: ModelAccess, alias: str, body: wire.AliasRequest) -> Model:
+def set_alias(work: UnitOfWork, access: ModelAccess, alias: str, body: wire.AliasRequest) -> Model:
     """Have the alias point to a version, in one step.
 
     Raises:
@@ -256,7 +258,7 @@ def set_alias(work: Work, access: ModelAccess, alias: str, body: wire.AliasReque
     return model
 
 
-def remove_alias(work: Work, access: ModelAccess, alias: str) -> None:
+def remove_alias(work: UnitOfWork, access: ModelAccess, alias: str) -> None:
     """Raises ``NotFound``."""
     model = _locked(work, access)
     current = models.aliases_of(work.session, [model.id])[model.id].get(alias)
@@ -265,7 +267,7 @@ def remove_alias(work: Work, access: ModelAccess, alias: str) -> None:
     _drop_aliases(work, access, model, {alias: current})
 
 
-def _drop_aliases(work: Work, access: ModelAccess, model: Model, aliases: dict[str, int]) -> None:
+def _drop_aliases(work: UnitOfWork, access: ModelAccess, model: Model, aliases: dict[str, int]) -> None:
     for alias, number in aliases.items():
         work.session.execute(delete(ModelAlias).where(ModelAlias.model_id == model.id, ModelAlias.name == alias))
         versions.tell(
@@ -283,7 +285,7 @@ def _drop_aliases(work: Work, access: ModelAccess, model: Model, aliases: dict[s
 # --- deleting --------------------------------------------------------------------------------------------------------
 
 
-def delete_version(work: Work, access: ModelAccess, ref: str, *, force: bool) -> None:
+def delete_version(work: UnitOfWork, access: ModelAccess, ref: str, *, force: bool) -> None:
     """Forget it; its files are removed soon.
 
     Raises:
@@ -298,7 +300,7 @@ def delete_version(work: Work, access: ModelAccess, ref: str, *, force: bool) ->
     _delete(work, access, model, row)
 
 
-def delete_model(work: Work, access: ModelAccess, *, force: bool) -> None:
+def delete_model(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
     """Forget it with all its versions; its name is free again. Raises as ``delete_version``."""
     _demand_admin(work, access, force=force)
     model = _locked(work, access)
@@ -315,15 +317,15 @@ def delete_model(work: Work, access: ModelAccess, *, force: bool) -> None:
     work.session.flush()
 
 
-def _delete(work: Work, access: ModelAccess, model: Model, row: ModelVersion) -> None:
+def _delete(work: UnitOfWork, access: ModelAccess, model: Model, row: ModelVersion) -> None:
     aliases = models.aliases_of(work.session, [model.id])[model.id]
     _drop_aliases(work, access, model, {name: number for name, number in aliases.items() if number == row.number})
     models.move_version(work.session, row.id, VersionState(row.state), VersionEvent.DELETE, work.now)
     versions.tell(work.session, work.now, model, by_of(access.caller), "version.deleted", version=row.number)
-    work.ring(TOPIC_MODELS)
+    work.notify(TOPIC_MODELS)
 
 
-def _demand_free(work: Work, model: Model, row: ModelVersion) -> None:
+def _demand_free(work: UnitOfWork, model: Model, row: ModelVersion) -> None:
     what = f"Version {row.number} of model {model.name!r}"
     if row.is_protected:
         raise Conflict(f"{what} is protected; take the protection off first.")
@@ -340,12 +342,12 @@ def _demand_free(work: Work, model: Model, row: ModelVersion) -> None:
         )
 
 
-def _demand_admin(work: Work, access: ModelAccess, *, force: bool) -> None:
+def _demand_admin(work: UnitOfWork, access: ModelAccess, *, force: bool) -> None:
     if force and not has_role(access.member(work.session).role, "admin"):
         raise Forbidden("Only an admin of the project deletes by force; ask one, or clear what stands in the way.")
 
 
-def _locked(work: Work, access: ModelAccess) -> Model:
+def _locked(work: UnitOfWork, access: ModelAccess) -> Model:
     row = models.lock_model(work.session, access.load(work.session).id)
     if row is None:
         raise NotFound(f"There is no model {access.name!r} in this project.")

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from trainmaster.wire.admin import HolderView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.nodes import is_holding
@@ -14,7 +14,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Job, Project, Replica
 
 
-def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[HolderView]:
+def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[HolderView]:
     """In order of the replicas' ids. What the caller may not know of is there without its names."""
     query = (
         select(

@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import select
 from trainmaster.wire.admin import QuarantineJob, QuarantineView, SuspicionView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from core.db.tables import Job, Node
 from core.domain.sharing.quarantine import Failure, told
 
 
-def hidden_jobs(work: Work, caller: Caller, nodes: Iterable[Node]) -> frozenset[str]:
+def hidden_jobs(work: UnitOfWork, caller: Caller, nodes: Iterable[Node]) -> frozenset[str]:
     """Of the jobs that are to blame nodes, those whose names are not for ``caller``."""
     if caller.is_admin:
         return frozenset()

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select
 from trainmaster.wire.admin import NodeView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
 from api.nodes import quarantines
@@ -27,7 +27,7 @@ from core.domain.sharing.resources import Amounts
 UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
-def list_nodes(work: Work, caller: Caller, page: PageQuery) -> Page[NodeView]:
+def list_nodes(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[NodeView]:
     rows, cursor = rows_by_name(work.session, select(Node), Node.name, page)
     used, counts = _used(work, [name for _, name in rows])
     hidden = quarantines.hidden_jobs(work, caller, [node for node, _ in rows])
@@ -35,29 +35,29 @@ def list_nodes(work: Work, caller: Caller, page: PageQuery) -> Page[NodeView]:
     return Page(items=items, next_cursor=cursor)
 
 
-def get_node(work: Work, caller: Caller, name: str) -> NodeView:
+def get_node(work: UnitOfWork, caller: Caller, name: str) -> NodeView:
     node = _load(work, name)
     used, counts = _used(work, [name])
     hidden = quarantines.hidden_jobs(work, caller, [node])
     return _view_of(node, used.get(name, Amounts()), counts.get(name, 0), hidden)
 
 
-def cordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
+def cordon(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
     """No new replica is placed here; those that run go on. Again: the reason is replaced."""
     return _close(work, caller, name, reason, kind="node.cordoned")
 
 
-def drain(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
+def drain(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
     """No new replica is placed here, and jobs that run here are stopped, to go on elsewhere from their last checkpoint."""
     return _close(work, caller, name, reason, kind="node.draining")
 
 
-def uncordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
+def uncordon(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
     """Open it again, whether it was cordoned or drained."""
     return _close(work, caller, name, reason, kind="node.uncordoned")
 
 
-def release(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
+def release(work: UnitOfWork, caller: Caller, name: str, reason: str) -> NodeView:
     """Lift its quarantine, or dismiss what it is suspected of. What failed there before counts no more. Again: nothing."""
     # What the scheduler decides of it in this moment comes wholly before this or after it: a mixture of both would leave the
     # node closed, with nothing that says since how many times.
@@ -67,11 +67,11 @@ def release(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
         append_event(
             work.session, at=work.now, kind="node.released", actor=caller.actor, reason=reason, data={"node": name}
         )
-        work.ring("tick")
+        work.notify("tick")
     return get_node(work, caller, name)
 
 
-def set_labels(work: Work, caller: Caller, name: str, labels: Mapping[str, str]) -> NodeView:
+def set_labels(work: UnitOfWork, caller: Caller, name: str, labels: Mapping[str, str]) -> NodeView:
     """``labels`` instead of those that admins gave before; what the executor reports stays under them."""
     node = _load(work, name)
     if node.admin_labels != labels:
@@ -83,11 +83,11 @@ def set_labels(work: Work, caller: Caller, name: str, labels: Mapping[str, str])
             actor=caller.actor,
             data={"node": name, "labels": dict(labels)},
         )
-        work.ring("tick")
+        work.notify("tick")
     return get_node(work, caller, name)
 
 
-def remove(work: Work, caller: Caller, name: str) -> None:
+def remove(work: UnitOfWork, caller: Caller, name: str) -> None:
     """Forget a node that is gone, with its cordon and labels, and what failed there.
 
     Raises:
@@ -103,10 +103,10 @@ def remove(work: Work, caller: Caller, name: str) -> None:
     work.session.delete(node)
     work.session.execute(delete(NodeFailure).where(NodeFailure.node == name))
     append_event(work.session, at=work.now, kind="node.removed", actor=caller.actor, data={"node": name})
-    work.ring("tick")
+    work.notify("tick")
 
 
-def _close(work: Work, caller: Caller, name: str, reason: str, *, kind: str) -> NodeView:
+def _close(work: UnitOfWork, caller: Caller, name: str, reason: str, *, kind: str) -> NodeView:
     node = _load(work, name)
     is_closed, is_draining = kind != "node.uncordoned", kind == "node.draining"
     wanted = (is_closed, is_draining, reason if is_closed else "")
@@ -120,11 +120,11 @@ def _close(work: Work, caller: Caller, name: str, reason: str, *, kind: str) -> 
             reason=reason,
             data={"node": name},
         )
-        work.ring("tick")
+        work.notify("tick")
     return get_node(work, caller, name)
 
 
-def _load(work: Work, name: str, *, is_locked: bool = False) -> Node:
+def _load(work: UnitOfWork, name: str, *, is_locked: bool = False) -> Node:
     """``is_locked``: as it is now, and nobody else writes it until this work ends."""
     node = work.session.get(Node, name, with_for_update=is_locked or None, populate_existing=is_locked)
     if node is None:
@@ -132,7 +132,7 @@ def _load(work: Work, name: str, *, is_locked: bool = False) -> Node:
     return node
 
 
-def _used(work: Work, names: Sequence[str]) -> tuple[Mapping[str, Amounts], Mapping[str, int]]:
+def _used(work: UnitOfWork, names: Sequence[str]) -> tuple[Mapping[str, Amounts], Mapping[str, int]]:
     """What is not free to the planner, and how many replicas are there now, of each of these nodes."""
     rows = work.session.execute(
         select(

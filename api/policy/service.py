@@ -7,7 +7,7 @@ from typing import Final
 
 from trainmaster.wire.policy import PolicyUpdate, PolicyView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.policy.settings import BY_NAME, SETTINGS, duration_text, read_settings, text_of, view_of
 from core.db.repositories.events import append_event
@@ -16,11 +16,11 @@ from core.domain.sharing.policy import Policy, QueueOrder, parse_policy
 from core.wakeups import TOPIC_TICK
 
 
-def get(work: Work) -> PolicyView:
+def get(work: UnitOfWork) -> PolicyView:
     return _view(read_policy(work.session))
 
 
-def change(work: Work, caller: Caller, body: PolicyUpdate) -> PolicyView:
+def change(work: UnitOfWork, caller: Caller, body: PolicyUpdate) -> PolicyView:
     """Set what ``body`` names. What could not be read of what was kept is as by default from now on.
 
     Raises:
@@ -33,7 +33,7 @@ def change(work: Work, caller: Caller, body: PolicyUpdate) -> PolicyView:
     settings = {name: value for name, value in policy.to_json().items() if value != at_first[name]}
     kept = write_policy(work.session, settings, seen=seen, by=caller.user, now=work.now)
     append_event(work.session, at=work.now, kind="policy.changed", actor=caller.actor, data={"settings": body.settings})
-    work.ring(TOPIC_TICK)
+    work.notify(TOPIC_TICK)
     return _view(kept)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.admin import MemberView, ProjectCreate, ProjectUpdate, ProjectView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Role
 from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
@@ -28,7 +28,7 @@ _UNDERWAY: Final = [VersionState.WAITING.value, VersionState.REGISTERING.value]
 _NAMED: Final = 3  # of each kind, in a refusal
 
 
-def list_projects(work: Work, caller: Caller, page: PageQuery) -> Page[ProjectView]:
+def list_projects(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[ProjectView]:
     """Those that the caller is a member of; all of them for a platform admin."""
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
     query = select(Project, Membership.role).where(Project.deleted_at.is_(None))
@@ -36,12 +36,12 @@ def list_projects(work: Work, caller: Caller, page: PageQuery) -> Page[ProjectVi
     return Page(items=[_view_of(project, role) for project, role, _ in rows], next_cursor=cursor)
 
 
-def view_of(work: Work, project: Project, caller: Caller) -> ProjectView:
+def view_of(work: UnitOfWork, project: Project, caller: Caller) -> ProjectView:
     membership = work.session.get(Membership, (project.id, caller.user_id))
     return _view_of(project, membership.role if membership else None)
 
 
-def create(work: Work, caller: Caller, body: ProjectCreate) -> Project:
+def create(work: UnitOfWork, caller: Caller, body: ProjectCreate) -> Project:
     """The creator becomes the first admin."""
     project = Project(
         id=new_id("project"),
@@ -62,7 +62,7 @@ def create(work: Work, caller: Caller, body: ProjectCreate) -> Project:
     return project
 
 
-def update(work: Work, caller: Caller, project: Project, body: ProjectUpdate) -> None:
+def update(work: UnitOfWork, caller: Caller, project: Project, body: ProjectUpdate) -> None:
     if body.weight is not None and body.weight != project.weight:
         if not caller.is_admin:
             raise Forbidden(
@@ -74,7 +74,7 @@ def update(work: Work, caller: Caller, project: Project, body: ProjectUpdate) ->
     _tell(work, caller, project, "project.changed", **body.model_dump(exclude_none=True))
 
 
-def remove(work: Work, caller: Caller, project: Project) -> None:
+def remove(work: UnitOfWork, caller: Caller, project: Project) -> None:
     """Jobs that have ended stay in the database, and nobody sees them; their files stay where they are. Its quota is gone
     with it, and its reservations are deleted: other projects may use the nodes again at once.
 
@@ -94,7 +94,7 @@ def remove(work: Work, caller: Caller, project: Project) -> None:
     work.session.execute(delete(Usage).where(Usage.project_id == project.id))
     told = {"reservations": sorted(reserved)} if reserved else {}
     _tell(work, caller, project, "project.deleted", name=project.name, **told)
-    work.ring(TOPIC_TICK)
+    work.notify(TOPIC_TICK)
     project.deleted_at = work.now
     # The name becomes free; "~" cannot be part of one.
     project.name = f"{project.name}~{project.id}"
@@ -142,14 +142,14 @@ def _in_the_way(session: Session, project_id: str) -> list[str]:
     return found
 
 
-def list_members(work: Work, project: Project, page: PageQuery) -> Page[MemberView]:
+def list_members(work: UnitOfWork, project: Project, page: PageQuery) -> Page[MemberView]:
     query = select(Membership.role).join(User, User.id == Membership.user_id).where(Membership.project_id == project.id)
     rows, cursor = rows_by_name(work.session, query, User.name, page)
     items = [MemberView.model_validate({"user": name, "role": role}) for role, name in rows]
     return Page(items=items, next_cursor=cursor)
 
 
-def set_member(work: Work, caller: Caller, project: Project, user_name: str, role: Role) -> MemberView:
+def set_member(work: UnitOfWork, caller: Caller, project: Project, user_name: str, role: Role) -> MemberView:
     """Add a member or change the role. Raises ``Conflict`` when the last admin would be none."""
     user = _user(work, user_name)
     admins = _lock_admins(work, project)
@@ -166,7 +166,7 @@ def set_member(work: Work, caller: Caller, project: Project, user_name: str, rol
     return MemberView(user=user_name, role=role)
 
 
-def remove_member(work: Work, caller: Caller, project: Project, user_name: str) -> None:
+def remove_member(work: UnitOfWork, caller: Caller, project: Project, user_name: str) -> None:
     user = _user(work, user_name)
     admins = _lock_admins(work, project)
     if admins == [user.id]:
@@ -181,7 +181,7 @@ def remove_member(work: Work, caller: Caller, project: Project, user_name: str) 
     _tell(work, caller, project, "project.member_removed", user=user_name)
 
 
-def _lock_admins(work: Work, project: Project) -> list[str]:
+def _lock_admins(work: UnitOfWork, project: Project) -> list[str]:
     """User ids of the project's admins; two requests that take an admin away go one after the other."""
     work.session.execute(select(Project.id).where(Project.id == project.id).with_for_update())
     query = select(Membership.user_id).where(Membership.project_id == project.id, Membership.role == "admin")
@@ -192,14 +192,14 @@ def _last_admin(project: Project, user_name: str) -> Conflict:
     return Conflict(f"{user_name} is the last admin of project {project.name}; make another member admin first.")
 
 
-def _user(work: Work, name: str) -> User:
+def _user(work: UnitOfWork, name: str) -> User:
     user = work.session.execute(select(User).where(User.name == name)).scalar_one_or_none()
     if user is None:
         raise NotFound(f"There is no user {name!r}; a platform admin makes users.", field="user")
     return user
 
 
-def _tell(work: Work, caller: Caller, project: Project, kind: str, **data: object) -> None:
+def _tell(work: UnitOfWork, caller: Caller, project: Project, kind: str, **data: object) -> None:
     append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=project.id, data=data)
 
 

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from core.db.leases import BEAT, TICK, TICK_DONE, marked_at
 from core.db.tables import Job, Node, Replica
 from core.domain.errors import TrainmasterError
@@ -50,7 +50,7 @@ class _Ready(Collector):
         return self._families
 
 
-def _families(work: Work) -> list[GaugeMetricFamily]:
+def _families(work: UnitOfWork) -> list[GaugeMetricFamily]:
     return [
         _gauge("database_up", "Whether the database answers.", 1),
         _jobs(work.session),

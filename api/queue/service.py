@@ -14,7 +14,7 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.forecasts import ExpectedStartView
 from trainmaster.wire.queue import QueuePage, RunningJobView, WaitingJobView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.forecasts.service import starts
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
@@ -41,7 +41,7 @@ class QueueQuery(PageQuery):
     project: str | None = Field(default=None, max_length=100, description="Only this project's jobs.")
 
 
-def waiting(work: Work, caller: Caller, query: QueueQuery) -> QueuePage:
+def waiting(work: UnitOfWork, caller: Caller, query: QueueQuery) -> QueuePage:
     """One page, the next job first.
 
     Raises:
@@ -123,7 +123,7 @@ def _start(row: AnyRow, *, is_known: bool) -> ExpectedStartView | None:
 # --- those that run ---------------------------------------------------------------------------------------------------
 
 
-def running(work: Work, caller: Caller, page: PageQuery) -> Page[RunningJobView]:
+def running(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[RunningJobView]:
     """In order of their ids. What the caller may not know of is there without its names."""
     query = (
         select(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import select
 from trainmaster.wire.queue import SharesView, ShareView, UserShareView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.quotas.amounts import capacity, models_of, shown
 from core.db.repositories.planning import read_policy, read_usage
@@ -35,7 +35,7 @@ class _Part:
         return {key: self.held.get(key, 0) + self.asked.get(key, 0) for key in {*self.held, *self.asked}}
 
 
-def view(work: Work, caller: Caller) -> SharesView:
+def view(work: UnitOfWork, caller: Caller) -> SharesView:
     """All projects that hold or want something or have a past; those that the caller may not see as one."""
     has = capacity(work.session)
     parts = _parts(work, has)
@@ -89,7 +89,7 @@ def view(work: Work, caller: Caller) -> SharesView:
     )
 
 
-def _parts(work: Work, has: Mapping[str, int]) -> dict[str, dict[str, _Part]]:
+def _parts(work: UnitOfWork, has: Mapping[str, int]) -> dict[str, dict[str, _Part]]:
     found: dict[str, dict[str, _Part]] = {}
     for project_id, of_users in held_by_user(work.session).items():
         for user_id, amounts in of_users.items():

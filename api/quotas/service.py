@@ -11,7 +11,7 @@ from trainmaster.spec.priorities import read_priority
 from trainmaster.wire.base import Page
 from trainmaster.wire.quotas import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
 from api.quotas.amounts import capacity, merged, models_of, shown
@@ -30,7 +30,7 @@ _ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, GPUs' models behind
 _T = TypeVar("_T")
 
 
-def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[QuotaView]:
+def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[QuotaView]:
     """Of the projects that the caller may see, by name."""
     query = select(Project).where(Project.deleted_at.is_(None))
     if not caller.is_admin:
@@ -40,11 +40,11 @@ def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[QuotaView]:
     return Page(items=[_view_of(project, seen) for project, _ in rows], next_cursor=cursor)
 
 
-def view_of(work: Work, project: Project) -> QuotaView:
+def view_of(work: UnitOfWork, project: Project) -> QuotaView:
     return _view_of(project, _Sight.of(work, [project.id]))
 
 
-def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
+def change(work: UnitOfWork, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
     """Set what ``body`` names.
 
     Raises:
@@ -82,7 +82,7 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
         project_id=project.id,
         data=body.model_dump(mode="json", exclude_unset=True),
     )
-    work.ring(TOPIC_TICK)
+    work.notify(TOPIC_TICK)
     work.session.flush()
     return view_of(work, project)
 
@@ -107,7 +107,7 @@ def _of_users(
     return before
 
 
-def _not_there(work: Work, names: Mapping[str, Any], *, at: str) -> list[InvalidRequest]:
+def _not_there(work: UnitOfWork, names: Mapping[str, Any], *, at: str) -> list[InvalidRequest]:
     given = [name for name, value in names.items() if value is not None]
     known = set(work.session.scalars(select(User.name).where(User.name.in_(given)))) if given else set()
     return [
@@ -148,7 +148,7 @@ class _Sight:
         self.capacity, self.policy, self.quotas, self.wrong, self.held = capacity, policy, quotas, wrong, held
 
     @classmethod
-    def of(cls, work: Work, project_ids: Sequence[str]) -> _Sight:
+    def of(cls, work: UnitOfWork, project_ids: Sequence[str]) -> _Sight:
         """What the views of these projects need."""
         rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
         quotas: dict[str, QuotaSettings] = {}
@@ -233,7 +233,7 @@ def _users(settings: QuotaSettings, by_user: Mapping[str, Mapping[str, int]]) ->
     ]
 
 
-def load(work: Work, caller: Caller, name: str) -> Project:
+def load(work: UnitOfWork, caller: Caller, name: str) -> Project:
     """The project of this name. Raises ``NotFound``."""
     project = work.session.get(Project, caller.member_of(work.session, name).project_id)
     if project is None or project.deleted_at is not None:

@@ -10,7 +10,7 @@ from sqlalchemy import func, or_, select
 from trainmaster.wire.base import Page
 from trainmaster.wire.reservations import ReservationCreate, ReservationView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.cursors import make_cursor
 from api.http.paging import PageQuery, read_position
@@ -28,7 +28,7 @@ _CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _SHOWN: Final = 5
 
 
-def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[ReservationView]:
+def list_page(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[ReservationView]:
     """Those that are not over, the first to begin first."""
     rows = list(bookings(work.session, ending_after=work.now))
     if page.cursor is not None:
@@ -40,7 +40,7 @@ def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[ReservationVi
     return Page(items=[_view(work, caller, row, names) for row in shown], next_cursor=cursor)
 
 
-def create(work: Work, caller: Caller, body: ReservationCreate) -> ReservationView:
+def create(work: UnitOfWork, caller: Caller, body: ReservationCreate) -> ReservationView:
     """Raises:
     InvalidRequest: a window that is none, unknown nodes, a selector that no node meets.
     Conflict: one of the nodes is reserved for somebody else at that time.
@@ -68,7 +68,7 @@ def create(work: Work, caller: Caller, body: ReservationCreate) -> ReservationVi
     return _view(work, caller, row, {project.id: project.name}, warnings)
 
 
-def remove(work: Work, caller: Caller, which: str) -> None:
+def remove(work: UnitOfWork, caller: Caller, which: str) -> None:
     """Other projects may use its nodes again at once.
 
     Args:
@@ -83,7 +83,7 @@ def remove(work: Work, caller: Caller, which: str) -> None:
     work.session.delete(row)
 
 
-def _named(work: Work, name: str) -> BookingRow:
+def _named(work: UnitOfWork, name: str) -> BookingRow:
     found = [row for row in bookings(work.session, ending_after=work.now) if row.name == name]
     if not found:
         raise NotFound(f"There is no reservation {name!r}; `trainmaster reservation list` shows them.")
@@ -93,12 +93,12 @@ def _named(work: Work, name: str) -> BookingRow:
     return found[0]
 
 
-def _tell(work: Work, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:
+def _tell(work: UnitOfWork, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:
     append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, data=dict(data))
-    work.ring(TOPIC_TICK)
+    work.notify(TOPIC_TICK)
 
 
-def _project(work: Work, caller: Caller, name: str) -> Project:
+def _project(work: UnitOfWork, caller: Caller, name: str) -> Project:
     try:
         return work.session.get_one(Project, caller.member_of(work.session, name).project_id)
     except NotFound as error:
@@ -130,7 +130,7 @@ def _demand_window(begins_at: datetime, ends_at: datetime, now: datetime) -> Non
         )
 
 
-def _nodes(work: Work, body: ReservationCreate) -> list[Node]:
+def _nodes(work: UnitOfWork, body: ReservationCreate) -> list[Node]:
     """The nodes that are named, or those that the selector meets; by name."""
     if bool(body.nodes) == bool(body.node_selector):
         raise InvalidRequest("nodes: name nodes, or give a node_selector; one of the two.", field="nodes")
@@ -153,7 +153,7 @@ def _nodes(work: Work, body: ReservationCreate) -> list[Node]:
 
 
 def _chosen(
-    work: Work, nodes: Sequence[Node], body: ReservationCreate, begins_at: datetime, ends_at: datetime
+    work: UnitOfWork, nodes: Sequence[Node], body: ReservationCreate, begins_at: datetime, ends_at: datetime
 ) -> list[str]:
     """Their names; of a selector's with a count those that are free of reservations, the least used first."""
     taken = {
@@ -205,7 +205,7 @@ def _closed(node: Node) -> str:
     return "quarantined" if node.quarantined_at is not None else ""
 
 
-def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str, Node]) -> list[str]:
+def _warnings(work: UnitOfWork, row: BookingRow, project: Project, nodes: Mapping[str, Node]) -> list[str]:
     shut = [(name, how) for name in row.nodes if (how := _closed(nodes[name]))]
     found = [f"{name} is {how} now." for name, how in shut[:_SHOWN]]
     if len(shut) > _SHOWN:
@@ -232,7 +232,7 @@ def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str,
     return found + _kept_out(work, project, ahead_s)
 
 
-def _kept_out(work: Work, project: Project, ahead_s: float) -> list[str]:
+def _kept_out(work: UnitOfWork, project: Project, ahead_s: float) -> list[str]:
     """That whoever may still run when it begins does not start there from now on."""
     if not ahead_s:
         return []
@@ -249,14 +249,14 @@ def _kept_out(work: Work, project: Project, ahead_s: float) -> list[str]:
     ]
 
 
-def _project_names(work: Work, rows: Sequence[BookingRow]) -> dict[str, str]:
+def _project_names(work: UnitOfWork, rows: Sequence[BookingRow]) -> dict[str, str]:
     ids = list({row.project_id for row in rows})
     rows_of = work.session.execute(select(Project.id, Project.name).where(Project.id.in_(ids)))
     return dict(rows_of.all())
 
 
 def _view(
-    work: Work, caller: Caller, row: BookingRow, names: Mapping[str, str], warnings: Sequence[str] = ()
+    work: UnitOfWork, caller: Caller, row: BookingRow, names: Mapping[str, str], warnings: Sequence[str] = ()
 ) -> ReservationView:
     is_known = caller.is_admin or row.project_id in caller.projects
     return ReservationView(

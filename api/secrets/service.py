@@ -6,7 +6,7 @@ from sqlalchemy import delete, select
 from trainmaster.wire.admin import SecretView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
@@ -15,13 +15,13 @@ from core.domain.errors import NotFound
 from core.secrets import seal
 
 
-def list_names(work: Work, project: Project, page: PageQuery) -> Page[SecretView]:
+def list_names(work: UnitOfWork, project: Project, page: PageQuery) -> Page[SecretView]:
     query = select(Secret.updated_at).where(Secret.project_id == project.id)
     rows, cursor = rows_by_name(work.session, query, Secret.name, page)
     return Page(items=[SecretView(name=name, updated_at=at) for at, name in rows], next_cursor=cursor)
 
 
-def put(work: Work, caller: Caller, project: Project, name: str, value: str, *, key: bytes) -> SecretView:
+def put(work: UnitOfWork, caller: Caller, project: Project, name: str, value: str, *, key: bytes) -> SecretView:
     """Set or replace. Replicas that run keep what they started with."""
     sealed = seal(key, project.id, name, value)
     work.session.merge(Secret(project_id=project.id, name=name, sealed=sealed, updated_at=work.now))
@@ -32,7 +32,7 @@ def put(work: Work, caller: Caller, project: Project, name: str, value: str, *, 
     return SecretView(name=name, updated_at=work.now)
 
 
-def remove(work: Work, caller: Caller, project: Project, name: str) -> None:
+def remove(work: UnitOfWork, caller: Caller, project: Project, name: str) -> None:
     gone = work.session.execute(
         delete(Secret).where(Secret.project_id == project.id, Secret.name == name).returning(Secret.name)
     ).scalar_one_or_none()

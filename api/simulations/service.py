@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trainmaster.wire.forecasts import SimulationReportView, SimulationRequest, SimulationStatusView, SimulationView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.forecasts.service import unless_error
 from api.policy.settings import read_settings
@@ -26,7 +26,7 @@ from core.wakeups import TOPIC_FORECAST
 _LATE: Final = timedelta(seconds=10)
 
 
-def begin(work: Work, caller: Caller, body: SimulationRequest) -> SimulationStatusView:
+def begin(work: UnitOfWork, caller: Caller, body: SimulationRequest) -> SimulationStatusView:
     """Ask for it.
 
     Raises:
@@ -39,13 +39,13 @@ def begin(work: Work, caller: Caller, body: SimulationRequest) -> SimulationStat
     simulation_id = new_id("question")
     asked = {"policy": dict(policy), "cluster": cluster, "days": body.days}
     questions.put(work.session, simulation_id, caller.user_id, asked, work.now, Kind.SIMULATION)
-    work.ring(TOPIC_FORECAST)
+    work.notify(TOPIC_FORECAST)
     return SimulationStatusView(
         id=simulation_id, state="waiting", sentence="It waits for a scheduler to begin with it."
     )
 
 
-def get(work: Work, caller: Caller, simulation_id: str) -> SimulationStatusView:
+def get(work: UnitOfWork, caller: Caller, simulation_id: str) -> SimulationStatusView:
     """How it stands.
 
     Raises:
@@ -74,8 +74,8 @@ def get(work: Work, caller: Caller, simulation_id: str) -> SimulationStatusView:
     return SimulationStatusView(id=simulation_id, state="done", sentence="It is done.", result=result)
 
 
-def _waiting(work: Work, simulation_id: str, found: Standing) -> SimulationStatusView:
-    work.ring(TOPIC_FORECAST)  # the first ring may have been lost
+def _waiting(work: UnitOfWork, simulation_id: str, found: Standing) -> SimulationStatusView:
+    work.notify(TOPIC_FORECAST)  # the first ring may have been lost
     sentence = "It waits for a scheduler to begin with it."
     if found.before:
         sentence = f"It waits until {found.before} that {'was' if found.before == 1 else 'were'} asked for earlier {'is' if found.before == 1 else 'are'} done."
@@ -84,10 +84,10 @@ def _waiting(work: Work, simulation_id: str, found: Standing) -> SimulationStatu
     return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
 
 
-def _running(work: Work, simulation_id: str, running: Mapping[str, Any]) -> SimulationStatusView:
+def _running(work: UnitOfWork, simulation_id: str, running: Mapping[str, Any]) -> SimulationStatusView:
     since, again = running["since"], running.get("tries", 1) > 1
     if simulations.is_lost(running, work.now):
-        work.ring(TOPIC_FORECAST)
+        work.notify(TOPIC_FORECAST)
         sentence = "The scheduler that worked on it is gone; the next one takes it up again."
         return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
     sentence = in_full(f"it {running['doing']}{', again, as the scheduler ended meanwhile' if again else ''}")

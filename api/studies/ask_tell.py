@@ -14,7 +14,7 @@ from sqlalchemy import Table, insert
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import Suggestions, TrialComplete, TrialView
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.jobs.service import digest_of
 from api.studies.access import StudyAccess
 from api.studies.views import trial_views
@@ -98,7 +98,7 @@ def _take(platform: Platform, access: StudyAccess, asks: Sequence[Ask]) -> list[
     return [None] * len(asks)
 
 
-def take(work: Work, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
+def take(work: UnitOfWork, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
     """Give trials to each of these in one transaction; ``None``: no point is ready yet.
 
     They are of one caller, and neither a client nor a key is there twice: what the first of two gets is the second's, too.
@@ -122,7 +122,7 @@ def take(work: Work, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
 class _Giving:
     """What one transaction gives to those who ask; ``write`` keeps it."""
 
-    def __init__(self, work: Work, access: StudyAccess, row: Study, spec: StudySpec) -> None:
+    def __init__(self, work: UnitOfWork, access: StudyAccess, row: Study, spec: StudySpec) -> None:
         self._work, self._access, self._row, self._spec = work, access, row, spec
         self._running: int | None = None
         self._rows: list[dict[str, Any]] = []
@@ -151,7 +151,7 @@ class _Giving:
         chosen = row.prepared[given : given + min(lacking, ahead.room)]
         if not chosen and not kept:
             if ahead.room:
-                work.ring(TOPIC_STUDY, row.id)
+                work.notify(TOPIC_STUDY, row.id)
                 return None
             words = ahead.reason or "As many trials as it may have at once are being tried."
             return _none(words, is_over=bool(ahead.reason))
@@ -172,7 +172,7 @@ class _Giving:
             trial_count=row.trial_count + given, prepared=row.prepared[given:],
         )  # fmt: skip
         session.connection().execute(_NEW, self._rows)
-        self._work.ring(TOPIC_STUDY, row.id)
+        self._work.notify(TOPIC_STUDY, row.id)
 
     def _ahead(self) -> Outlook:
         if self._running is None:
@@ -206,7 +206,7 @@ def _claim(access: StudyAccess, row: Study, asked: Ask) -> KeyClaim | None:
     return KeyClaim(access.caller.user_id, asked.key, digest)
 
 
-def _again(work: Work, row: Study, numbers: list[int]) -> Given:
+def _again(work: UnitOfWork, row: Study, numbers: list[int]) -> Given:
     """What an equal request was given, as it is now."""
     hear_of(work.session, row.id, numbers, work.now)
     trials = trial_views(work.session, row.id, limit=len(numbers), numbers=numbers)
@@ -217,7 +217,7 @@ def _none(reason: str, *, is_over: bool = False) -> Given:
     return Given(Suggestions(trials=[], reason=reason, is_over=is_over))
 
 
-def heartbeat(work: Work, access: StudyAccess, number: int) -> TrialView:
+def heartbeat(work: UnitOfWork, access: StudyAccess, number: int) -> TrialView:
     """Note that somebody works on the trial; nothing happens to one that is over.
 
     Raises:
@@ -233,7 +233,7 @@ def heartbeat(work: Work, access: StudyAccess, number: int) -> TrialView:
     return found[0]
 
 
-def complete(work: Work, access: StudyAccess, number: int, body: TrialComplete) -> TrialView:
+def complete(work: UnitOfWork, access: StudyAccess, number: int, body: TrialComplete) -> TrialView:
     """Write what a trial came to. The same told again changes nothing and gets the same answer.
 
     Raises:
@@ -266,7 +266,7 @@ def complete(work: Work, access: StudyAccess, number: int, body: TrialComplete) 
             if not math.isfinite(value):
                 raise InvalidRequest(f"result.{name}: must be a finite number.", field=f"result.{name}")
     end_trial(work.session, row.id, number, state, work.now, result=body.result, reason=reason)
-    work.ring(TOPIC_STUDY, row.id)
+    work.notify(TOPIC_STUDY, row.id)
     return trial_views(work.session, row.id, limit=1, numbers=[number])[0]
 
 

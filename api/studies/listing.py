@@ -10,7 +10,7 @@ from sqlalchemy import or_, select, tuple_
 from trainmaster.wire.base import Page
 from trainmaster.wire.studies import StudyView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.cursors import make_cursor
 from api.http.paging import PageQuery, read_position
@@ -35,7 +35,7 @@ class StudyQuery(PageQuery):
 StudyQueryParams = Annotated[StudyQuery, Query()]
 
 
-def list_page(work: Work, caller: Caller, query: StudyQuery) -> Page[StudyView]:
+def list_page(work: UnitOfWork, caller: Caller, query: StudyQuery) -> Page[StudyView]:
     """One page of the studies that the caller may see, newest first.
 
     Raises:

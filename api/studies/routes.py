@@ -26,7 +26,7 @@ from trainmaster.wire.studies import (
     TrialView,
 )
 
-from api.app.unit_of_work import Platform, PlatformDep, Work
+from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
 from api.auth import Reader, Writer
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageParams
@@ -252,7 +252,7 @@ def _ask(platform: Platform, study: StudyAccess, event: StudyEvent, body: Reason
         return study_detail(work.session, service.ask(work, study, event, body.reason if body else ""))
 
 
-def _created(work: Work, made: service.Created) -> Response:
+def _created(work: UnitOfWork, made: service.Created) -> Response:
     headers = {} if made.is_new else {REPLAYED: "true"}
     return _json(study_detail(work.session, made.row).model_dump_json(), 201, headers)
 

@@ -11,11 +11,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from trainmaster.spec import SpecError
-from trainmaster.spec.error_messages import say
+from trainmaster.spec.error_messages import explain_error
 from trainmaster.studies import Budget, Space, StudySpec, parse_study, parse_study_text
 from trainmaster.wire.studies import StudyCreate, StudyExtend
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller
 from api.forecasts.placing import why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
@@ -87,7 +87,7 @@ def check_study(platform: Platform, caller: Caller, spec: StudySpec) -> Draft:
     return Draft(spec, project_id, submission)
 
 
-def made_before(work: Work, caller: Caller, key: str | None, digest: str) -> Created | None:
+def made_before(work: UnitOfWork, caller: Caller, key: str | None, digest: str) -> Created | None:
     """What an equal request with this key made; ``None``: none did.
 
     Asked before anything is checked: a repeat has the same answer, whatever has become of nodes and volumes meanwhile.
@@ -138,7 +138,7 @@ def _field_of(submission: Submission, numbers: Mapping[str, Any]) -> str:
 
 
 def create(
-    work: Work, caller: Caller, draft: Draft, reason: str = "", *, key: str | None = None, digest: str = ""
+    work: UnitOfWork, caller: Caller, draft: Draft, reason: str = "", *, key: str | None = None, digest: str = ""
 ) -> Created:
     """Write the study; the control loop begins its first trials. ``reason``: of its making, for its history.
 
@@ -194,11 +194,11 @@ def create(
     work.session.add(row)
     work.session.flush()
     tell(work, caller, row, "study.created", reason)
-    work.ring(TOPIC_STUDY, row.id)
+    work.notify(TOPIC_STUDY, row.id)
     return Created(row)
 
 
-def ask(work: Work, access: StudyAccess, event: StudyEvent, reason: str) -> Study:
+def ask(work: UnitOfWork, access: StudyAccess, event: StudyEvent, reason: str) -> Study:
     """Move the study as its user wants.
 
     Raises:
@@ -218,11 +218,11 @@ def ask(work: Work, access: StudyAccess, event: StudyEvent, reason: str) -> Stud
         values["spec"] = {name: item for name, item in row.spec.items() if name != PAUSED_AT}
     _change(work, row, **values)
     tell(work, access.caller, row, f"study.{event.value}_requested", reason)
-    work.ring(TOPIC_STUDY, row.id)
+    work.notify(TOPIC_STUDY, row.id)
     return row
 
 
-def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
+def extend(work: UnitOfWork, access: StudyAccess, body: StudyExtend) -> Study:
     """Add to the budget; a study that has ended goes on.
 
     Raises:
@@ -270,11 +270,11 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
     _change(work, row, **values)
     words = ", ".join(f"{name} {'=' if name == 'parallel' else '+'} {more:g}" for name, more in added.items())
     tell(work, access.caller, row, "study.extended", words)
-    work.ring(TOPIC_STUDY, row.id)
+    work.notify(TOPIC_STUDY, row.id)
     return row
 
 
-def _demand_left(work: Work, row: Study, budget: Budget, made: int) -> None:
+def _demand_left(work: UnitOfWork, row: Study, budget: Budget, made: int) -> None:
     """Raises ``InvalidRequest``: another part of the budget is spent, so the study would end again at once."""
     if budget.trials is not None and made >= budget.trials:
         raise InvalidRequest(
@@ -294,10 +294,10 @@ def _whole_budget(budget: Mapping[str, Any]) -> Budget:
     except ValidationError as error:
         (first, *_) = error.errors(include_url=False)
         name = str(first["loc"][0])
-        raise InvalidRequest(f"{name}: all together {say(first, Budget).message}.", field=name) from error
+        raise InvalidRequest(f"{name}: all together {explain_error(first, Budget).message}.", field=name) from error
 
 
-def delete(work: Work, access: StudyAccess) -> None:
+def delete(work: UnitOfWork, access: StudyAccess) -> None:
     """Forget an ended study; its trials' jobs stay. Raises ``Conflict``: it has not ended."""
     row, _ = access.load(work.session)
     if not StudyState(row.state).is_terminal:
@@ -306,7 +306,7 @@ def delete(work: Work, access: StudyAccess) -> None:
     tell(work, access.caller, row, "study.deleted", "")
 
 
-def tell(work: Work, caller: Caller, row: Study, kind: str, reason: str) -> None:
+def tell(work: UnitOfWork, caller: Caller, row: Study, kind: str, reason: str) -> None:
     append_event(
         work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
         data={"study": row.id, "name": row.name},
@@ -320,7 +320,7 @@ def _made_before(session: Session, study_id: str) -> Study:
     return found
 
 
-def _change(work: Work, row: Study, **values: Any) -> None:
+def _change(work: UnitOfWork, row: Study, **values: Any) -> None:
     change_study(work.session, row.id, row.generation, work.now, **values)
     work.session.refresh(row)
 

@@ -17,7 +17,7 @@ from sqlalchemy import delete, select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.jobs import TensorBoardLinkView
 
-from api.app.unit_of_work import Platform, PlatformDep, Work
+from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
 from api.auth import CALLER_TTL, Caller, JobAccess, load_caller
 from api.tensorboard.viewers import Output
 from core.db.tables import Job, TensorBoardLink, Token, Volume
@@ -55,7 +55,7 @@ class SightCache:
         self._kept[digest] = (until, sight)
 
 
-def make_link(work: Work, caller: Caller, refs: Sequence[str]) -> TensorBoardLinkView:
+def make_link(work: UnitOfWork, caller: Caller, refs: Sequence[str]) -> TensorBoardLinkView:
     """An address for these jobs. Raises ``NotFound`` or ``Forbidden`` for a job that the caller may not see."""
     jobs = {job.id: job for job in (JobAccess(caller, ref, "viewer").load(work.session) for ref in refs)}
     for job in jobs.values():
@@ -112,7 +112,7 @@ SightDep = Annotated[Sight, Depends(_sight)]
 """The right to look at some jobs, by the address that was asked for."""
 
 
-def _output(work: Work, job: Job, name: str) -> Output:
+def _output(work: UnitOfWork, job: Job, name: str) -> Output:
     volume = work.session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
     if volume is None or volume.root is None:
         raise Conflict(f"The control plane does not see the output of job {job.name}, on volume {job.output_volume}.")

@@ -10,7 +10,7 @@ from sqlalchemy import literal, select, tuple_, update
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Scope
 from api.http.cursors import make_cursor
 from api.http.paging import PageQuery, cut, read_position
@@ -31,7 +31,7 @@ class TokenQuery(PageQuery):
     all_users: Annotated[bool, Field(description="Everybody's: platform admins only.")] = False
 
 
-def list_tokens(work: Work, caller: Caller, wanted: TokenQuery) -> Page[TokenView]:
+def list_tokens(work: UnitOfWork, caller: Caller, wanted: TokenQuery) -> Page[TokenView]:
     """The caller's own, or for a platform admin those of another user or everybody's; newest first, revoked ones too.
 
     Raises:
@@ -56,7 +56,7 @@ def list_tokens(work: Work, caller: Caller, wanted: TokenQuery) -> Page[TokenVie
     return Page(items=[view_of(token, name) for token, name in rows], next_cursor=cursor)
 
 
-def create(work: Work, caller: Caller, body: TokenCreate) -> TokenCreated:
+def create(work: UnitOfWork, caller: Caller, body: TokenCreate) -> TokenCreated:
     """A new token; its text is in the answer and nowhere else.
 
     Raises:
@@ -96,7 +96,7 @@ def create(work: Work, caller: Caller, body: TokenCreate) -> TokenCreated:
     return TokenCreated(**view_of(token, user.name).model_dump(), token=text)
 
 
-def revoke(work: Work, caller: Caller, token_id: str) -> None:
+def revoke(work: UnitOfWork, caller: Caller, token_id: str) -> None:
     """For good, with the browsers' sessions that were opened with it. Repeating is harmless. Raises ``NotFound`` for tokens of others, unless the caller is a platform admin."""
     token = work.session.get(Token, token_id, with_for_update=True)
     if token is None or (token.user_id != caller.user_id and not caller.is_admin):
@@ -105,7 +105,7 @@ def revoke(work: Work, caller: Caller, token_id: str) -> None:
         token.revoked_at = work.now
         work.session.execute(
             update(Token)
-            .where(Token.opened_by == token_id, Token.revoked_at.is_(None))
+            .where(Token.parent_token_id == token_id, Token.revoked_at.is_(None))
             .values(revoked_at=work.now)
             .execution_options(synchronize_session=False)
         )
@@ -125,7 +125,7 @@ def view_of(token: Token, user_name: str) -> TokenView:
     )
 
 
-def _user(work: Work, caller: Caller, name: str | None) -> User:
+def _user(work: UnitOfWork, caller: Caller, name: str | None) -> User:
     if name is not None and name != caller.user and not caller.is_admin:
         raise Forbidden(_OTHERS, field="user")
     user = work.session.execute(select(User).where(User.name == (name or caller.user))).scalar_one_or_none()

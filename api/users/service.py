@@ -7,7 +7,7 @@ from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
@@ -16,7 +16,7 @@ from core.domain.errors import Conflict, NotFound
 from core.ids import new_id
 
 
-def list_users(work: Work, caller: Caller, page: PageQuery) -> Page[UserView]:
+def list_users(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[UserView]:
     """All for a platform admin; else the caller, and who is in one of the caller's projects."""
     query = select(User)
     if not caller.is_admin:
@@ -26,7 +26,7 @@ def list_users(work: Work, caller: Caller, page: PageQuery) -> Page[UserView]:
     return Page(items=[view_of(user) for user, _ in rows], next_cursor=cursor)
 
 
-def create(work: Work, caller: Caller, body: UserCreate) -> User:
+def create(work: UnitOfWork, caller: Caller, body: UserCreate) -> User:
     user = User(id=new_id("user"), name=body.name, is_admin=body.is_admin, created_at=work.now)
     try:
         with work.session.begin_nested():
@@ -43,7 +43,7 @@ def create(work: Work, caller: Caller, body: UserCreate) -> User:
     return user
 
 
-def update(work: Work, caller: Caller, name: str, body: UserUpdate) -> User:
+def update(work: UnitOfWork, caller: Caller, name: str, body: UserUpdate) -> User:
     """Raises ``Conflict`` when no platform admin would be left who can log in."""
     # All admins are locked, in one order, so that two requests cannot take each other's last one away.
     locked = select(User).where(User.is_admin, User.disabled_at.is_(None)).order_by(User.id).with_for_update()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from trainmaster.wire.vertex_table import VertexEntryView, VertexMachineView, VertexTableUpdate, VertexTableView
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.table import Table, stored_table, table_with
 from api.protocols.vertex.table_entries import Entry, document_of, kept_of, read_entries, read_kept
@@ -30,11 +30,11 @@ class Wish:
     location: str = ""
 
 
-def get(work: Work, settings: Settings, caller: Caller) -> VertexTableView:
+def get(work: UnitOfWork, settings: Settings, caller: Caller) -> VertexTableView:
     return _view(work, settings, caller, read_vertex_table(work.session))
 
 
-def store(work: Work, settings: Settings, caller: Caller, body: VertexTableUpdate) -> VertexTableView:
+def store(work: UnitOfWork, settings: Settings, caller: Caller, body: VertexTableUpdate) -> VertexTableView:
     """Put the body's table in the place of the stored one.
 
     Raises:
@@ -54,7 +54,7 @@ def store(work: Work, settings: Settings, caller: Caller, body: VertexTableUpdat
     return _view(work, settings, caller, kept)
 
 
-def look(work: Work, settings: Settings, wish: Wish) -> VertexMachineView:
+def look(work: UnitOfWork, settings: Settings, wish: Wish) -> VertexMachineView:
     """Raises ``InvalidRequest``: there is no such machine type or accelerator."""
     table = stored_table(work, settings)
     machine = table.machine(wish.machine_type, path="machine_type")
@@ -94,7 +94,7 @@ def _conflict(kept: KeptTable, generation: int) -> str:
     )
 
 
-def _view(work: Work, settings: Settings, caller: Caller, kept: KeptTable) -> VertexTableView:
+def _view(work: UnitOfWork, settings: Settings, caller: Caller, kept: KeptTable) -> VertexTableView:
     stored, wrong = read_kept(kept.entries)
     table = table_with(stored, settings)
     may_see = _Sight(work, caller)
@@ -108,7 +108,7 @@ def _view(work: Work, settings: Settings, caller: Caller, kept: KeptTable) -> Ve
     )
 
 
-def _warnings(work: Work, table: Table) -> list[str]:
+def _warnings(work: UnitOfWork, table: Table) -> list[str]:
     cluster: Cluster = cluster_of(work.session)
     return warnings_of(table, cluster)
 
@@ -130,7 +130,7 @@ def _shown(entries: Iterable[Entry]) -> list[VertexEntryView]:
 class _Sight:
     """Which entries the caller may know of: others than an administrator hear of no project that is not theirs."""
 
-    def __init__(self, work: Work, caller: Caller) -> None:
+    def __init__(self, work: UnitOfWork, caller: Caller) -> None:
         self._is_admin = caller.is_admin
         self._own = {each.project for each in caller.projects.values()}
         self._volumes = set() if caller.is_admin else set(work.session.scalars(select(Volume.name)))

@@ -12,7 +12,7 @@ from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.app.volume_cache import VolumeFacts
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
@@ -41,12 +41,12 @@ def view_of(volume: Volume, caller: Caller) -> VolumeView:
     )
 
 
-def list_volumes(work: Work, caller: Caller, page: PageQuery) -> Page[VolumeView]:
+def list_volumes(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[VolumeView]:
     rows, cursor = rows_by_name(work.session, select(Volume), Volume.name, page)
     return Page(items=[view_of(volume, caller) for volume, _ in rows], next_cursor=cursor)
 
 
-def load(work: Work, name: str) -> Volume:
+def load(work: UnitOfWork, name: str) -> Volume:
     volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"There is no volume {name!r}; `GET /api/v1/volumes` lists them.")
@@ -102,7 +102,7 @@ def demand_no_models(body: VolumeCreate, root: str | None, shared: VolumeFacts |
         )
 
 
-def register(work: Work, caller: Caller, body: VolumeCreate, root: str | None) -> Volume:
+def register(work: UnitOfWork, caller: Caller, body: VolumeCreate, root: str | None) -> Volume:
     volume = Volume(
         id=new_id("volume"),
         name=body.name,
@@ -121,7 +121,7 @@ def register(work: Work, caller: Caller, body: VolumeCreate, root: str | None) -
     return volume
 
 
-def remove(work: Work, caller: Caller, name: str, settings: Settings) -> None:
+def remove(work: UnitOfWork, caller: Caller, name: str, settings: Settings) -> None:
     """Forget the volume; its files stay. Raises ``Conflict`` while jobs that have not ended use it."""
     volume = load(work, name)
     if name == settings.default_volume:
@@ -136,7 +136,7 @@ def remove(work: Work, caller: Caller, name: str, settings: Settings) -> None:
     append_event(work.session, at=work.now, kind="volume.removed", actor=caller.actor, data={"name": name})
 
 
-def _live_users(work: Work, name: str) -> Iterator[str]:
+def _live_users(work: UnitOfWork, name: str) -> Iterator[str]:
     query = select(Job.id, Job.spec, Job.output_volume).where(
         Job.state.not_in(_ENDED), Job.deleted_at.is_(None), _may_use(name)
     )

@@ -9,9 +9,9 @@ from core.wakeups.base import (
     TOPIC_RECONCILE,
     TOPIC_STUDY,
     TOPIC_TICK,
+    NoWakeup,
+    ReportsProblem,
     Wakeup,
-    NullBell,
-    TellsProblem,
 )
 from core.wakeups.factory import make_bell
 from core.wakeups.socket import BellSocket, SocketBell, bell_path
@@ -25,9 +25,9 @@ __all__ = [
     "TOPIC_TICK",
     "Wakeup",
     "BellSocket",
-    "NullBell",
+    "NoWakeup",
     "SocketBell",
-    "TellsProblem",
+    "ReportsProblem",
     "bell_path",
     "make_bell",
 ]

@@ -13,11 +13,11 @@ TOPIC_ENDPOINT: Final = "endpoint"  # key: the endpoint's id
 class Wakeup(Protocol):
     """Rings the scheduler after a commit. Never raises and never blocks for more than 50 ms."""
 
-    def ring(self, topic: str, key: str = "") -> None: ...
+    def notify(self, topic: str, key: str = "") -> None: ...
 
 
 @runtime_checkable
-class TellsProblem(Protocol):
+class ReportsProblem(Protocol):
     """A bell that needs somebody between it and the scheduler."""
 
     def problem(self, *, is_asking: bool = True) -> str | None:
@@ -25,8 +25,8 @@ class TellsProblem(Protocol):
         ...
 
 
-class NullBell:
+class NoWakeup:
     """Rings nobody; the scheduler's own clock finds the work."""
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         pass

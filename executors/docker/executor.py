@@ -27,8 +27,8 @@ from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import PS_PORT, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
-from executors.containers import exits, labels, names, order, places
-from executors.docker import files, nodes, render, words
+from executors.containers import exits, labels, names, order_files, paths
+from executors.docker import error_messages, files, nodes, render
 from executors.docker.engine import Engine, EngineSaysNo, Missing, Taken
 from executors.docker.events import Hints
 from executors.docker.images import ImageFacts, Images
@@ -116,30 +116,30 @@ class DockerExecutor:
 
     def create(self, order: ReplicaOrder) -> None:
         """Blocks for about half a second, more on a busy engine; never for a pull."""
-        render.check(order, self._node_name(), self._rules)
-        if order.request.gpu_milli:
-            order = with_memory_limit(order, self._gpus())
-        name = render.container_name(order.key)
-        image = self._image_of(order)
-        self._check_tombstone(order.key.attempt_id)
+        render.check(order_files, self._node_name(), self._rules)
+        if order_files.request.gpu_milli:
+            order_files = with_memory_limit(order_files, self._gpus())
+        name = render.container_name(order_files.key)
+        image = self._image_of(order_files)
+        self._check_tombstone(order_files.key.attempt_id)
         found = self._ask(lambda: self._engine.container(name))
         try:
             if found is None:
-                self._make(order, image, name)
+                self._make(order_files, image, name)
             elif not self._is_own(found):
                 raise _foreign(name)
             elif found["State"]["Status"] != "created":
                 return
             # Only now: who removes the attempt from here on has our container before its eyes.
-            self._check_tombstone(order.key.attempt_id, tidy=True)
+            self._check_tombstone(order_files.key.attempt_id, tidy=True)
             self._engine.start(name)
         except EngineSaysNo as error:
-            self._check_tombstone(order.key.attempt_id, tidy=True)
+            self._check_tombstone(order_files.key.attempt_id, tidy=True)
             if isinstance(error, Missing) and self._engine.container(name) is None:
                 raise ExecutorTryAgain(
                     "Its container was taken away while it was being made; it is tried again."
                 ) from error
-            raise words.not_created(error, order, image) from error
+            raise error_messages.not_created(error, order_files, image) from error
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         name = render.container_name(key)
@@ -147,8 +147,8 @@ class DockerExecutor:
         if found is None or not self._is_own(found) or not found["State"].get("Running"):
             return
         try:
-            mark = files.one_file(Path(places.STOP_MARK).name, exits.stop_mark(grace), self._owner(found))
-            self._engine.put(name, places.STATE, mark)
+            mark = files.one_file(Path(paths.STOP_MARK).name, exits.stop_mark(grace), self._owner(found))
+            self._engine.put(name, paths.STATE, mark)
             if found["State"].get("Paused"):
                 self._engine.unpause(name)
             self._engine.kill(name, "SIGTERM")
@@ -168,9 +168,11 @@ class DockerExecutor:
         if not self._ask(lambda: self._sights.may_tell(container, wanted.key, world)):
             return
         # A time of its own, for inodes come again: by both the runtime sees that the file is another one.
-        content = files.one_file(Path(places.WORLD).name, order.render_world(wanted), self._owner(found), mtime=world)
+        content = files.one_file(
+            Path(paths.WORLD).name, order_files.render_world(wanted), self._owner(found), mtime=world
+        )
         try:
-            self._engine.put(container, places.STATE, content)
+            self._engine.put(container, paths.STATE, content)
         except (Missing, Taken):
             return
         except EngineSaysNo as error:
@@ -234,11 +236,11 @@ class DockerExecutor:
         return info
 
     def _image_of(self, order: ReplicaOrder) -> str:
-        image = order.image or self._default_image
+        image = order_files.image or self._default_image
         if not image:
             raise ExecutorRefused(
-                f"Role {order.key.role} names no image, and this platform has no default one; set `image`.",
-                field=f"roles.{order.key.role}.image",
+                f"Role {order_files.key.role} names no image, and this platform has no default one; set `image`.",
+                field=f"roles.{order_files.key.role}.image",
             )
         return image
 
@@ -282,15 +284,15 @@ class DockerExecutor:
 
     def _fill(self, container: str, wanted: ReplicaOrder, image: ImageFacts, runtime: bytes) -> None:
         owner = files.owner_of(self._rules.uid, self._rules.gid, image.user)
-        rendered = order.render_order(
+        rendered = order_files.render_order(
             wanted,
-            image_command=order.command_of_image(image.entrypoint, image.cmd, wanted.args),
-            code_path=places.CODE if wanted.code_path is not None else None,
+            image_command=order_files.command_of_image(image.entrypoint, image.cmd, wanted.args),
+            code_path=paths.CODE if wanted.code_path is not None else None,
             enforced=("cpu", "memory", "pids"),
             log_limit_bytes=self._rules.log_limit_bytes,
             is_watched=self._rules.is_here,
         )
-        scratch = dict.fromkeys([places.WORK, *(folder.target for folder in places.scratch_folders(wanted))])
+        scratch = dict.fromkeys([paths.WORK, *(folder.target for folder in paths.scratch_folders(wanted))])
         code = None if wanted.code_path is None else Path(wanted.code_path)
         try:
             archive = files.pack(runtime, rendered, tuple(scratch), owner, code)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from executors.containers import places
+from executors.containers import paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def owner_of(uid: int, gid: int, image_user: str) -> Owner:
 
 def runtime_members(archive: bytes) -> bytes:
     """The members of the runtime image's folder, renamed to where they belong, without an archive's end."""
-    top = places.RUNTIME.strip("/")
+    top = paths.RUNTIME.strip("/")
     with tarfile.open(fileobj=io.BytesIO(archive)) as source:
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as target:
@@ -68,7 +68,7 @@ def pack(
     out: BinaryIO = io.BytesIO() if code is None else tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     out.write(runtime)
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        top = places.ORDER.strip("/")
+        top = paths.ORDER.strip("/")
         tar.addfile(_folder(top, owner, owner.mode(0o500)))
         for name, content in order_files.items():
             tar.addfile(_file(f"{top}/{name}", len(content), owner, owner.mode(0o400)), io.BytesIO(content))
@@ -76,7 +76,7 @@ def pack(
             tar.addfile(_folder(path.strip("/"), owner, 0o777 if owner.uid is None else 0o755))
         if code is not None:
             with code.open("rb") as stream:
-                tar.addfile(_file(places.CODE.strip("/"), code.stat().st_size, owner, owner.mode(0o400)), stream)
+                tar.addfile(_file(paths.CODE.strip("/"), code.stat().st_size, owner, owner.mode(0o400)), stream)
     out.seek(0)
     return out
 

@@ -11,7 +11,7 @@ import structlog
 
 from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
 from executors.docker.engine import Engine, EngineSaysNo, Missing
-from executors.docker.words import not_pulled
+from executors.docker.error_messages import not_pulled
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from executors.docker.engine import Engine
 from executors.docker.render import MEMORY
 from executors.foreign_usage import Held
 from executors.process import machine
-from executors.process.gpu_cache import GpuLook
+from executors.process.machine import GpuLook
 
 # Left to the engine and the system: a twentieth of the memory, at most this.
 _RESERVE_BYTES: Final = 1024 * 2**20

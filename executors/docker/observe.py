@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from core.domain.ids import AttemptId
 from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey
-from executors.containers import exits, labels, places
+from executors.containers import exits, labels, paths
 from executors.docker.engine import Engine, Missing
 from executors.docker.render import container_name
 
@@ -92,7 +92,7 @@ class Sights:
         return [
             known.key.attempt_id
             for name, known in starting
-            if self._engine.stamp(name, places.STATUS) not in (None, known.stamp)
+            if self._engine.stamp(name, paths.STATUS) not in (None, known.stamp)
         ]
 
     def may_tell(self, container: str, key: ReplicaKey, world: int) -> bool:
@@ -133,9 +133,9 @@ class Sights:
 
     def _look(self, container: str, known: _Known) -> None:
         """Read its status if it is another one."""
-        stamp = self._engine.stamp(container, places.STATUS)
+        stamp = self._engine.stamp(container, paths.STATUS)
         if stamp is not None and stamp != known.stamp:
-            known.status = exits.read_status(self._engine.read(container, places.STATUS) or b"")
+            known.status = exits.read_status(self._engine.read(container, paths.STATUS) or b"")
             known.stamp = stamp
 
     # Ended
@@ -155,7 +155,7 @@ class Sights:
         if found is None:
             return None
         state = found["State"]
-        record = self._engine.read(container, places.EXIT_RECORD) or b""
+        record = self._engine.read(container, paths.EXIT_RECORD) or b""
         ended = exits.read_exit(record)
         ended = self._without_record(container, found) if ended is None else _with_oom(ended, found)
         if started_at is None and ended.cause not in _NEVER_RAN:
@@ -184,7 +184,7 @@ class Sights:
             at=at,
             is_out_of_memory=bool(state.get("OOMKilled")),
             reason=str(state.get("Error") or ""),
-            was_asked=self._engine.stamp(container, places.STOP_MARK) is not None,
+            was_asked=self._engine.stamp(container, paths.STOP_MARK) is not None,
             memory_bytes=_limit(found),
             log_tail=said,
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
-from executors.containers import labels, names, places
+from executors.containers import labels, names, paths
 
 REMOVED: Final = "trainmaster/removed"  # on the volume that stands for an attempt that is gone
 MEMORY: Final = "trainmaster/memory"  # bytes that the planner reserved: a container without a limit shows them nowhere
@@ -96,7 +96,7 @@ def render_container(order: ReplicaOrder, image: str, rules: Rules) -> dict[str,
     body: dict[str, Any] = {
         "Image": image,
         "Hostname": host,
-        "Entrypoint": list(places.entry()),
+        "Entrypoint": list(paths.entry()),
         "Cmd": [],
         "Env": [] if order.gpus else [_NO_GPUS],
         "Labels": {**labels.replica_labels(rules.instance, order), MEMORY: str(order.request.memory_bytes)},
@@ -150,7 +150,7 @@ def _mounts(order: ReplicaOrder, rules: Rules) -> list[dict[str, Any]]:
     if order.code_digest is not None:
         # An empty folder over what the image has there, on the disk and gone with the container.
         options = {"NoCopy": True, "Labels": labels.attempt_labels(rules.instance, order)}
-        found.append({"Type": "volume", "Target": places.WORK, "VolumeOptions": options})
+        found.append({"Type": "volume", "Target": paths.WORK, "VolumeOptions": options})
     return found + [_mount(mount, order, rules) for mount in order.mounts]
 
 

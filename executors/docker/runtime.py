@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from core.domain.errors import ExecutorRefused
-from executors.containers import labels, places
+from executors.containers import labels, paths
 from executors.docker.engine import Engine, EngineSaysNo
 from executors.docker.files import runtime_members
 from executors.docker.images import Images
@@ -59,12 +59,12 @@ class RuntimeFiles:
         }
         container = self._engine.create_container(body, f"{self._instance}-runtime-{secrets.token_hex(6)}")
         try:
-            archive = self._engine.get(container, places.RUNTIME)
+            archive = self._engine.get(container, paths.RUNTIME)
         finally:
             with contextlib.suppress(EngineSaysNo):
                 self._engine.remove_container(container)
         if archive is None:
-            raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {places.RUNTIME}; {_HINT}.")
+            raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {paths.RUNTIME}; {_HINT}.")
         return runtime_members(archive)
 
     def _tidy(self) -> None:

@@ -17,7 +17,7 @@ from executors.base import ReplicaKey
 from executors.containers import labels
 from executors.kubernetes.api_server.client import Cluster, Gone, Json, path
 from executors.kubernetes.api_server.reflector import Reflector
-from executors.kubernetes.use import NOTHING, Use, excess_use, planned_use, pod_use, without_devices
+from executors.kubernetes.pod_usage import NOTHING, Use, excess_use, planned_use, pod_use, without_devices
 
 # Pods that were deleted, so that an answer which comes late cannot bring them back.
 _REMEMBERED_DEAD: Final = 10_000

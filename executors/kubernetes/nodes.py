@@ -17,9 +17,9 @@ from executors.base import Gpu, NodeInfo
 from executors.kubernetes.api_server.client import Cluster, Json, path
 from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
+from executors.kubernetes.pod_usage import NOTHING, Use
 from executors.kubernetes.quantity import milli, units
 from executors.kubernetes.taints import why_closed
-from executors.kubernetes.use import NOTHING, Use
 
 # As the planner reads them (scheduler.planning.placement.cluster).
 RACK: Final = "topology/rack"

@@ -25,7 +25,7 @@ import structlog
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
-from executors.containers import labels, names, places
+from executors.containers import labels, names, paths
 from executors.kubernetes.api_server.client import AlreadyExists, Conflict, Json, NotFound, path
 from executors.kubernetes.cache import RESERVATION
 from executors.kubernetes.nodes import SIMULATED, gpu_resource
@@ -215,7 +215,7 @@ def render_reservation(order: ReplicaOrder, options: Options) -> Json:
         "resources": device,
         "securityContext": render.container_security(options),
     }
-    busybox = f"{places.RUNTIME}/busybox"
+    busybox = f"{paths.RUNTIME}/busybox"
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 1,

@@ -28,8 +28,8 @@ from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder,
 from executors.gpu_sharing import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs, sweep
-from executors.process.changes import Changes
-from executors.process.gpu_cache import GpuLook
+from executors.process.folder_watcher import Changes
+from executors.process.machine import GpuLook
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
 from executors.process.state import ReplicaFolder, read_replica

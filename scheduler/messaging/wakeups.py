@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 from celery import Celery
 
-from core.wakeups import Wakeup, BellSocket
+from core.wakeups import BellSocket, Wakeup
 from core.wakeups.celery import TASK_OF_TOPIC
 from scheduler.messaging.coalescing import Gate
 
@@ -80,4 +80,4 @@ class BellListener:
         while not self._is_stopping.is_set():
             rung = self._source.receive(0.5)
             if rung is not None:
-                self._bell.ring(*rung)
+                self._bell.notify(*rung)

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from sqlalchemy import func, select
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.jobs import verbs
 from core.db.tables import Attempt, Base, Event, Job, Node, NodeFailure, Replica
 from core.domain.errors import Conflict, StaleWrite
@@ -189,7 +189,7 @@ class Schedule:
             job = session.get(Job, f"id-{case.name}")
             if job is None:
                 return
-            work = Work(session, self.engine.now)
+            work = UnitOfWork(session, self.engine.now)
             caller: Any = SimpleNamespace(user="ann", actor="user:ann")
             try:
                 verbs.ask(work, caller, job, verb, "")
@@ -197,7 +197,7 @@ class Schedule:
                 return
             if verb is verbs.Verb.CANCEL:
                 self.asked[case.name] += 1
-        for topic, key in work.bells:
+        for topic, key in work.notifications:
             self.world.ring(topic, key)
 
     # What must hold at every moment

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from trainmaster.studies import parse_study
 from trainmaster.wire.studies import TrialComplete
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.studies import ask_tell, service
 from api.studies.access import StudyAccess
@@ -145,7 +145,7 @@ class Studies:
         for name in ("jobs", "asked"):
             try:
                 with unit_of_work(self.sessions) as session:
-                    service.ask(Work(session, self.engine.now), self._access(name), event, "")
+                    service.ask(UnitOfWork(session, self.engine.now), self._access(name), event, "")
             except (IllegalTransition, StaleWrite):
                 pass
 
@@ -154,9 +154,9 @@ class Studies:
         key = f"key-{self.key}" if self.asker == "key" else None
         asked = ask_tell.Ask(1, "program" if self.asker == "client" else None, key)
         with unit_of_work(process.control.sessions) as session:
-            work = Work(session, self.engine.now)
+            work = UnitOfWork(session, self.engine.now)
             (found,) = ask_tell.take(work, self._access("asked"), [asked])
-        for topic, study in work.bells:
+        for topic, study in work.notifications:
             self.world.ring(topic, study)
         trials = found.suggestions.trials if isinstance(found, ask_tell.Given) else []
         if key is not None and trials:
@@ -165,7 +165,7 @@ class Studies:
         for trial in trials:
             try:
                 with unit_of_work(process.control.sessions) as session:
-                    work = Work(session, self.engine.now)
+                    work = UnitOfWork(session, self.engine.now)
                     told = TrialComplete(result={"score": trial.parameters["x"]})
                     ask_tell.complete(work, self._access("asked"), trial.number, told)
             except Conflict:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from core.db.engine import unit_of_work
 from core.db.repositories.questions import ERROR
 from core.db.tables import Job
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from scheduler.control.context import Control
 from scheduler.control.planning.plan_log import Recorder
 from scheduler.control.planning.snapshot import TickCache, load_snapshot
@@ -39,7 +39,7 @@ def answering(stage: Stage) -> Iterator[None]:
         seen = load_snapshot(session, TickCache(), stage.now - timedelta(minutes=5)).snapshot
         Recorder().record(session, seen, plan(seen))
     executor = cast("Any", object())  # nothing is started
-    control = Control(stage.sessions, executor, NullBell(), lambda: datetime.now(UTC), "stage", b"k" * 40)
+    control = Control(stage.sessions, executor, NoWakeup(), lambda: datetime.now(UTC), "stage", b"k" * 40)
     forecaster, simulations = Forecaster(control), Simulations(control, partial(_in_this_thread, stage))
     is_over = threading.Event()
 

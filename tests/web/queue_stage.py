@@ -40,7 +40,7 @@ from core.db.tables import (
 from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from core.tokens import token_digest
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 
 TOKEN = "tm_stage"
 MEMBER_TOKEN = "tm_ada"
@@ -116,7 +116,7 @@ def serve_stage(home: Path) -> Iterator[Stage]:
     with unit_of_work(sessions) as session:
         furnish(session, now, home)
     settings = Settings(home=home, secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
-    app = create_app(settings, sessions=sessions, bell=NullBell(), clock=lambda: datetime.now(UTC))
+    app = create_app(settings, sessions=sessions, bell=NoWakeup(), clock=lambda: datetime.now(UTC))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

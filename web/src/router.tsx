@@ -162,7 +162,9 @@ const modelsRoute = createRoute({
   component: lazyPage(() => import("./pages/models/page"), "ModelsPage"),
   validateSearch: (search: Record<string, unknown>): { q?: string; stage?: string; project?: string } =>
     Object.fromEntries(
-      (["q", "stage", "project"] as const).filter((name) => text(search[name])).map((name) => [name, String(search[name])]),
+      (["q", "stage", "project"] as const)
+        .filter((name) => text(search[name]))
+        .map((name) => [name, String(search[name])]),
     ),
 });
 

@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import JUST_QUEUED, wait_reason_of
@@ -112,7 +112,7 @@ def waiting(session: Session, caller: Caller, namespace: str) -> list[Job]:
     return list(session.execute(query.order_by(Job.created_at, Job.id).limit(LISTED)).scalars())
 
 
-def delete(work: Work, caller: Caller, namespace: str, name: str) -> Job:
+def delete(work: UnitOfWork, caller: Caller, namespace: str, name: str) -> Job:
     """Forget an ended one; another is cancelled, and is a TrainJob no more."""
     job = find(work.session, caller, namespace, name, "member")
     verbs.lock(work.session, job)

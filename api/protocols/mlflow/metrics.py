@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.runs import RunFacts
 from api.protocols.mlflow.schemas import Metric
 from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
@@ -27,7 +27,7 @@ _OWNERS: Final = 200  # looked up at once
 HISTORY_LIMIT: Final = 25_000  # points of one answer
 
 
-def log_metrics(work: Work, run: RunFacts, metrics: Iterable[Metric]) -> None:
+def log_metrics(work: UnitOfWork, run: RunFacts, metrics: Iterable[Metric]) -> None:
     """Add them. Raises ``InvalidRequest`` when a series cannot be kept; the others are then not kept either."""
     columns: defaultdict[str, Points] = defaultdict(Points)
     for metric in metrics:

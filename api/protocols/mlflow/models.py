@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.callers import Place, ReadScope
 from api.protocols.mlflow.filters import Look, in_order, parse_filter, parse_order
 from api.protocols.mlflow.metrics import written
@@ -29,7 +29,7 @@ _KEYS: Final = frozenset(
 )
 
 
-def create_model(work: Work, place: Place, run: RunFacts, sent: CreateModel) -> MlflowModel:
+def create_model(work: UnitOfWork, place: Place, run: RunFacts, sent: CreateModel) -> MlflowModel:
     count = select(func.count()).where(MlflowModel.job_id == place.job_id)
     if work.session.execute(count).scalar_one() >= _MODELS_OF_JOB:
         raise Forbidden(f"This job has logged {_MODELS_OF_JOB} models already; delete none of them, but log fewer.")
@@ -64,7 +64,7 @@ def find_model(session: Session, scope: ReadScope, model_id: str, *, is_locked: 
     return model
 
 
-def own_model(work: Work, place: Place, model_id: str) -> MlflowModel:
+def own_model(work: UnitOfWork, place: Place, model_id: str) -> MlflowModel:
     """A model of the attempt's job, to be changed. Raises ``NotFound``."""
     model = find_model(work.session, place.scope, model_id, is_locked=True)
     model.updated_at = work.now
@@ -78,7 +78,7 @@ def finalize(model: MlflowModel, status: str | int) -> None:
     model.status = str(name)
 
 
-def note_metrics(work: Work, place: Place, run: RunFacts, metrics: Iterable[Metric]) -> None:
+def note_metrics(work: UnitOfWork, place: Place, run: RunFacts, metrics: Iterable[Metric]) -> None:
     """The last values of what was measured of a model; the run keeps all of them."""
     by_model: dict[str, list[Metric]] = {}
     for metric in metrics:

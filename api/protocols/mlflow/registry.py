@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.answers import AlreadyExists
 from api.protocols.mlflow.callers import Place, ReadScope
 from api.protocols.mlflow.filters import Look, in_order, parse_filter, parse_order
@@ -34,7 +34,7 @@ _MODEL: Final = re.compile(r"models:/(m-[\w-]+)")
 _OF_RUN: Final = re.compile(r"runs:/([\w-]+)/(.+)")
 
 
-def create_name(work: Work, place: Place, sent: CreateRegistered) -> MlflowRegistered:
+def create_name(work: UnitOfWork, place: Place, sent: CreateRegistered) -> MlflowRegistered:
     """Raises ``AlreadyExists`` when the project has it."""
     count = select(func.count()).where(MlflowRegistered.project_id == place.project_id)
     if work.session.execute(count).scalar_one() >= _NAMES_OF_PROJECT:
@@ -68,7 +68,7 @@ def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool 
     return found
 
 
-def create_version(work: Work, place: Place, sent: CreateVersion) -> MlflowVersion:
+def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> MlflowVersion:
     """The next version of a name of the project. Raises ``NotFound`` when there is no such name, run or model."""
     name = find_name(work.session, place.scope, sent.name, is_locked=True)
     if sent.run_id:

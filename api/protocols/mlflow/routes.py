@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
-from api.app.unit_of_work import Platform, PlatformDep, Work
+from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
 from api.protocols.mlflow import artifact_routes, model_routes, registry_routes
 from api.protocols.mlflow.answers import MlflowRoute, answer, refusal
 from api.protocols.mlflow.callers import Place, Reader, Script
@@ -123,7 +123,7 @@ def set_experiment_tag(sent: OfExperiment, script: Script) -> Response:
     raise Forbidden("An experiment is a project here, which jobs do not change; set tags of runs instead.")
 
 
-def _experiment(work: Work, project_id: str, name: str | None = None) -> Response:
+def _experiment(work: UnitOfWork, project_id: str, name: str | None = None) -> Response:
     return answer({"experiment": experiment_view(work.session.get_one(Project, project_id), name)})
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.callers import Place, ReadScope, roles_of
 from api.protocols.mlflow.schemas import TAG, CreateRun, Param, UpdateRun
 from api.protocols.mlflow.schemas import Tag as SentTag
@@ -169,7 +169,7 @@ def writable_run(session: Session, place: Place, run_id: str) -> RunFacts:
     return run
 
 
-def lock_row(work: Work, run: RunFacts) -> MlflowRun:
+def lock_row(work: UnitOfWork, run: RunFacts) -> MlflowRun:
     """The run's row, made if it is not there, locked until the work is done."""
     values = {
         "id": run.id,
@@ -193,7 +193,7 @@ def lock_row(work: Work, run: RunFacts) -> MlflowRun:
     return work.session.execute(query.execution_options(populate_existing=True)).scalar_one()
 
 
-def create_run(work: Work, place: Place, sent: CreateRun) -> RunFacts:
+def create_run(work: UnitOfWork, place: Place, sent: CreateRun) -> RunFacts:
     """A run that the script makes itself beside its replica's: another trial of a search, a fold, a nested run."""
     count = select(func.count()).where(MlflowRun.job_id == place.job_id, MlflowRun.replica == "")
     if work.session.execute(count).scalar_one() >= _RUNS_OF_JOB:
@@ -219,7 +219,7 @@ def create_run(work: Work, place: Place, sent: CreateRun) -> RunFacts:
     return writable_run(work.session, place, row.id)
 
 
-def update_run(work: Work, run: RunFacts, sent: UpdateRun) -> None:
+def update_run(work: UnitOfWork, run: RunFacts, sent: UpdateRun) -> None:
     """Its name; and of a run that the script made, its end. How an attempt ended is what the platform saw of it."""
     if not (sent.run_name or run.is_made_by_script):
         return

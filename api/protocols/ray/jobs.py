@@ -12,7 +12,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import wait_reason_of
@@ -71,7 +71,7 @@ def create(platform: Platform, caller: Caller, project: str, request: JobRequest
     return submission_id
 
 
-def _submit(work: Work, caller: Caller, submission: Submission, submission_id: str, request: JobRequest) -> None:
+def _submit(work: UnitOfWork, caller: Caller, submission: Submission, submission_id: str, request: JobRequest) -> None:
     project_id = submission.member.project_id
     row = _demand_new(work.session, project_id, submission_id)
     job_id = submit(work, caller, submission, key=None, digest="").job_id
@@ -182,7 +182,7 @@ def _ms(at: datetime) -> int:
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def stop(work: Work, caller: Caller, found: Found) -> bool:
+def stop(work: UnitOfWork, caller: Caller, found: Found) -> bool:
     """Ask for its end; false where it has ended."""
     verbs.lock(work.session, found.job)
     if JobState(found.job.state).is_terminal:
@@ -191,7 +191,7 @@ def stop(work: Work, caller: Caller, found: Found) -> bool:
     return True
 
 
-def delete(work: Work, caller: Caller, found: Found) -> bool:
+def delete(work: UnitOfWork, caller: Caller, found: Found) -> bool:
     """Forget an ended job; false while its last processes are still being cleaned up.
 
     Raises:

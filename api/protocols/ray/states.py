@@ -55,7 +55,7 @@ def status_of(job: Job, waits: str) -> Status:
 
 
 def _message(job: Job, state: JobState, waits: str) -> str:
-    if job.wanted == Wanted.CANCEL or state is JobState.CANCELLING:
+    if job.desired_state == Wanted.CANCEL or state is JobState.CANCELLING:
         return "Job is being stopped."
     if state is JobState.RUNNING:
         return "Job is currently running."

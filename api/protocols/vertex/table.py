@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.protocols.vertex.table_entries import SECTIONS, SWITCH, Entry, read_entries, read_kept, read_text
 from core.db.repositories.vertex.table import read_vertex_table
 from core.domain.errors import InvalidRequest
@@ -188,7 +188,7 @@ def table_of(platform: Platform) -> Table:
         return stored_table(work, platform.settings)
 
 
-def stored_table(work: Work, settings: Settings) -> Table:
+def stored_table(work: UnitOfWork, settings: Settings) -> Table:
     """The same, in a transaction that is open. What another version kept and this one cannot read is left out."""
     stored, _ = read_kept(read_vertex_table(work.session).entries)
     return table_with(stored, settings)

@@ -41,7 +41,7 @@ _VIEW_COLUMNS = (
     Project.name.label("project"),
     User.name.label("user"),
     Job.state,
-    Job.wanted,
+    Job.desired_state,
     Job.priority,
     Job.spec["labels"].label("labels"),
     Job.gang,

@@ -115,7 +115,7 @@ def serving_rows(session: Session, deployment_ids: Sequence[str]) -> Sequence[An
     """Serving replicas that have not ended, the oldest first, each with its job's state and what that waits for."""
     query = with_reasons(
         select(
-            ServingReplica, Job.state.label("job_state"), Job.wanted.label("job_wanted"), Job.exit.label("job_exit"),
+            ServingReplica, Job.state.label("job_state"), Job.desired_state.label("job_wanted"), Job.exit.label("job_exit"),
             Job.wait_reason.label("job_wait_reason"), *reason_columns(),
         )
         .join(Job, Job.id == ServingReplica.job_id)

@@ -126,7 +126,7 @@ def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
     query = (
         select(
             Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.heard_at, Trial.job_id,
-            Job.state.label("job_state"), Job.wanted.label("job_wanted"), Job.exit.label("job_exit"),
+            Job.state.label("job_state"), Job.desired_state.label("job_wanted"), Job.exit.label("job_exit"),
             Job.finished_at.label("job_finished_at"), Job.started_at.label("job_started_at"),
             Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"), Job.shape.label("job_shape"),
             Attempt.started_at.label("attempt_started_at"), Attempt.ended_at.label("attempt_ended_at"),

@@ -43,7 +43,7 @@ class Token(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    opened_by: Mapped[str | None] = mapped_column(index=True)
+    parent_token_id: Mapped[str | None] = mapped_column(index=True)
 
 
 class LoginCode(Base):
@@ -81,7 +81,7 @@ class Secret(Base):
     __tablename__ = "secrets"
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
-    sealed: Mapped[bytes] = mapped_column(LargeBinary)
+    ciphertext: Mapped[bytes] = mapped_column(LargeBinary)
     updated_at: Mapped[datetime]
 
 

@@ -99,4 +99,4 @@ class Stranger(Base):
     attempt_id: Mapped[str] = mapped_column(primary_key=True)
     database_id: Mapped[str]
     is_foreign: Mapped[bool] = mapped_column(Boolean)
-    since: Mapped[datetime]
+    found_at: Mapped[datetime]

@@ -40,7 +40,7 @@ class Job(Base):
     # GPUs of the whole gang, in thousandths.
     gpu_milli: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     state: Mapped[str]
-    wanted: Mapped[str] = mapped_column(default="run")
+    desired_state: Mapped[str] = mapped_column(default="run")
     generation: Mapped[int] = mapped_column(Integer, default=1)
     priority: Mapped[int] = mapped_column(Integer)
     max_run_time_s: Mapped[float | None] = mapped_column(Float)
@@ -49,7 +49,7 @@ class Job(Base):
     restart_count: Mapped[int] = mapped_column(Integer, default=0)  # those that count against max_restarts
     not_before: Mapped[datetime | None]
     exit: Mapped[dict[str, Any] | None]  # classification of the end, with its sentence
-    room_since: Mapped[datetime | None]  # since when others are, or were, stopped for it while it waits
+    preempting_since: Mapped[datetime | None]  # since when others are, or were, stopped for it while it waits
     output_volume: Mapped[str]
     output_path: Mapped[str] = mapped_column(Text)
     resume_from: Mapped[str | None] = mapped_column(Text)
@@ -59,9 +59,11 @@ class Job(Base):
     run_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     attained_gpu_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     # {"code", "sentence", "for_job", "at"}: while it waits, why it was made to give its place
-    preempted: Mapped[dict[str, Any] | None]
+    preemption: Mapped[dict[str, Any] | None]
     preempt_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
-    waits_since: Mapped[datetime | None]  # since when it has been without resources, where that is later than queued_at
+    waiting_since: Mapped[
+        datetime | None
+    ]  # since when it has been without resources, where that is later than queued_at
     cloned_from: Mapped[str | None]
     # {"study_id", "study", "number", "parameters"}: of which study it is a trial
     trial: Mapped[dict[str, Any] | None]
@@ -118,7 +120,7 @@ class Attempt(Base):
     resume_from: Mapped[str | None] = mapped_column(Text)
     stop: Mapped[dict[str, Any] | None]
     end: Mapped[dict[str, Any] | None]
-    is_counted: Mapped[bool] = mapped_column(Boolean, default=False)
+    counts_as_restart: Mapped[bool] = mapped_column(Boolean, default=False)
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     decided_at: Mapped[datetime | None]  # when the deciders were done; evaluators have their grace from here
@@ -155,7 +157,7 @@ class Replica(Base):
     report_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)  # step, steps, epoch, metrics (last values)
     # {"sentence", "for_job"}: why an elastic gang is to go on without it, which still runs
-    leaves: Mapped[dict[str, Any] | None]
+    removal: Mapped[dict[str, Any] | None]
     __table_args__ = (
         UniqueConstraint("attempt_id", "role", "replica_index"),
         Index("ix_replicas_state_node", "state", "node"),

@@ -9,7 +9,7 @@ from typing import Any, Final
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, ReplicaOrder, VolumeSource
-from executors.containers import labels, names, places
+from executors.containers import labels, names, paths
 from executors.kubernetes.cache import WORLD_TOLD
 from executors.kubernetes.nodes import gpu_resource
 from executors.kubernetes.options import Options
@@ -73,7 +73,7 @@ def check(order: ReplicaOrder, options: Options) -> None:
         raise ExecutorRefused(
             f"Role {role} asks for several processes but has no command; set `command`.", field=f"roles.{role}.command"
         )
-    if any(not path.startswith(f"{places.OWN}/") for path in order.files):
+    if any(not path.startswith(f"{paths.OWN}/") for path in order.files):
         raise ExecutorRefused(
             f"The contract of role {role} writes files, which needs a command; set `command`.",
             field=f"roles.{role}.command",
@@ -220,7 +220,7 @@ def _installer(order: ReplicaOrder, options: Options) -> Json:
         "name": INSTALLER,
         "image": options.runtime_image,
         "imagePullPolicy": "IfNotPresent",
-        "command": [f"{places.RUNTIME}/busybox", "cp", "-r", f"{places.RUNTIME}/.", "/into/"],
+        "command": [f"{paths.RUNTIME}/busybox", "cp", "-r", f"{paths.RUNTIME}/.", "/into/"],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # As much as the main container: a quota that asks for limits gets them, and nothing more is reserved.
         "resources": resources,
@@ -234,7 +234,7 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: K
         "name": MAIN,
         "image": order.image or options.default_image,
         "imagePullPolicy": "IfNotPresent",
-        "terminationMessagePath": places.TERMINATION_LOG,
+        "terminationMessagePath": paths.TERMINATION_LOG,
         # Where the runtime left no record, the end of the log says more than nothing.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": _resources(order, options),
@@ -252,11 +252,11 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: K
         if order.args:
             container["args"] = list(order.args)
         return container
-    container["command"] = list(places.entry())
+    container["command"] = list(paths.entry())
     if order.world == 0:
         # Pods that run can tell the API server nothing by themselves: kubelet looks, and stops looking when it is ready.
         # The control loop's patience ends before kubelet's does.
-        asked = [f"{places.RUNTIME}/busybox", "test", "-e", places.JOINS]
+        asked = [f"{paths.RUNTIME}/busybox", "test", "-e", paths.JOINS]
         container["startupProbe"] = {
             "exec": {"command": asked},
             "periodSeconds": 1,
@@ -299,7 +299,7 @@ def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) 
     if is_plain(order):
         if items:  # none would mean all
             volumes.append({"name": "order", "secret": secret})
-            mounts.append({"name": "order", "mountPath": places.OWN, "readOnly": True})
+            mounts.append({"name": "order", "mountPath": paths.OWN, "readOnly": True})
     else:
         asked = [{"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}]
         if order.world is not None:
@@ -310,11 +310,11 @@ def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) 
             {"name": "asked", "downwardAPI": {"items": asked}},
         ]
         mounts += [
-            {"name": "order", "mountPath": places.ORDER, "readOnly": True},
-            {"name": "runtime", "mountPath": places.RUNTIME, "readOnly": True},
-            {"name": "asked", "mountPath": places.ASKED, "readOnly": True},
+            {"name": "order", "mountPath": paths.ORDER, "readOnly": True},
+            {"name": "runtime", "mountPath": paths.RUNTIME, "readOnly": True},
+            {"name": "asked", "mountPath": paths.ASKED, "readOnly": True},
         ]
-        for number, folder in enumerate(places.scratch_folders(order)):
+        for number, folder in enumerate(paths.scratch_folders(order)):
             volumes.append({"name": f"scratch-{number}", "emptyDir": {}})
             mounts.append({"name": f"scratch-{number}", "mountPath": folder.target})
     mounted: dict[str, Json] = {}

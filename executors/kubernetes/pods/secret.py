@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
-from executors.containers import labels, names, places
-from executors.containers.order import render_order
+from executors.containers import labels, names
+from executors.containers import paths as places
+from executors.containers.order_files import render_order
 from executors.kubernetes.options import Options
 
 Json = dict[str, Any]

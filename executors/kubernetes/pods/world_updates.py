@@ -12,7 +12,7 @@ from typing import Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
-from executors.containers.order import render_world
+from executors.containers.order_files import render_world
 from executors.kubernetes.api_server.client import Cluster, NotFound, path
 from executors.kubernetes.cache import WORLD_TOLD, PodCache
 from executors.kubernetes.pods.observe import has_begun, is_over, world_of

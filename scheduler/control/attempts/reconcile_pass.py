@@ -171,7 +171,7 @@ class Round:
             yield Write(writer.writes)
             self._log(decision)
             if decision.given_up:
-                self.control.bell.ring(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
+                self.control.bell.notify(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
             attempt = self.rows.attempt
             resume_from = resume_from or attempt.resume_from
             self.rows = replace(
@@ -250,7 +250,7 @@ class Round:
             kind=end.kind.value,
         )
         for topic, key in rings:
-            self.control.bell.ring(topic, key)
+            self.control.bell.notify(topic, key)
         return True
 
     def _new_world(self, change: WorldChange) -> Steps[Layout]:

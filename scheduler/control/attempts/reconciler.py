@@ -106,7 +106,7 @@ class Reconciler:
 
     def _leave(self, attempt_id: AttemptId) -> None:
         if self._in_hand.leave(attempt_id):
-            self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
+            self.control.bell.notify(TOPIC_RECONCILE, attempt_id)
 
     def _look(self, attempt_id: AttemptId) -> Steps[Look]:
         """Rounds under one lease, until there is nothing more to do now."""

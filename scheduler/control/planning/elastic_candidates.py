@@ -36,14 +36,14 @@ def load_growing(
         select(
             Job.id, Job.priority, Job.queued_at, Job.shape,
             Replica.role, Replica.index.label("number"), Replica.state, Replica.generation, Replica.ended_at, Replica.node,
-            Replica.gpu_model, Replica.memory_bytes, Replica.leaves,
+            Replica.gpu_model, Replica.memory_bytes, Replica.removal,
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Replica, Replica.attempt_id == Attempt.id)
         .where(
             Job.shape.in_(shapes),
             Job.state.in_([JobState.STARTING.value, JobState.RUNNING.value]),
-            Job.wanted == Wanted.RUN.value,
+            Job.desired_state == Wanted.RUN.value,
             Attempt.state.in_(_GROWS),
             Attempt.stop.is_(None),
             Attempt.decided_at.is_(None),

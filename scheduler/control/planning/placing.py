@@ -157,7 +157,7 @@ def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dic
         update(Job)
         .where(
             Job.state == JobState.QUEUED.value,
-            Job.wanted == Wanted.RUN.value,
+            Job.desired_state == Wanted.RUN.value,
             tuple_(Job.id, Job.generation).in_(seen),
         )
         .values(
@@ -223,7 +223,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         .execution_options(synchronize_session=False)
     ).one_or_none()
     project_id = session.execute(
-        select(Job.project_id).where(Job.id == grow_.job_id, Job.wanted == Wanted.RUN.value)
+        select(Job.project_id).where(Job.id == grow_.job_id, Job.desired_state == Wanted.RUN.value)
     ).scalar_one_or_none()
     if attempt is None or project_id is None:
         raise StaleWrite("the attempt has moved since the plan was made")

@@ -88,8 +88,8 @@ def take(
 def _hold_for(session: Session, job_id: JobId, generation: int | None, now: datetime) -> None:
     """Write since when others make room for it, if that is not written yet."""
     waits = session.execute(
-        select(Job.generation, Job.room_since).where(
-            Job.id == job_id, Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value
+        select(Job.generation, Job.preempting_since).where(
+            Job.id == job_id, Job.state == JobState.QUEUED.value, Job.desired_state == Wanted.RUN.value
         )
     ).one_or_none()
     if waits is not None and waits.generation == generation and waits.room_since is not None:
@@ -99,7 +99,7 @@ def _hold_for(session: Session, job_id: JobId, generation: int | None, now: date
         .where(
             Job.id == job_id,
             Job.state == JobState.QUEUED.value,
-            Job.wanted == Wanted.RUN.value,
+            Job.desired_state == Wanted.RUN.value,
             Job.generation == generation,
         )
         .values(room_since=now, generation=Job.generation + 1)
@@ -157,7 +157,7 @@ def _preempt(
 def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now: datetime) -> AttemptId | None:
     project_id = _project(session, shrink.job_id)
     members = session.execute(
-        select(Replica.index.label("number"), Replica.leaves).where(
+        select(Replica.index.label("number"), Replica.removal).where(
             Replica.attempt_id == attempt_id,
             Replica.role == shrink.role,
             Replica.memory_bytes > 0,
@@ -207,7 +207,7 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
 def _project(session: Session, job_id: JobId) -> str | None:
     """The project of a job that runs and shall; a wish of its user comes first."""
     return session.execute(
-        select(Job.project_id).where(Job.id == job_id, Job.state.in_(_RUNS), Job.wanted == Wanted.RUN.value)
+        select(Job.project_id).where(Job.id == job_id, Job.state.in_(_RUNS), Job.desired_state == Wanted.RUN.value)
     ).scalar_one_or_none()
 
 

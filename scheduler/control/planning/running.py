@@ -48,7 +48,7 @@ class Live:
 def running_rows(session: Session) -> Sequence[Any]:
     return session.execute(
         select(
-            Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s, Job.queued_at, Job.state, Job.wanted,
+            Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s, Job.queued_at, Job.state, Job.desired_state,
             Job.attained_gpu_s, Job.run_s, Job.user_id, Job.spec["code"].as_string().label("code"),
             Job.spec["preemptible"].as_boolean().label("preemptible"),
             Project.name.label("project"), User.name.label("user"),
@@ -209,8 +209,8 @@ def _last_checkpoints(session: Session) -> dict[str, datetime]:
 def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:
     """By attempt, the replicas that elastic gangs go on without, each with the job that gets its place."""
     rows = session.execute(
-        select(Replica.attempt_id, Replica.role, Replica.index.label("number"), Replica.leaves).where(
-            is_holding(), Replica.leaves.is_not(None)
+        select(Replica.attempt_id, Replica.role, Replica.index.label("number"), Replica.removal).where(
+            is_holding(), Replica.removal.is_not(None)
         )
     )
     found: dict[str, dict[tuple[str, int], str | None]] = {}

@@ -224,7 +224,9 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> dict[JobId, R
     cache.jobs = jobs
     if len(fresh) > _ALL_AT_ONCE:
         _read_queued(
-            session, cache, and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
+            session,
+            cache,
+            and_(Job.state == JobState.QUEUED.value, Job.desired_state == Wanted.RUN.value, _is_due(now)),
         )
         return own_reasons
     for begin in range(0, len(fresh), _CHUNK):
@@ -244,7 +246,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since, STOP_GRACE_S, IS_ENDLESS,
+            Job.attained_gpu_s, Job.run_s, Job.waiting_since, Job.preemption, Job.preempting_since, STOP_GRACE_S, IS_ENDLESS,
             Job.project_id, Job.user_id,
             Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
         )

@@ -222,7 +222,7 @@ class Ticker:
                 continue
             started += 1
             log.info("job.placed", job=job_id, attempt=attempt)
-            control.bell.ring(TOPIC_RECONCILE, attempt)
+            control.bell.notify(TOPIC_RECONCILE, attempt)
         return started
 
     def _apply_claims(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
@@ -252,7 +252,7 @@ class Ticker:
             taken += len(told)
             for attempt_id in told:
                 log.info("attempt.preempted", attempt=attempt_id, for_job=claim.for_job)
-                control.bell.ring(TOPIC_RECONCILE, attempt_id)
+                control.bell.notify(TOPIC_RECONCILE, attempt_id)
         return taken
 
     def _apply_grows(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
@@ -273,7 +273,7 @@ class Ticker:
                 continue
             grown += 1
             log.info("job.grown", job=more.job_id, attempt=attempt_id, replicas=len(more.placements))
-            control.bell.ring(TOPIC_RECONCILE, attempt_id)
+            control.bell.notify(TOPIC_RECONCILE, attempt_id)
         return grown
 
     def _apply_waits(self, turn: _Turn, loaded: Loaded, made: Plan) -> None:
@@ -290,7 +290,9 @@ class Ticker:
 def _unmet_wishes(session: Session) -> list[tuple[JobId, JobEvent]]:
     """Jobs without an attempt that are not what their user wants: they were asked in the moment of another move."""
     rows = session.execute(
-        select(Job.id, Job.wanted).where(Job.state == JobState.QUEUED.value, Job.wanted != Wanted.RUN.value)
+        select(Job.id, Job.desired_state).where(
+            Job.state == JobState.QUEUED.value, Job.desired_state != Wanted.RUN.value
+        )
     ).all()
     events = {Wanted.CANCEL: JobEvent.CANCEL, Wanted.PAUSE: JobEvent.PAUSE}
     return [(JobId(row.id), events[Wanted(row.wanted)]) for row in rows]

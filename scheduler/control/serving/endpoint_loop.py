@@ -79,7 +79,7 @@ class EndpointKeeper:
             self._keep(endpoint_id, asks_ready=endpoint_id == key)
         finally:
             if self._in_hand.leave(endpoint_id):
-                self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
+                self._control.bell.notify(TOPIC_ENDPOINT, endpoint_id)
 
     def ring_due(self) -> None:
         """Ring for every endpoint that is due for a look."""
@@ -92,7 +92,7 @@ class EndpointKeeper:
             self._ready_asked = {name: at for name, at in self._ready_asked.items() if name in known}
             due = [name for name in live if self._due.get(name, now) <= now]
         for endpoint_id in due:
-            self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
+            self._control.bell.notify(TOPIC_ENDPOINT, endpoint_id)
 
     def _keep(self, endpoint_id: str, *, asks_ready: bool) -> None:
         lease: HeldLease | None = None

@@ -119,7 +119,7 @@ class EndpointRound:
             for told in steps.told:
                 self._tell(session, now, told, deployment=facts.name)
         for topic, key in dict.fromkeys(bells):
-            self.control.bell.ring(topic, key)
+            self.control.bell.notify(topic, key)
         return bool(steps.start or steps.cancel)
 
     def _change(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:

@@ -29,7 +29,7 @@ def cancel_job(session: Session, job_id: str, code: str, sentence: str, now: dat
         StaleWrite: it moved in the same moment.
     """
     found = session.execute(
-        select(Job.state, Job.wanted, Job.generation, Job.project_id).where(Job.id == job_id)
+        select(Job.state, Job.desired_state, Job.generation, Job.project_id).where(Job.id == job_id)
     ).one_or_none()
     if found is None or JobState(found.state).is_terminal or found.wanted == Wanted.CANCEL:
         return []

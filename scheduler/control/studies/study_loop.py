@@ -51,7 +51,7 @@ class StudyKeeper:
             self._keep(study_id)
         finally:
             if self._in_hand.leave(study_id):
-                self._control.bell.ring(TOPIC_STUDY, study_id)
+                self._control.bell.notify(TOPIC_STUDY, study_id)
 
     def ring_due(self) -> None:
         """Ring for every study that something may happen to: what a lost bell would have done."""
@@ -61,7 +61,7 @@ class StudyKeeper:
                 page = list(live_studies(session, after=page[-1], limit=_LOOKED_AT))
                 due += page
         for study_id in due:
-            self._control.bell.ring(TOPIC_STUDY, study_id)
+            self._control.bell.notify(TOPIC_STUDY, study_id)
 
     def close(self) -> None:
         self._proposers.close()

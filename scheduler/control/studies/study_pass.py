@@ -551,7 +551,7 @@ class StudyRound:
 
     def _ring(self, bells: Sequence[tuple[str, str]]) -> None:
         for topic, key in dict.fromkeys(bells):
-            self.control.bell.ring(topic, key)
+            self.control.bell.notify(topic, key)
 
 
 def _trial_row(study_id: str, number: int, job_id: str | None, proposal: Proposal, now: datetime) -> dict[str, Any]:

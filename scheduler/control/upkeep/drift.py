@@ -63,7 +63,7 @@ def _running(session: Session) -> dict[AttemptId, _Running]:
             Attempt.state == AttemptState.RUNNING.value,
             Attempt.stop.is_(None),
             Attempt.decided_at.is_(None),
-            Job.wanted == Wanted.RUN.value,
+            Job.desired_state == Wanted.RUN.value,
         )
     )  # fmt: skip
     found: defaultdict[str, _Running] = defaultdict(lambda: _Running(None))

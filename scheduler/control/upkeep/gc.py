@@ -134,7 +134,7 @@ def expire_waiting(control: Control) -> int:
         log.info("job.expired", job=row.id)
     fence.release(control, lease)
     if expired:
-        control.bell.ring(TOPIC_TICK)
+        control.bell.notify(TOPIC_TICK)
     return expired
 
 

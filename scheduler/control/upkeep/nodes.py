@@ -50,7 +50,7 @@ def sync_nodes(control: Control) -> int:
         return 0
     fence.release(control, lease)
     if changes:
-        control.bell.ring(TOPIC_TICK)
+        control.bell.notify(TOPIC_TICK)
     return changes
 
 

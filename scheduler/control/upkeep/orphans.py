@@ -59,7 +59,7 @@ def note_strangers(control: Control, strangers: Mapping[AttemptId, str], databas
     return frozenset(
         AttemptId(name)
         for name, row in known.items()
-        if name in strangers and not row.is_foreign and now - row.since >= UNKNOWN_PATIENCE
+        if name in strangers and not row.is_foreign and now - row.found_at >= UNKNOWN_PATIENCE
     )
 
 

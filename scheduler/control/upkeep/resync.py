@@ -35,7 +35,7 @@ def due_attempts(session: Session, now: datetime, *, steady: timedelta = STEADY_
         Attempt.state != AttemptState.RUNNING.value,
         Attempt.stop.is_not(None),
         Attempt.decided_at.is_not(None),
-        Job.wanted != Wanted.RUN.value,
+        Job.desired_state != Wanted.RUN.value,
     )
     looked_since = now - STEADY_LOOK
     query = (

@@ -29,7 +29,7 @@ _BOUNDS: Final = {
 }
 
 
-def place_of(error: ErrorDetails) -> Path:
+def location_of(error: ErrorDetails) -> Path:
     """Where in the data the error is. pydantic marks an error of a key itself by a last part ``[key]``."""
     loc = tuple(error["loc"])
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
@@ -39,7 +39,7 @@ def is_about_key(error: ErrorDetails) -> bool:
     return bool(error["loc"]) and error["loc"][-1] == "[key]"
 
 
-class Told(NamedTuple):
+class ErrorMessage(NamedTuple):
     """What is wrong, and what would be right. ``meant``: the field that an unknown one was taken for."""
 
     message: str
@@ -47,39 +47,43 @@ class Told(NamedTuple):
     meant: str | None = None
 
 
-def say(error: ErrorDetails, model: type[BaseModel], taken: frozenset[str] = frozenset()) -> Told:
+def explain_error(error: ErrorDetails, model: type[BaseModel], taken: frozenset[str] = frozenset()) -> ErrorMessage:
     """``error`` in words.
 
     Args:
         taken: fields beside the model's own that the top level knows.
     """
-    place = place_of(error)
+    place = location_of(error)
     kind, context, value = error["type"], error.get("ctx") or {}, error.get("input")
     if kind == "value_error":
         refusal = context.get("error")
-        return Told(refusal.message, refusal.hint) if isinstance(refusal, FieldError) else Told("is not right")
+        return (
+            ErrorMessage(refusal.message, refusal.hint)
+            if isinstance(refusal, FieldError)
+            else ErrorMessage("is not right")
+        )
     if kind == "missing":
-        return Told("is missing", _HINTS.get(tuple(part for part in place if not isinstance(part, int))))
+        return ErrorMessage("is missing", _HINTS.get(tuple(part for part in place if not isinstance(part, int))))
     if kind == "extra_forbidden":
         return _unknown(place, model, taken)
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return Told(f"must be {words} {context.get(name)}, not {as_text(value)}")
+        return ErrorMessage(f"must be {words} {context.get(name)}, not {as_text(value)}")
     if kind == "too_long":
-        return Told(f"has more than {context.get('max_length')} entries")
+        return ErrorMessage(f"has more than {context.get('max_length')} entries")
     if kind == "string_too_long":
-        return Told(f"is longer than {context.get('max_length')} characters")
+        return ErrorMessage(f"is longer than {context.get('max_length')} characters")
     if kind in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
         return _not_a_mapping(place, value)
     if kind in ("tuple_type", "list_type"):
         hint = f"write [{short(value, 40)}]" if isinstance(value, str) else None
-        return Told(f"must be a list, not {kind_of(value)}", hint)
+        return ErrorMessage(f"must be a list, not {kind_of(value)}", hint)
     if kind == "string_type":
-        return Told(f"must be text, not {kind_of(value)}")
-    return Told("is not what belongs here")
+        return ErrorMessage(f"must be text, not {kind_of(value)}")
+    return ErrorMessage("is not what belongs here")
 
 
-def _unknown(place: Path, model: type[BaseModel], taken: frozenset[str]) -> Told:
+def _unknown(place: Path, model: type[BaseModel], taken: frozenset[str]) -> ErrorMessage:
     name = str(place[-1])
     owner = model_at(model, place[:-1])
     known = set(owner.model_fields) if owner else set()
@@ -87,10 +91,10 @@ def _unknown(place: Path, model: type[BaseModel], taken: frozenset[str]) -> Told
         known |= taken
     meant = suggest(name, known)
     if meant:
-        return Told("unknown field", f"did you mean {meant}?", meant)
+        return ErrorMessage("unknown field", f"did you mean {meant}?", meant)
     # All forty of the top would be a page, not a hint.
     listed = f"fields here are {', '.join(sorted(known))}" if 0 < len(known) <= 12 else None
-    return Told("unknown field", _elsewhere(name, place) or listed)
+    return ErrorMessage("unknown field", _elsewhere(name, place) or listed)
 
 
 def _elsewhere(name: str, place: Path) -> str | None:
@@ -104,17 +108,19 @@ def _elsewhere(name: str, place: Path) -> str | None:
     return None
 
 
-def _not_a_mapping(place: Path, value: Any) -> Told:
+def _not_a_mapping(place: Path, value: Any) -> ErrorMessage:
     if len(place) == 2 and place[0] == "roles":
-        return Told(
+        return ErrorMessage(
             f"must be a number of replicas or a mapping, not {kind_of(value)}",
             "write it like `worker: 2` or `worker: {replicas: 2}`",
         )
     if place == ("roles",):
-        return Told(f"must be a mapping of roles, not {kind_of(value)}", "write it like `roles: {worker: 2, ps: 1}`")
+        return ErrorMessage(
+            f"must be a mapping of roles, not {kind_of(value)}", "write it like `roles: {worker: 2, ps: 1}`"
+        )
     name = place[-1] if place else "the spec"
     example = "KEY: value" if name in ("env", "labels", "node_selector") else "field: value"
-    return Told(f"must be a mapping, not {kind_of(value)}", f"write `{example}` lines below it")
+    return ErrorMessage(f"must be a mapping, not {kind_of(value)}", f"write `{example}` lines below it")
 
 
 def model_at(model: type[BaseModel], place: Path) -> type[BaseModel] | None:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.spec.document import read_document
-from trainmaster.spec.error_messages import is_about_key, place_of, say
+from trainmaster.spec.error_messages import explain_error, is_about_key, location_of
 from trainmaster.spec.errors import Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.fields import kind_of
 from trainmaster.spec.model import JobSpec, Shorthands
@@ -135,10 +135,10 @@ class _Parsing:
                 # Unknown fields first: `comand` explains why `command` is missing.
                 details = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
                 for detail in details:
-                    place = place_of(detail)
+                    place = location_of(detail)
                     # Nobody reads more, and looking for what was meant takes its time.
                     if len(self.mistakes) < _MAX_MISTAKES and not _is_at_or_below(place, self.dropped):
-                        told = say(detail, model, SHORTHAND_NAMES)
+                        told = explain_error(detail, model, SHORTHAND_NAMES)
                         self._add(_origin(place, expanded), told.message, told.hint)
                         if told.meant is not None:
                             self.dropped.add((*place[:-1], told.meant))

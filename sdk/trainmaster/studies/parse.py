@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from trainmaster.spec.document import read_document
-from trainmaster.spec.error_messages import place_of, say
+from trainmaster.spec.error_messages import explain_error, location_of
 from trainmaster.spec.errors import FieldError, Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.fields import kind_of
 from trainmaster.spec.model import JobSpec
@@ -509,8 +509,8 @@ class _Reading:
             return model.model_validate({key: item for key, item in data.items() if item is not None}, extra="forbid")
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                told = say(detail, model, frozenset(_SHORT) if not place else frozenset())
-                within = place_of(detail)
+                told = explain_error(detail, model, frozenset(_SHORT) if not place else frozenset())
+                within = location_of(detail)
                 field = str(within[0]) if within else ""
                 hint = _MISSING.get((model, field)) if detail["type"] == "missing" else told.hint
                 at = (*places[field], *within[1:]) if places and field in places else (*place, *within)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from executors.base import Phase, TellsChanges
-from executors.process.changes import Changes
+from executors.process.folder_watcher import Changes
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ import pytest
 from core.domain.ids import AttemptId, JobId
 from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaExit, ReplicaKey, ReplicaOrder
-from executors.containers import names, places
+from executors.containers import names, paths
 from executors.containers.exits import read_exit
-from executors.containers.order import render_order
+from executors.containers.order_files import render_order
 
 ROOT = Path(__file__).parents[3]
 LABEL = "trainmaster.test=images"
@@ -206,26 +206,26 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
         files = render_order(
             order,
             image_command=image_command,
-            code_path=places.CODE if code else None,
-            termination_path=places.TERMINATION_LOG,
+            code_path=paths.CODE if code else None,
+            termination_path=paths.TERMINATION_LOG,
             log_limit_bytes=log_limit_bytes,
         )
         for name, content in files.items():
             (folder / "order" / name).write_bytes(content)
         binds = [
-            f"{runtime_files}:{places.RUNTIME}:ro",
-            f"{folder}/order:{places.ORDER}:ro",
-            f"{folder}/state:{places.STATE}",
-            *(f"{folder}/scratch:{s.target}" for s in places.scratch_folders(order) if s.target != places.STATE),
+            f"{runtime_files}:{paths.RUNTIME}:ro",
+            f"{folder}/order:{paths.ORDER}:ro",
+            f"{folder}/state:{paths.STATE}",
+            *(f"{folder}/scratch:{s.target}" for s in paths.scratch_folders(order) if s.target != paths.STATE),
             f"{(folder / 'output').resolve()}:/data/output",
-            f"{folder}/asked:{places.ASKED}:ro",
-            f"{folder}/termination:{places.TERMINATION_LOG}",
-            *([f"{code}:{places.CODE}:ro"] if code else []),
+            f"{folder}/asked:{paths.ASKED}:ro",
+            f"{folder}/termination:{paths.TERMINATION_LOG}",
+            *([f"{code}:{paths.CODE}:ro"] if code else []),
         ]
         user = () if uid is None else ("--user", f"{uid}:{uid}")
         # A bridge of the engine's is nobody's need here, and not there on every machine.
         network = () if "--network" in options else ("--network", "none")
-        program, *rest = places.entry()
+        program, *rest = paths.entry()
         done = docker(
             *("run", "-d", "--name", names.replica_name(key), "--label", f"trainmaster.suite={suite}"),
             *("--hostname", names.host_name(key.role, key.index)),

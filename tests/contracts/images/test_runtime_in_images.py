@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from executors.base import ExitCause
-from executors.containers import places
+from executors.containers import paths
 from executors.containers.exits import read_exit, stop_mark
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("images")]
@@ -391,7 +391,7 @@ def test_a_long_log_is_kept_whole_and_its_tail_is_cut_to_fit(image: str, run: An
 @pytest.mark.parametrize("image", ["python"], indirect=True)
 def test_entry_is_process_one(image: str, run: Any) -> None:
     box = run(image, ("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline"))
-    assert places.RUNTIME in box.log
+    assert paths.RUNTIME in box.log
 
 
 @pytest.mark.parametrize("image", ["plain", "bare"], indirect=True)

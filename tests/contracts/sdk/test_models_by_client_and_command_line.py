@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.models.registrar import Registrar
@@ -41,7 +41,7 @@ def job(sdk: Client, sessions: SessionFactory, job_output: Any) -> str:
 
 @pytest.fixture
 def registrar(sessions: SessionFactory, clock: Any) -> Registrar:
-    control = Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32)
+    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     return Registrar(control, limit_bytes=2**20)
 
 

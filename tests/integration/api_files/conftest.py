@@ -18,7 +18,7 @@ from api.app.factory import create_app
 from core.db.engine import make_engine, make_sessions
 from core.db.tables import Base
 from core.settings import Settings
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from tests.databases import empty
 
 
@@ -54,7 +54,7 @@ def house(tmp_path: Path, postgres_engine: Engine) -> Iterator[Any]:
         test_fake_executor=True,
         archive_limit_bytes=2**20,
     )
-    app = create_app(settings, sessions=make_sessions(postgres_engine), bell=NullBell(), clock=lambda: made.now)
+    app = create_app(settings, sessions=make_sessions(postgres_engine), bell=NoWakeup(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:
         made = unit.House(app, client, settings, app.state.platform.sessions, tmp_path / "output")
         unit.furnish(made)

@@ -6,7 +6,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.jobs import verbs
 from core.db.engine import unit_of_work
@@ -36,7 +36,7 @@ def complete(plane, step: int, folder: Path | None = None) -> Path:
 def choose(plane, job: str, step: int) -> None:
     with unit_of_work(plane.sessions) as session:
         row = session.get(Job, job)
-        verbs.resume_from(Work(session, plane.engine.now), ANN, row, f"checkpoints/step-{step}", "too far")
+        verbs.resume_from(UnitOfWork(session, plane.engine.now), ANN, row, f"checkpoints/step-{step}", "too far")
     plane.advance(1)
 
 

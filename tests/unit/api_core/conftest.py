@@ -13,7 +13,7 @@ from core.domain.ids import AttemptId
 from core.ids import new_id
 from core.settings import Settings
 from core.tokens import attempt_token
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.studies.study_loop import StudyKeeper
@@ -130,4 +130,4 @@ def reporter(app: Any, settings: Settings) -> Callable[[str], TestClient]:
 @pytest.fixture
 def keeper(sessions: SessionFactory, clock: Any) -> StudyKeeper:
     executor = FakeExecutor(FakeEngine())
-    return StudyKeeper(Control(sessions, executor, NullBell(), clock, "test", b"k" * 32))
+    return StudyKeeper(Control(sessions, executor, NoWakeup(), clock, "test", b"k" * 32))

@@ -24,7 +24,7 @@ from core.domain.errors import Conflict, NotFound
 from core.domain.metrics.points import Points
 from core.registry import versions
 from core.settings import Settings
-from core.wakeups import TOPIC_MODELS, NullBell
+from core.wakeups import TOPIC_MODELS, NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.models.registrar import Registrar
@@ -63,7 +63,7 @@ class Registry:
 
 @pytest.fixture
 def registrar(sessions: SessionFactory, clock: Any) -> Registrar:
-    control = Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32)
+    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     return Registrar(control, limit_bytes=LIMIT)
 
 

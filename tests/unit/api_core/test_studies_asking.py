@@ -9,14 +9,14 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 from trainmaster.studies import Algorithm
 
-from api.app.unit_of_work import Work
+from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller, Scope
 from api.studies.access import StudyAccess
 from api.studies.ask_tell import Answer, Ask, Given, take
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Study, Trial
 from core.domain.errors import IdempotencyMismatch
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.studies.study_loop import StudyKeeper
@@ -129,7 +129,7 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
 ) -> None:
     study = create(client, {**OWN, "algorithm": "tpe", "budget": {"trials": 50, "parallel": 8}})["id"]
     asking = Asking(lambda: client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"])
-    control = Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32)
+    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     keeper = StudyKeeper(control, cast("Proposers", asking))
     keeper.keep(study)
     ((first, second),) = asking.answers
@@ -194,7 +194,7 @@ def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own
     with unit_of_work(sessions) as session:
         user = session.scalars(select(Study.user_id)).one()
         caller = Caller(user, "admin", True, frozenset({Scope.ADMIN}), "token", {})
-        given = take(Work(session, clock()), StudyAccess(caller, study, "member"), asks)
+        given = take(UnitOfWork(session, clock()), StudyAccess(caller, study, "member"), asks)
     one, wrong, fresh, again, fewer, none = given
     assert isinstance(wrong, IdempotencyMismatch)
     assert [_numbers(answer) for answer in (one, fresh, again, fewer, none)] == [[3], [4], [1, 2], [5], []]

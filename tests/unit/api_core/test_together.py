@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from api.app.coalescing import Together
+from api.app.coalescing import RequestBatcher
 from core.domain.errors import Unavailable
 
 
@@ -28,7 +28,7 @@ class Giver:
 
 def test_who_comes_while_one_is_answered_is_answered_with_all_others_who_did() -> None:
     async def scene() -> None:
-        together, give = Together(), Giver()
+        together, give = RequestBatcher(), Giver()
         asks = [asyncio.create_task(together.answer("study", number, give)) for number in range(5)]
         other = asyncio.create_task(together.answer("another study", 7, give))
         await asyncio.sleep(0)
@@ -45,7 +45,7 @@ def test_who_comes_while_one_is_answered_is_answered_with_all_others_who_did() -
 
 def test_of_two_with_one_name_the_second_is_answered_after_the_first() -> None:
     async def scene() -> None:
-        together, give = Together(), Giver()
+        together, give = RequestBatcher(), Giver()
         give.may_answer.set()
         names = ["ann", "bob", "ann", "eve", "ann"]
         asks = [together.answer("study", number, give, names=[name]) for number, name in enumerate(names)]
@@ -57,7 +57,7 @@ def test_of_two_with_one_name_the_second_is_answered_after_the_first() -> None:
 
 def test_a_failure_is_told_to_all_whom_it_hit_and_to_nobody_else() -> None:
     async def scene() -> None:
-        together, give = Together(), Giver()
+        together, give = RequestBatcher(), Giver()
         asks = [
             together.answer("study", number, give, names=["same"] if number in (1, 2) else []) for number in (1, 13, 2)
         ]
@@ -72,7 +72,7 @@ def test_a_failure_is_told_to_all_whom_it_hit_and_to_nobody_else() -> None:
 
 def test_who_gives_up_leaves_the_others_their_answers() -> None:
     async def scene() -> None:
-        together, give = Together(), Giver()
+        together, give = RequestBatcher(), Giver()
         asks = [asyncio.create_task(together.answer("study", number, give)) for number in range(3)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)

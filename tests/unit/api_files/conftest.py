@@ -24,7 +24,7 @@ from core.domain.ids import AttemptId
 from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from core.tokens import attempt_token, platform_key, token_digest
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 
 START = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
@@ -202,7 +202,7 @@ def house(tmp_path: Path, tables: Path) -> Iterator[House]:
     shutil.copy(tables, tmp_path / "db.sqlite3")
     engine = make_engine(f"sqlite:///{tmp_path / 'db.sqlite3'}")
     sessions = make_sessions(engine)
-    app = create_app(settings, sessions=sessions, bell=NullBell(), clock=lambda: made.now)
+    app = create_app(settings, sessions=sessions, bell=NoWakeup(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:
         made = House(app, client, settings, sessions, tmp_path / "output")
         furnish(made)

@@ -239,7 +239,7 @@ def test_a_secret_is_set_named_replaced_and_removed_and_never_shown(house: Any) 
         with pytest.raises(InvalidSpec, match="MISSING"):
             open_secrets(session, key, "project-vision", ["WANDB_KEY", "MISSING"])
         row = session.execute(select(Secret)).scalar_one()
-        assert b"value" not in row.sealed
+        assert b"value" not in row.ciphertext
         wrongs: tuple[tuple[bytes, str, str], ...] = (
             (b"x" * 32, "project-vision", "WANDB_KEY"),
             (key, "project-other", "WANDB_KEY"),
@@ -247,7 +247,7 @@ def test_a_secret_is_set_named_replaced_and_removed_and_never_shown(house: Any) 
         )
         for other_key, project_id, name in wrongs:
             with pytest.raises(UnreadableSecret):
-                unseal(other_key, project_id, name, row.sealed)
+                unseal(other_key, project_id, name, row.ciphertext)
     assert house.call("owner", "DELETE", f"{path}/WANDB_KEY").status_code == 204
     assert house.call("owner", "DELETE", f"{path}/WANDB_KEY").status_code == 404
 

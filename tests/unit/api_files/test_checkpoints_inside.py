@@ -272,7 +272,7 @@ def test_a_running_job_is_stopped_to_go_on_from_the_one_that_was_chosen(house: A
     with unit_of_work(house.sessions) as session:
         job = session.get(Job, "job-1")
         stops = session.scalars(select(Attempt.stop).where(Attempt.job_id == "job-1", Attempt.ended_at.is_(None))).all()
-        assert (job.wanted, job.resume_choice["path"]) == ("run", path)
+        assert (job.desired_state, job.resume_choice["path"]) == ("run", path)
         assert [stop["cause"] for stop in stops] == ["pause"]
     for wrong, status in (("checkpoints/none.pt", 404), ("../x.pt", 422)):
         assert house.call("member", "POST", "/jobs/job-1/resume", json={"checkpoint": wrong}).status_code == status

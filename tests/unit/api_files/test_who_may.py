@@ -32,7 +32,7 @@ from core.db.tables import (
     VertexResource,
 )
 from core.settings import Settings
-from core.wakeups import TOPIC_FORECAST, NullBell
+from core.wakeups import TOPIC_FORECAST, NoWakeup
 from tests.unit.api_files.rights import (
     ANY_READER,
     ANY_WRITER,
@@ -193,7 +193,7 @@ def all_routes() -> set[str]:
         prefix = "" if noun in routers.ROOTS else routers.PREFIX
         for path, methods in _routes_of(importlib.import_module(f"api.{noun}.routes").router.routes):
             found |= {f"{method} {prefix}{path}" for method in methods}
-    app = create_app(Settings(secret_key=SecretStr("k" * 40)), bell=NullBell())
+    app = create_app(Settings(secret_key=SecretStr("k" * 40)), bell=NoWakeup())
     for route in app.routes:
         found |= {f"{method} {getattr(route, 'path', '')}" for method in getattr(route, "methods", None) or ()}
     return found

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job, Study, Trial
-from core.wakeups import NullBell
+from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
 from scheduler.control.studies.study_loop import StudyKeeper
@@ -40,7 +40,7 @@ def tuning(*parameters: Any, spec: Any = None, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def keeper(sessions: SessionFactory, clock: Any) -> StudyKeeper:
-    return StudyKeeper(Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32))
+    return StudyKeeper(Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
 
 
 def study_of(client: TestClient, told: Any) -> Any:

@@ -4,7 +4,7 @@ import socket
 import time
 
 from core.settings import Settings
-from core.wakeups import BellSocket, NullBell, SocketBell, TellsProblem, bell_path, make_bell
+from core.wakeups import BellSocket, NoWakeup, ReportsProblem, SocketBell, bell_path, make_bell
 
 
 def test_a_ring_arrives_with_its_topic_and_key(tmp_path):
@@ -19,7 +19,7 @@ def test_a_ring_arrives_with_its_topic_and_key(tmp_path):
 
 def test_a_ring_with_nobody_there_is_lost_without_a_word(tmp_path):
     SocketBell(bell_path(tmp_path)).ring("tick")
-    NullBell().ring("tick")
+    NoWakeup().notify("tick")
 
 
 def test_a_deep_folder_does_not_silence_the_bell(tmp_path):
@@ -54,7 +54,7 @@ def test_a_broker_that_is_away_does_not_hold_the_caller_up():
     bell = make_bell(Settings(broker_url="redis://127.0.0.1:1/0"))
     begin = time.perf_counter()
     for _ in range(100):
-        bell.ring("tick")
+        bell.notify("tick")
     assert time.perf_counter() - begin < 1.0
 
 
@@ -67,7 +67,7 @@ def test_a_bell_whose_broker_refuses_or_hangs_says_so_without_having_rung():
         port = hanging.getsockname()[1]
         for address in ("127.0.0.1:1", f"127.0.0.1:{port}"):
             bell = make_bell(Settings(broker_url=f"redis://{address}/0"))
-            assert isinstance(bell, TellsProblem)
+            assert isinstance(bell, ReportsProblem)
             assert bell.problem(is_asking=False) is None
             assert "Redis, the broker, does not answer" in (bell.problem() or "")
             assert "Redis" in (bell.problem(is_asking=False) or "")

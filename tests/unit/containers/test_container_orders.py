@@ -11,8 +11,8 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Ports
 from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
-from executors.containers import labels, names, places
-from executors.containers.order import command_of_image, render_order, render_world
+from executors.containers import labels, names, paths
+from executors.containers.order_files import command_of_image, render_order, render_world
 
 KEY = ReplicaKey(JobId("job-1"), AttemptId("att-06f9s2m3k1q7w8x9y0z"), "worker", 1, 2)
 
@@ -53,7 +53,7 @@ def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
     files = render_order(
         order(code_digest="sha256:" + "a" * 64, code_path="/home/platform/archives/a"),
         image_command=None,
-        termination_path=places.TERMINATION_LOG,
+        termination_path=paths.TERMINATION_LOG,
     )
     assert sorted(files) == ["order.json", "order.sh", "token"]
     assert files["token"] == b"secret-token"
@@ -150,7 +150,7 @@ def test_code_that_nobody_can_bring_is_refused():
     wanted = order(code_digest="sha256:" + "a" * 64, api_url=None)
     with pytest.raises(ExecutorRefused, match="code archive"):
         render_order(wanted, image_command=None)
-    placed = render_order(wanted, image_command=None, code_path=places.CODE)
+    placed = render_order(wanted, image_command=None, code_path=paths.CODE)
     assert json.loads(placed["order.json"])["code_path"] == "/trainmaster/code.tar.gz"
 
 
@@ -162,13 +162,13 @@ def test_devices_that_the_user_named_stay():
 
 
 def test_the_images_own_data_is_covered_only_when_code_is_given():
-    assert [folder.target for folder in places.scratch_folders(order())] == ["/trainmaster/state", "/data/.trainmaster"]
-    with_code = places.scratch_folders(order(code_digest="sha256:" + "a" * 64))
+    assert [folder.target for folder in paths.scratch_folders(order())] == ["/trainmaster/state", "/data/.trainmaster"]
+    with_code = paths.scratch_folders(order(code_digest="sha256:" + "a" * 64))
     assert [folder.target for folder in with_code] == ["/trainmaster/state", "/data"]
 
 
 def test_the_entry_needs_nothing_of_the_image():
-    assert places.entry() == ("/trainmaster/runtime/busybox", "sh", "/trainmaster/runtime/start")
+    assert paths.entry() == ("/trainmaster/runtime/busybox", "sh", "/trainmaster/runtime/start")
 
 
 def test_labels_lead_back_to_the_key():

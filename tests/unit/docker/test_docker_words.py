@@ -9,9 +9,9 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.docker.engine import EngineSaysNo, Missing
+from executors.docker.error_messages import not_created, not_pulled
 from executors.docker.files import Owner, owner_of
 from executors.docker.nodes import describe, node_name, parse_gpus
-from executors.docker.words import not_created, not_pulled
 
 ORDER = ReplicaOrder(
     key=ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 0),

@@ -16,7 +16,7 @@ from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.options import Options
-from executors.kubernetes.use import Use
+from executors.kubernetes.pod_usage import Use
 from tests.unit.kubernetes.conftest import Answer
 
 ATTEMPT = AttemptId("att-1")

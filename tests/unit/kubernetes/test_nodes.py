@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from executors.kubernetes.nodes import NodeRules, gpu_id, gpu_resource, read_node
+from executors.kubernetes.pod_usage import Use, excess_use, pod_use
 from executors.kubernetes.quantity import milli, units
 from executors.kubernetes.taints import parse_tolerations, why_closed
-from executors.kubernetes.use import Use, excess_use, pod_use
 
 RULES = NodeRules(
     gpu_resources=("nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-*"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executors.base import Gpu
-from executors.process.gpu_cache import GpuLook
+from executors.process.machine import GpuLook
 
 A, B = Gpu("0", "a100", 1), Gpu("1", "a100", 1)
 

@@ -9,7 +9,9 @@ const route = getRouteApi("/login");
 
 /** Where to go after the login: an address of this application, never another server's. */
 function safe(next: string | undefined): string {
-  return next?.startsWith("/") && !next.startsWith("//") && !next.startsWith("/login") && !next.includes("\\") ? next : "/jobs";
+  return next?.startsWith("/") && !next.startsWith("//") && !next.startsWith("/login") && !next.includes("\\")
+    ? next
+    : "/jobs";
 }
 
 export function LoginPage() {
@@ -75,8 +77,8 @@ export function LoginPage() {
           </button>
         </form>
         <p className="dim">
-          On the platform's machine <code>trainmaster token show</code> prints a token, and <code>trainmaster login --link</code>{" "}
-          a link that logs you in at once. Otherwise ask an admin of the platform.
+          On the platform's machine <code>trainmaster token show</code> prints a token, and{" "}
+          <code>trainmaster login --link</code> a link that logs you in at once. Otherwise ask an admin of the platform.
         </p>
       </div>
     </main>

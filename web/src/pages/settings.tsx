@@ -63,7 +63,13 @@ function Look() {
         <legend className="only-read">Theme</legend>
         {THEMES.map(([value, label]) => (
           <label key={value} className="row">
-            <input type="radio" name="theme" className="check" checked={theme === value} onChange={() => setTheme(value)} />{" "}
+            <input
+              type="radio"
+              name="theme"
+              className="check"
+              checked={theme === value}
+              onChange={() => setTheme(value)}
+            />{" "}
             {label}
           </label>
         ))}

@@ -104,7 +104,9 @@ export function TokensPage() {
           )}
         </Field>
         <Field label="Good for days" hint="Empty: until it is revoked.">
-          {(props) => <input {...props} className="input" name="days" type="number" min={1} max={3650} defaultValue={90} />}
+          {(props) => (
+            <input {...props} className="input" name="days" type="number" min={1} max={3650} defaultValue={90} />
+          )}
         </Field>
         {me?.is_admin && (
           <Field label="For user" hint="Empty: for yourself.">

@@ -15,7 +15,9 @@ export function UsersPage() {
   const [isOpen, setOpen] = useState(false);
   const client = useQueryClient();
   const create = async (data: FormData) => {
-    await got(api.POST("/api/v1/users", { body: { name: String(data.get("name")), is_admin: data.get("is_admin") === "on" } }));
+    await got(
+      api.POST("/api/v1/users", { body: { name: String(data.get("name")), is_admin: data.get("is_admin") === "on" } }),
+    );
     await client.invalidateQueries({ queryKey: keys.users });
   };
   const update = async (user: string, body: { is_admin?: boolean; is_disabled?: boolean }) => {
@@ -28,7 +30,10 @@ export function UsersPage() {
   };
   return (
     <div className="page-body">
-      <PageHead title="Users" about={me?.is_admin ? "Everybody who may log in." : "You, and the members of your projects."}>
+      <PageHead
+        title="Users"
+        about={me?.is_admin ? "Everybody who may log in." : "You, and the members of your projects."}
+      >
         {me?.is_admin && (
           <button type="button" className="button primary" onClick={() => setOpen(true)}>
             <UserPlus size={15} aria-hidden="true" /> New user

@@ -36,7 +36,9 @@ export function VolumesPage() {
   const create = async (data: FormData) => {
     const words = (name: string) => String(data.get(name) ?? "").trim();
     const config = Object.fromEntries(
-      CONFIG[kind].map((field) => field.replace("*", "")).flatMap((field) => (words(field) ? [[field, words(field)]] : [])),
+      CONFIG[kind]
+        .map((field) => field.replace("*", ""))
+        .flatMap((field) => (words(field) ? [[field, words(field)]] : [])),
     );
     const body = {
       name: words("name"),
@@ -71,7 +73,8 @@ export function VolumesPage() {
           { head: "Kind", cell: (volume) => volume.kind },
           {
             head: "Writing",
-            cell: (volume) => (volume.is_read_only ? <span className="tag">read-only</span> : <span className="dim">yes</span>),
+            cell: (volume) =>
+              volume.is_read_only ? <span className="tag">read-only</span> : <span className="dim">yes</span>,
           },
           { head: "Root", cell: (volume) => <span className="mono dim wrap">{volume.root ?? ""}</span> },
           { head: "Made", cell: (volume) => <Ago at={volume.created_at} /> },
@@ -92,7 +95,13 @@ export function VolumesPage() {
           },
         ]}
       />
-      <FormDialog title="Register a volume" isOpen={isOpen} close={() => setOpen(false)} verb="Register" submit={create}>
+      <FormDialog
+        title="Register a volume"
+        isOpen={isOpen}
+        close={() => setOpen(false)}
+        verb="Register"
+        submit={create}
+      >
         <Field label="Name">
           {(props) => <input {...props} className="input" name="name" required maxLength={63} autoComplete="off" />}
         </Field>
@@ -134,7 +143,12 @@ export function VolumesPage() {
           <input type="checkbox" className="check" name="is_read_only" /> Read-only
         </label>
       </FormDialog>
-      <Confirm title={gone === null ? null : `Forget volume ${gone}?`} verb="Forget" act={remove} close={() => setGone(null)}>
+      <Confirm
+        title={gone === null ? null : `Forget volume ${gone}?`}
+        verb="Forget"
+        act={remove}
+        close={() => setGone(null)}
+      >
         Its files stay. Refused while jobs that have not ended use it.
       </Confirm>
     </div>

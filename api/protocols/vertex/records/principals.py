@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import PlatformDep, Work
+from api.app.unit_of_work import PlatformDep, UnitOfWork
 from api.auth import Caller, Role, Scope, attempt_or_caller
 from api.protocols.mlflow.callers import Place as Attempt
 from api.protocols.mlflow.callers import ScriptAccess
@@ -25,7 +25,7 @@ _SCOPES: Final[dict[Role, Scope]] = {"viewer": Scope.READ, "member": Scope.WRITE
 class Room:
     """One transaction over the records of one project in one location. ``attempt``: whose script asks; ``None``: a user."""
 
-    work: Work
+    work: UnitOfWork
     parent: Parent
     place: Place
     attempt: Attempt | None
@@ -50,7 +50,7 @@ class Visitor:
 
     who: Caller | AttemptId
 
-    def enter(self, work: Work, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> Room:
+    def enter(self, work: UnitOfWork, parent: Parent, role: Role, *, verb: str, deletes: bool = False) -> Room:
         """Raises ``Forbidden``; ``AttemptEnded`` a minute after a script's attempt; ``InvalidRequest`` for no location."""
         if parent.location == ANY_LOCATION:
             raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")

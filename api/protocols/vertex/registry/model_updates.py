@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message, snake
@@ -83,7 +83,12 @@ def _named(update_mask: str, *, is_version: bool) -> set[str]:
 
 
 def _change_model(
-    work: Work, model: Model, default: ModelVersion, named: set[str], texts: Mapping[str, str], labels: dict[str, str]
+    work: UnitOfWork,
+    model: Model,
+    default: ModelVersion,
+    named: set[str],
+    texts: Mapping[str, str],
+    labels: dict[str, str],
 ) -> None:
     """Labels are the default version's, too, as there: both are merged when they are shown, so the old ones would stay."""
     if "labels" in named:

@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, object_session
 from trainmaster.wire.models import Alias, AliasRequest, ModelName
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
@@ -134,7 +134,7 @@ def _valid(kind: Any, value: str, where: str) -> None:
         raise InvalidRequest(f"{where}: {value[:100]!r}: {words}.", field=where) from None
 
 
-def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job_id: str) -> None:
+def register(platform: Platform, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
     """Have the job's model registered once it has succeeded, in the transaction that submits it."""
     job = work.session.get_one(Job, job_id)
     parent = demand_parent(work.session, job.project_id, upload)
@@ -153,7 +153,7 @@ def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job
     )
     made.wanted = {**made.wanted, KEY: upload.body}
     work.session.flush()
-    work.ring(TOPIC_MODELS)
+    work.notify(TOPIC_MODELS)
 
 
 def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | None:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import EndpointCreate
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Role
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess
@@ -239,7 +239,7 @@ def access_to(caller: Caller, parent: Parent, row: Endpoint, role: Role) -> Endp
     return EndpointAccess(caller, parent.own, row.id, role)
 
 
-def kept(work: Work, parent: Parent, row: Endpoint) -> VertexEndpoint:
+def kept(work: UnitOfWork, parent: Parent, row: Endpoint) -> VertexEndpoint:
     """What is kept beside an endpoint, which had nothing yet."""
     about = VertexEndpoint(endpoint_id=row.id, location=parent.location, display_name=row.name, labels={}, deployed={})
     work.session.add(about)

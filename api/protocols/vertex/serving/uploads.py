@@ -74,7 +74,7 @@ def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict
         )
         made.wanted = {**made.wanted, models.KEY: wanted.body}
         work.session.flush()
-        work.ring(TOPIC_MODELS)
+        work.notify(TOPIC_MODELS)
         return view_of(parent, made)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, literal, select, tuple_
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs import verbs
@@ -76,7 +76,7 @@ def create(
     parent: Parent,
     order: Order,
     bodies: dict[str, dict[str, Any]],
-    also: Callable[[Work, str], None] | None = None,
+    also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
     """Submit the job, and keep ``bodies`` (by collection) as the resources that it is. Gives the job's id.
 
@@ -97,7 +97,7 @@ def submit_and_keep(
     submission: Submission,
     told: Told,
     bodies: dict[str, dict[str, Any]],
-    also: Callable[[Work, str], None] | None = None,
+    also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
     """As ``create``, of a job that is checked."""
     with platform.write() as work:
@@ -219,7 +219,7 @@ class ListQuery:
 
 
 def list_page(
-    work: Work,
+    work: UnitOfWork,
     caller: Caller,
     parent: Parent,
     collection: str,
@@ -312,12 +312,12 @@ def _field(found: Found, item: dict[str, Any], name: str) -> Any:
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-def cancel(work: Work, caller: Caller, found: Found) -> None:
+def cancel(work: UnitOfWork, caller: Caller, found: Found) -> None:
     verbs.lock(work.session, found.job)
     verbs.ask(work, caller, found.job, verbs.Verb.CANCEL, "")
 
 
-def delete(work: Work, caller: Caller, found: Found) -> bool:
+def delete(work: UnitOfWork, caller: Caller, found: Found) -> bool:
     """Forget an ended job; false while its last processes are still being cleaned up.
 
     Raises:

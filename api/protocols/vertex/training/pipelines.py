@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.answers import NotServed
 from api.protocols.vertex.names import Parent
@@ -58,7 +58,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
     inputs = message.raw("trainingTaskInputs")
     spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
 
-    def begin(work: Work, job_id: str) -> None:
+    def begin(work: UnitOfWork, job_id: str) -> None:
         tracking.begin(work, parent, spec, job_id)
         if upload is not None:
             models.register(platform, work, caller, upload, job_id)

@@ -49,7 +49,7 @@ _CODES: Final = {
 def state_of(job: Job) -> str:
     """Without a prefix: ``RUNNING``."""
     state = JobState(job.state)
-    if job.wanted == Wanted.CANCEL and not state.is_terminal:
+    if job.desired_state == Wanted.CANCEL and not state.is_terminal:
         return "CANCELLING"
     return _STATES[state]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from api.app.unit_of_work import Platform, Work
+from api.app.unit_of_work import Platform, UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.metadata import kinds as metadata
 from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
@@ -69,7 +69,7 @@ def environment(
     return env
 
 
-def begin(work: Work, parent: Parent, spec: CustomJobSpec, job_id: str) -> None:
+def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) -> None:
     """Make what the new job logs to where its client did not: a run of the experiment, an experiment of the TensorBoard.
 
     Both are called as the job.

@@ -38,7 +38,9 @@ export function JobActions({ jobs, done }: { jobs: Job[]; done?: (verb: Verb) =>
     const results = await Promise.allSettled(fitting[verb].map((job) => ask(job, verb)));
     await Promise.all([
       client.invalidateQueries({ queryKey: keys.jobs }),
-      ...(verb === "delete" ? [] : fitting[verb].map((job) => client.invalidateQueries({ queryKey: keys.job(job.id) }))),
+      ...(verb === "delete"
+        ? []
+        : fitting[verb].map((job) => client.invalidateQueries({ queryKey: keys.job(job.id) }))),
     ]);
     const refused = results.filter((result) => result.status === "rejected");
     const first = refused[0]?.reason;

@@ -24,11 +24,19 @@ export function FilterChip({ children, remove }: { children: ReactNode; remove: 
 }
 
 /** Projects, where there are several. */
-export function ProjectFilter({ chosen, set }: { chosen: string | undefined; set: (projects: string | undefined) => void }) {
+export function ProjectFilter({
+  chosen,
+  set,
+}: {
+  chosen: string | undefined;
+  set: (projects: string | undefined) => void;
+}) {
   const { data } = useQuery(projectsQuery);
   const names = (data ?? []).map((project) => project.name);
   if (names.length < 2 && chosen === undefined) return null;
-  return <FilterMenu label="Project" items={names} chosen={listed(chosen)} toggle={(name) => set(toggled(chosen, name))} />;
+  return (
+    <FilterMenu label="Project" items={names} chosen={listed(chosen)} toggle={(name) => set(toggled(chosen, name))} />
+  );
 }
 
 export function ClearFilters({ clear }: { clear: () => void }) {

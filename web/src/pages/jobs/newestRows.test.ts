@@ -15,7 +15,10 @@ const ids = (jobs: readonly Job[]): string[] => jobs.map((each) => each.id);
 describe("a long list", () => {
   it("is in order even where fractions of seconds differ in length", () => {
     expect(timeKey("2026-11-21T07:00:00Z") < timeKey("2026-11-21T07:00:00.5Z")).toBe(true);
-    const [early, late] = [job(1, { created_at: "2026-11-21T07:00:00Z" }), job(2, { created_at: "2026-11-21T07:00:00.5Z" })];
+    const [early, late] = [
+      job(1, { created_at: "2026-11-21T07:00:00Z" }),
+      job(2, { created_at: "2026-11-21T07:00:00.5Z" }),
+    ];
     expect([early, late].sort(newestFirst)[0]).toBe(late);
   });
 

@@ -53,7 +53,9 @@ export function JobsPage() {
     });
   }, []);
   const toggleAll = useCallback(() => {
-    setChosen((before) => (jobs.every((job) => before.has(job.id)) ? new Map() : new Map(jobs.map((job) => [job.id, job]))));
+    setChosen((before) =>
+      jobs.every((job) => before.has(job.id)) ? new Map() : new Map(jobs.map((job) => [job.id, job])),
+    );
   }, [jobs]);
   // The address remembers a choice; one of hundreds would make it longer than proxies take.
   const isRestored = useRef(false);
@@ -161,7 +163,8 @@ export function JobsPage() {
         ) : (
           <Empty icon={ListPlus} title="No jobs yet">
             <p>
-              Submit one here, or from your project's folder with <code>trainmaster run --workers 2 -- python train.py</code>.
+              Submit one here, or from your project's folder with{" "}
+              <code>trainmaster run --workers 2 -- python train.py</code>.
             </p>
             <Link to="/submit" className="button primary">
               Submit a job

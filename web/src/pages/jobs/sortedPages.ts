@@ -51,5 +51,7 @@ export function joined(pages: readonly SortedPage[]): Job[] {
     if (other === undefined || (other.generation ?? 0) < (job.generation ?? 0)) newest.set(job.id, job);
   }
   const told = new Set<string>();
-  return pages.flatMap((page) => page.items).filter((job) => newest.get(job.id) === job && !told.has(job.id) && told.add(job.id));
+  return pages
+    .flatMap((page) => page.items)
+    .filter((job) => newest.get(job.id) === job && !told.has(job.id) && told.add(job.id));
 }

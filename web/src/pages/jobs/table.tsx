@@ -116,7 +116,8 @@ function Header({ name, sort, filters, filter, children }: HeaderProps) {
   const isOldest = sort === "newest" && now === "oldest";
   const isOn = now === sort || isOldest;
   const isUp = isOldest || sort === "name" || sort === "state";
-  const next = now === "newest" && sort === "newest" ? "oldest" : sort === "newest" ? undefined : isOn ? undefined : sort;
+  const next =
+    now === "newest" && sort === "newest" ? "oldest" : sort === "newest" ? undefined : isOn ? undefined : sort;
   return (
     <div role="columnheader" className={name} aria-sort={isOn ? (isUp ? "ascending" : "descending") : "none"}>
       <button
@@ -228,7 +229,8 @@ export function Why({ job }: { job: Job }) {
     );
   }
   if (typeof step !== "number") return null;
-  if (typeof steps !== "number" || steps <= 0 || isOver(job.state)) return <span className="num">step {number(step)}</span>;
+  if (typeof steps !== "number" || steps <= 0 || isOver(job.state))
+    return <span className="num">step {number(step)}</span>;
   return (
     <span className="row progress-cell">
       <span className="meter grow" aria-hidden="true">

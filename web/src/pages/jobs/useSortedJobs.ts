@@ -49,7 +49,12 @@ export function useSortedJobs(filters: Filters, seen: Seen, isOn: boolean) {
 }
 
 /** The pages on screen as they are now, by the cursors that they begin at. */
-async function readAgain(filters: Filters, known: Pages, seen: Seen, signal: AbortSignal): Promise<Map<string | null, JobPage>> {
+async function readAgain(
+  filters: Filters,
+  known: Pages,
+  seen: Seen,
+  signal: AbortSignal,
+): Promise<Map<string | null, JobPage>> {
   const [first, last] = pagesOnScreen(known.pages, seen);
   const fresh = new Map<string | null, JobPage>();
   let cursor = known.pageParams[first] ?? null;

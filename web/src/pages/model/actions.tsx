@@ -30,7 +30,12 @@ export function ModelActions({ model, newest }: { model: Model; newest: ModelVer
   const path = { project: model.project, model: model.name };
   const close = () => setOpen(null);
   const protect = () =>
-    got(api.PATCH("/api/v1/projects/{project}/models/{model}", { params: { path }, body: { is_protected: !model.is_protected } }))
+    got(
+      api.PATCH("/api/v1/projects/{project}/models/{model}", {
+        params: { path },
+        body: { is_protected: !model.is_protected },
+      }),
+    )
       .then(changed)
       .then(() => toast(model.is_protected ? `${model.name} is protected no more.` : `${model.name} is protected.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
@@ -64,8 +69,8 @@ export function ModelActions({ model, newest }: { model: Model; newest: ModelVer
         act={remove}
         close={close}
       >
-        Its files are removed, and its name is free again. Jobs that it was made of stay. Refused while the model or a version is
-        protected, an alias points to a version, or one is deployed.
+        Its files are removed, and its name is free again. Jobs that it was made of stay. Refused while the model or a
+        version is protected, an alias points to a version, or one is deployed.
       </ConfirmDelete>
       {newest && (
         <DeployDialog
@@ -88,7 +93,10 @@ interface EditProps {
 
 function EditModel({ model, isOpen, close, done }: EditProps) {
   const submit = async (data: FormData) => {
-    const body = { description: String(data.get("description") ?? ""), labels: labelsOf(String(data.get("labels") ?? "")) };
+    const body = {
+      description: String(data.get("description") ?? ""),
+      labels: labelsOf(String(data.get("labels") ?? "")),
+    };
     const path = { project: model.project, model: model.name };
     await got(api.PATCH("/api/v1/projects/{project}/models/{model}", { params: { path }, body }));
     await done();
@@ -98,11 +106,19 @@ function EditModel({ model, isOpen, close, done }: EditProps) {
       {(wrong) => (
         <>
           <Field label="Description" wrong={wrong("description")}>
-            {(props) => <textarea {...props} name="description" className="input" rows={4} defaultValue={model.description} />}
+            {(props) => (
+              <textarea {...props} name="description" className="input" rows={4} defaultValue={model.description} />
+            )}
           </Field>
           <Field label="Labels" hint="One to a line: key=value." wrong={wrong("labels")}>
             {(props) => (
-              <textarea {...props} name="labels" className="input mono" rows={3} defaultValue={labelsText(model.labels ?? {})} />
+              <textarea
+                {...props}
+                name="labels"
+                className="input mono"
+                rows={3}
+                defaultValue={labelsText(model.labels ?? {})}
+              />
             )}
           </Field>
         </>
@@ -135,7 +151,12 @@ export function ConfirmDelete({ title, project, act, close, children }: ConfirmD
         <span>{children}</span>
         {isAdmin && (
           <label className="row">
-            <input type="checkbox" className="check" checked={isForced} onChange={(event) => setForced(event.target.checked)} />
+            <input
+              type="checkbox"
+              className="check"
+              checked={isForced}
+              onChange={(event) => setForced(event.target.checked)}
+            />
             in spite of protection, aliases and deployments
           </label>
         )}

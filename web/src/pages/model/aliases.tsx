@@ -24,7 +24,9 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
   const ready = versions.filter((version) => version.state === "ready");
   const path = { project: model.project, model: model.name };
   const remove = (alias: string) => {
-    got(api.DELETE("/api/v1/projects/{project}/models/{model}/aliases/{alias}", { params: { path: { ...path, alias } } }))
+    got(
+      api.DELETE("/api/v1/projects/{project}/models/{model}/aliases/{alias}", { params: { path: { ...path, alias } } }),
+    )
       .then(changed)
       .then(() => toast(`Removed @${alias}.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
@@ -53,8 +55,8 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
     >
       {aliases.length === 0 ? (
         <p className="dim">
-          None{only === undefined ? "" : " points to this version"}. An alias such as <code>prod</code> names a version wherever a
-          number would, and moves in one step.
+          None{only === undefined ? "" : " points to this version"}. An alias such as <code>prod</code> names a version
+          wherever a number would, and moves in one step.
         </p>
       ) : (
         <ul className="stack tight">

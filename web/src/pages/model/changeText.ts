@@ -18,10 +18,14 @@ export function historyWords(change: ModelChange): { words: string; tone: string
   const { what, name, before, after } = change;
   switch (what) {
     case "stage.changed":
-      return { words: `Stage ${before ?? "none"} → ${after ?? "none"}`, tone: after === "production" ? "green" : "amber" };
+      return {
+        words: `Stage ${before ?? "none"} → ${after ?? "none"}`,
+        tone: after === "production" ? "green" : "amber",
+      };
     case "alias.moved":
       return {
-        words: before == null ? `@${name} set to v${after ?? "?"}` : `@${name} moved from v${before} to v${after ?? "?"}`,
+        words:
+          before == null ? `@${name} set to v${after ?? "?"}` : `@${name} moved from v${before} to v${after ?? "?"}`,
         tone: "blue",
       };
     case "alias.kept":

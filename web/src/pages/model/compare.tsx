@@ -57,8 +57,16 @@ function Comparison({ versions }: { versions: readonly ModelVersionDetail[] }) {
       <Card title="Versions" flush>
         <Side versions={versions} label="Versions" rows={facts(versions)} />
       </Card>
-      <Differences title="Metrics" versions={versions} things={versions.map((version) => shown(version.metrics ?? {}))} />
-      <Differences title="Parameters" versions={versions} things={lineages.map((lineage) => lineage?.parameters ?? {})} />
+      <Differences
+        title="Metrics"
+        versions={versions}
+        things={versions.map((version) => shown(version.metrics ?? {}))}
+      />
+      <Differences
+        title="Parameters"
+        versions={versions}
+        things={lineages.map((lineage) => lineage?.parameters ?? {})}
+      />
       <Differences
         title="Jobs"
         versions={versions}
@@ -80,7 +88,10 @@ interface Line {
 function facts(versions: readonly ModelVersionDetail[]): Line[] {
   return [
     { head: "Stage", cells: versions.map((version) => <StageWord key={version.id} stage={version.stage} />) },
-    { head: "Aliases", cells: versions.map((version) => (version.aliases ?? []).map((alias) => `@${alias}`).join(" ") || "–") },
+    {
+      head: "Aliases",
+      cells: versions.map((version) => (version.aliases ?? []).map((alias) => `@${alias}`).join(" ") || "–"),
+    },
     {
       head: "Job",
       cells: versions.map((version) =>
@@ -138,7 +149,15 @@ const lineOf = (row: Row): Line => ({
   isDifferent: row.isDifferent,
 });
 
-function Side({ versions, label, rows }: { versions: readonly ModelVersionDetail[]; label: string; rows: readonly Line[] }) {
+function Side({
+  versions,
+  label,
+  rows,
+}: {
+  versions: readonly ModelVersionDetail[];
+  label: string;
+  rows: readonly Line[];
+}) {
   return (
     <TableBox label={label}>
       <table className="table compare" style={{ minWidth: 130 + versions.length * 150 }}>
@@ -149,7 +168,10 @@ function Side({ versions, label, rows }: { versions: readonly ModelVersionDetail
             </th>
             {versions.map(({ id, project, model, version }) => (
               <th key={id}>
-                <Link to="/models/$project/$model/versions/$version" params={{ project, model, version: String(version) }}>
+                <Link
+                  to="/models/$project/$model/versions/$version"
+                  params={{ project, model, version: String(version) }}
+                >
                   v{version}
                 </Link>
               </th>

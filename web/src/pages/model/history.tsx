@@ -18,7 +18,9 @@ export function ModelHistory() {
     <div className="page-body">
       <Card
         title="History"
-        aside={data?.next_cursor && <span className="dimmer small">the newest {data.items.length.toLocaleString()}</span>}
+        aside={
+          data?.next_cursor && <span className="dimmer small">the newest {data.items.length.toLocaleString()}</span>
+        }
       >
         {isPending ? (
           <Bones rows={6} />

@@ -34,7 +34,12 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
           <>
             <dt>Checkpoint</dt>
             <dd className="row wrapping tight">
-              <Link to="/jobs/$job/checkpoint" params={{ job }} search={{ path: source.path ?? "" }} className="mono wrap">
+              <Link
+                to="/jobs/$job/checkpoint"
+                params={{ job }}
+                search={{ path: source.path ?? "" }}
+                className="mono wrap"
+              >
                 {source.path}
               </Link>
               {lineage?.step != null && <span className="dimmer num"> at step {number(lineage.step)}</span>}
@@ -184,7 +189,12 @@ function OutputLink({ job, path, isOne }: { job: string; path: string; isOne: bo
   const isFile = isOne && /\.[A-Za-z0-9]+$/.test(path);
   const folder = isFile ? path.split("/").slice(0, -1).join("/") : path;
   return (
-    <Link to="/jobs/$job/files" params={{ job }} search={folder && folder !== "." ? { path: folder } : {}} className="mono wrap">
+    <Link
+      to="/jobs/$job/files"
+      params={{ job }}
+      search={folder && folder !== "." ? { path: folder } : {}}
+      className="mono wrap"
+    >
       {path && path !== "." ? path : "all of it"}
     </Link>
   );

@@ -89,8 +89,8 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
       {(wrong) => (
         <>
           <p className="dim">
-            Its files are copied and never change after that. With them is kept where they come from: this job, its code, data,
-            parameters and metrics.
+            Its files are copied and never change after that. With them is kept where they come from: this job, its
+            code, data, parameters and metrics.
           </p>
           <div className="pair">
             <TextInput
@@ -121,7 +121,11 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
               name="path"
               label="File or folder of the output"
               placeholder="model"
-              hint={runs ? "It is registered once the job has succeeded. A full stop is all of it." : "A full stop is all of it."}
+              hint={
+                runs
+                  ? "It is registered once the job has succeeded. A full stop is all of it."
+                  : "A full stop is all of it."
+              }
               wrong={wrong("path")}
             />
           )}

@@ -177,7 +177,9 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
         </dd>
         {keepers.length > 0 && (
           <>
-            <dt title="Another revision serves there; this one may be gone back to, so it cannot be deleted.">Kept for</dt>
+            <dt title="Another revision serves there; this one may be gone back to, so it cannot be deleted.">
+              Kept for
+            </dt>
             <dd>
               {keepers.map((holder) => (
                 <Holder key={holder} project={version.project} holder={holder} />

@@ -41,13 +41,18 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
     toast(`${name} is in stage ${body.stage}.`);
   };
   const edit = async (data: FormData) => {
-    const body = { description: String(data.get("description") ?? ""), labels: labelsOf(String(data.get("labels") ?? "")) };
+    const body = {
+      description: String(data.get("description") ?? ""),
+      labels: labelsOf(String(data.get("labels") ?? "")),
+    };
     await got(api.PATCH("/api/v1/projects/{project}/models/{model}/versions/{version}", { params, body }));
     await changed();
   };
   const remove = async (force: boolean) => {
     const query = { force };
-    await got(api.DELETE("/api/v1/projects/{project}/models/{model}/versions/{version}", { params: { ...params, query } }));
+    await got(
+      api.DELETE("/api/v1/projects/{project}/models/{model}/versions/{version}", { params: { ...params, query } }),
+    );
     toast(`Deleted ${name}.`);
     await navigate({ to: "/models/$project/$model", params: { project, model } });
     await changed();
@@ -62,7 +67,9 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
           <button
             type="button"
             className="button small"
-            onClick={() => void navigate({ to: "/batch-predictions", search: { project, model: `${model}@${number}` } })}
+            onClick={() =>
+              void navigate({ to: "/batch-predictions", search: { project, model: `${model}@${number}` } })
+            }
           >
             <Rows3 size={14} aria-hidden="true" /> Batch prediction
           </button>
@@ -74,7 +81,12 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
       <button type="button" className="button small" onClick={() => setOpen("stage")}>
         <ArrowUpRight size={14} aria-hidden="true" /> Set the stage
       </button>
-      <button type="button" className="button small" onClick={() => setOpen("edit")} aria-label={`Edit version ${number}`}>
+      <button
+        type="button"
+        className="button small"
+        onClick={() => setOpen("edit")}
+        aria-label={`Edit version ${number}`}
+      >
         <Pencil size={14} aria-hidden="true" />
       </button>
       <button
@@ -84,7 +96,11 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
         aria-label={version.is_protected ? `Unprotect version ${number}` : `Protect version ${number}`}
         title={version.is_protected ? "Unprotect" : "Protect"}
       >
-        {version.is_protected ? <ShieldOff size={14} aria-hidden="true" /> : <ShieldCheck size={14} aria-hidden="true" />}
+        {version.is_protected ? (
+          <ShieldOff size={14} aria-hidden="true" />
+        ) : (
+          <ShieldCheck size={14} aria-hidden="true" />
+        )}
       </button>
       <button
         type="button"
@@ -137,7 +153,9 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
       <ConfirmDelete title={open === "delete" ? `Delete ${name}?` : null} project={project} act={remove} close={close}>
         Its files are removed; its job stays. Refused while it is protected, an alias points to it, or it is deployed.
       </ConfirmDelete>
-      {isReady && <DeployDialog project={project} model={`${model}@${number}`} isOpen={open === "deploy"} close={close} />}
+      {isReady && (
+        <DeployDialog project={project} model={`${model}@${number}`} isOpen={open === "deploy"} close={close} />
+      )}
     </span>
   );
 }

@@ -20,7 +20,11 @@ const LIVE_MS = 5_000;
 export function ModelsPage() {
   const filters: ModelFilters = route.useSearch();
   const navigate = useNavigate({ from: "/models" });
-  const query = usePages([...modelKeys.all, filters], (cursor, signal) => readModels(filters, cursor, PAGE, signal), LIVE_MS);
+  const query = usePages(
+    [...modelKeys.all, filters],
+    (cursor, signal) => readModels(filters, cursor, PAGE, signal),
+    LIVE_MS,
+  );
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof ModelFilters]?: string | undefined }) =>
     void navigate({ search: (before) => changed<ModelFilters>(before, change), replace: true });

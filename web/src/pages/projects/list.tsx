@@ -42,7 +42,11 @@ export function ProjectsPage() {
         label="Projects"
         query={query}
         rowKey={(project) => project.name}
-        empty={{ icon: Boxes, title: "No project of yours", words: "Ask an admin of the platform to make you a member of one." }}
+        empty={{
+          icon: Boxes,
+          title: "No project of yours",
+          words: "Ask an admin of the platform to make you a member of one.",
+        }}
         columns={[
           {
             head: "Name",
@@ -76,7 +80,16 @@ export function ProjectsPage() {
         </Field>
         <Field label="Weight" hint="Of its share, once shares are kept.">
           {(props) => (
-            <input {...props} className="input" name="weight" type="number" min={0.1} max={1000} step={0.1} defaultValue={1} />
+            <input
+              {...props}
+              className="input"
+              name="weight"
+              type="number"
+              min={0.1}
+              max={1000}
+              step={0.1}
+              defaultValue={1}
+            />
           )}
         </Field>
       </FormDialog>

@@ -60,7 +60,12 @@ export function ProjectPage() {
       <QuotaSection project={name} isAdmin={me?.is_admin === true} />
       <Members project={name} isAdmin={isAdmin} />
       <Secrets project={name} isAdmin={isAdmin} />
-      <Confirm title={isLeaving ? `Delete project ${name}?` : null} verb="Delete" act={remove} close={() => setLeaving(false)}>
+      <Confirm
+        title={isLeaving ? `Delete project ${name}?` : null}
+        verb="Delete"
+        act={remove}
+        close={() => setLeaving(false)}
+      >
         Refused while it has jobs that have not ended. Its files stay where they are.
       </Confirm>
     </div>
@@ -74,7 +79,9 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
   const client = useQueryClient();
   const changed = () => client.invalidateQueries({ queryKey: [...keys.projects, project] });
   const put = async (user: string, role: Role) => {
-    await got(api.PUT("/api/v1/projects/{project}/members/{user}", { params: { path: { project, user } }, body: { role } }));
+    await got(
+      api.PUT("/api/v1/projects/{project}/members/{user}", { params: { path: { project, user } }, body: { role } }),
+    );
     await changed();
   };
   const tell = (error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad");
@@ -121,7 +128,11 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
             head: "May",
             cell: (member) => (
               <span className="dim">
-                {{ viewer: "read", member: "submit and steer jobs", admin: "also manage members and secrets" }[member.role]}
+                {
+                  { viewer: "read", member: "submit and steer jobs", admin: "also manage members and secrets" }[
+                    member.role
+                  ]
+                }
               </span>
             ),
           },
@@ -183,11 +194,15 @@ function Secrets({ project, isAdmin }: { project: string; isAdmin: boolean }) {
   const changed = () => client.invalidateQueries({ queryKey: [...keys.projects, project, "secrets"] });
   const put = async (data: FormData) => {
     const params = { path: { project, name: String(data.get("name")) } };
-    await got(api.PUT("/api/v1/projects/{project}/secrets/{name}", { params, body: { value: String(data.get("value")) } }));
+    await got(
+      api.PUT("/api/v1/projects/{project}/secrets/{name}", { params, body: { value: String(data.get("value")) } }),
+    );
     await changed();
   };
   const remove = async () => {
-    await got(api.DELETE("/api/v1/projects/{project}/secrets/{name}", { params: { path: { project, name: gone ?? "" } } }));
+    await got(
+      api.DELETE("/api/v1/projects/{project}/secrets/{name}", { params: { path: { project, name: gone ?? "" } } }),
+    );
     await changed();
   };
   return (

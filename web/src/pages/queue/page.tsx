@@ -30,7 +30,10 @@ export function QueuePage() {
   const jobs = pages.flatMap((page) => page.items);
   const head = pages[0];
   const names = [
-    ...new Set([...(shares.data?.projects ?? []).map((share) => share.project ?? ""), ...jobs.map((job) => job.project ?? "")]),
+    ...new Set([
+      ...(shares.data?.projects ?? []).map((share) => share.project ?? ""),
+      ...jobs.map((job) => job.project ?? ""),
+    ]),
   ];
   const hues: Hues = new Map(
     names
@@ -45,7 +48,9 @@ export function QueuePage() {
           className="input auto"
           aria-label="Project"
           value={project}
-          onChange={(event) => void navigate({ to: "/queue", search: event.target.value ? { project: event.target.value } : {} })}
+          onChange={(event) =>
+            void navigate({ to: "/queue", search: event.target.value ? { project: event.target.value } : {} })
+          }
         >
           <option value="">All projects</option>
           {(projects ?? []).map((each) => (

@@ -24,7 +24,11 @@ export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => 
     const settings: Record<string, unknown> = {};
     for (const setting of data?.settings ?? []) {
       const written =
-        setting.kind === "switch" ? (form.has(setting.name) ? "on" : "off") : String(form.get(setting.name) ?? "").trim();
+        setting.kind === "switch"
+          ? form.has(setting.name)
+            ? "on"
+            : "off"
+          : String(form.get(setting.name) ?? "").trim();
       if (written !== setting.text) settings[setting.name] = written;
     }
     if (!isAdmin || Object.keys(settings).length === 0) return true;
@@ -74,7 +78,8 @@ export function Warnings({ warnings }: { warnings: readonly string[] }) {
 }
 
 function One({ setting }: { setting: Setting }) {
-  const hint = setting.text === setting.default_text ? setting.meaning : `${setting.meaning} By default ${setting.default_text}.`;
+  const hint =
+    setting.text === setting.default_text ? setting.meaning : `${setting.meaning} By default ${setting.default_text}.`;
   const label = setting.name.replaceAll("_", " ");
   return (
     <Field label={label} hint={hint}>
@@ -86,7 +91,13 @@ function One({ setting }: { setting: Setting }) {
             ))}
           </select>
         ) : setting.kind === "switch" ? (
-          <input {...props} type="checkbox" className="check" name={setting.name} defaultChecked={setting.value === true} />
+          <input
+            {...props}
+            type="checkbox"
+            className="check"
+            name={setting.name}
+            defaultChecked={setting.value === true}
+          />
         ) : (
           <input {...props} className="input num" name={setting.name} defaultValue={setting.text} autoComplete="off" />
         )

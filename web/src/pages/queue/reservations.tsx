@@ -112,7 +112,9 @@ function Make({ isOpen, close, changed }: { isOpen: boolean; close: () => void; 
           name: text("name"),
           project: text("project"),
           ...(text("nodes") ? { nodes: text("nodes").split(/[\s,]+/) } : {}),
-          ...(labels.length > 0 ? { node_selector: Object.fromEntries(labels.map(([key, value]) => [key, value ?? ""])) } : {}),
+          ...(labels.length > 0
+            ? { node_selector: Object.fromEntries(labels.map(([key, value]) => [key, value ?? ""])) }
+            : {}),
           ...(text("count") ? { count: Number(text("count")) } : {}),
           ...(text("begins") ? { begins_at: new Date(text("begins")).toISOString() } : {}),
           ends_at: new Date(text("ends")).toISOString(),
@@ -126,7 +128,9 @@ function Make({ isOpen, close, changed }: { isOpen: boolean; close: () => void; 
   return (
     <FormDialog title="Reserve nodes" isOpen={isOpen} close={close} verb="Reserve" submit={submit}>
       <div className="pair">
-        <Field label="Name">{(props) => <input {...props} className="input" name="name" required autoComplete="off" />}</Field>
+        <Field label="Name">
+          {(props) => <input {...props} className="input" name="name" required autoComplete="off" />}
+        </Field>
         <Field label="Project">
           {(props) => (
             <select {...props} className="input" name="project" required>
@@ -158,7 +162,9 @@ function Make({ isOpen, close, changed }: { isOpen: boolean; close: () => void; 
       </Field>
       <div className="pair">
         <Field label="Labels">
-          {(props) => <input {...props} className="input mono" name="selector" autoComplete="off" placeholder="pool=h100" />}
+          {(props) => (
+            <input {...props} className="input mono" name="selector" autoComplete="off" placeholder="pool=h100" />
+          )}
         </Field>
         <Field label="How many of these" hint="Left empty: all.">
           {(props) => <input {...props} className="input num" name="count" type="number" min={1} />}

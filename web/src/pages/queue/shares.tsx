@@ -134,7 +134,11 @@ function Models({ shares, hues }: { shares: Shares; hues: Hues }) {
             </div>
             <div className="stacked" role="img" aria-label={`${model}: ${words}`}>
               {parts.map((part) => (
-                <span key={part.project ?? ""} className={hueOf(hues, part.project)} style={{ width: width(part.count / all) }} />
+                <span
+                  key={part.project ?? ""}
+                  className={hueOf(hues, part.project)}
+                  style={{ width: width(part.count / all) }}
+                />
               ))}
             </div>
           </li>

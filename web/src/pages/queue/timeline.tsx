@@ -48,7 +48,10 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
     >
       <div className="time-line">
         <Axis scale={scale} now={now} />
-        <Lanes title="Next starts" empty="No start is foreseen: either nothing waits, or nobody knows when what runs will end.">
+        <Lanes
+          title="Next starts"
+          empty="No start is foreseen: either nothing waits, or nobody knows when what runs will end."
+        >
           {shown.map((job) => (
             <StartLane key={job.job_id ?? job.position} job={job} scale={scale} now={now} hues={hues} />
           ))}
@@ -94,7 +97,11 @@ function Lanes({ title, empty, children }: { title: string; empty: string; child
   return (
     <section aria-label={title}>
       <h3 className="lanes-title">{title}</h3>
-      {children.length === 0 ? <p className="dimmer small lanes-empty">{empty}</p> : <ul className="lanes">{children}</ul>}
+      {children.length === 0 ? (
+        <p className="dimmer small lanes-empty">{empty}</p>
+      ) : (
+        <ul className="lanes">{children}</ul>
+      )}
     </section>
   );
 }

@@ -26,7 +26,9 @@ export function WaitingCard({ jobs, waiting, hues, more, isLoading }: WaitingPro
           Waiting, the next first
         </h2>
         <span className="dim num small">
-          {jobs.length < waiting ? `${jobs.length.toLocaleString()} of ${waiting.toLocaleString()}` : waiting.toLocaleString()}
+          {jobs.length < waiting
+            ? `${jobs.length.toLocaleString()} of ${waiting.toLocaleString()}`
+            : waiting.toLocaleString()}
         </span>
       </header>
       {jobs.length === 0 ? (
@@ -114,7 +116,11 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
 }
 
 const asks = ({ gpus, cpus }: WaitingJob): string =>
-  gpus ? `${number(gpus)} GPU${gpus === 1 ? "" : "s"}` : cpus ? `${number(cpus)} CPU${cpus === 1 ? "" : "s"}` : "no GPUs";
+  gpus
+    ? `${number(gpus)} GPU${gpus === 1 ? "" : "s"}`
+    : cpus
+      ? `${number(cpus)} CPU${cpus === 1 ? "" : "s"}`
+      : "no GPUs";
 
 const TONES: Record<string, string> = { low: "grey", high: "amber", urgent: "red" };
 

@@ -32,7 +32,9 @@ export function mistakeInTrial(policy: Readonly<Record<string, string>>, cluster
 
 /** "order fifo, 4 more nodes like gpu-1". */
 export function wordsOf(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
-  const told = Object.entries(policy).map(([name, value]) => `${labelOf(name).toLowerCase().replace("gpu", "GPU")} ${value}`);
+  const told = Object.entries(policy).map(
+    ([name, value]) => `${labelOf(name).toLowerCase().replace("gpu", "GPU")} ${value}`,
+  );
   if (cluster !== null && cluster.more_nodes > 0)
     told.push(`${counted(cluster.more_nodes, "more node")} like ${cluster.like ?? ""}`);
   if (cluster !== null && cluster.without.length > 0) told.push(`without ${cluster.without.join(", ")}`);
@@ -87,5 +89,13 @@ export function changeOf(figure: Figure, before: number | null | undefined, afte
 /** Steps over time as a line of a chart; `x` in seconds since the first job came. */
 export function overTime(label: string, points: readonly (readonly unknown[])[] | undefined): Line {
   const all = (points ?? []).map(([at, value]) => [Number(at), Number(value)] as const);
-  return { key: label, label, x: all.map(([at]) => at), y: all.map(([, value]) => value), low: null, high: null, notFinite: 0 };
+  return {
+    key: label,
+    label,
+    x: all.map(([at]) => at),
+    y: all.map(([, value]) => value),
+    low: null,
+    high: null,
+    notFinite: 0,
+  };
 }

@@ -31,7 +31,9 @@ export function TrialForm({ settings, begin, isBusy }: FormProps) {
   const names = (nodes ?? []).map((node) => node.name);
   const submit = (form: FormData) => {
     const text = (name: string) => String(form.get(name) ?? "").trim();
-    const policy = Object.fromEntries(settings.map(({ name }) => [name, text(`set.${name}`)]).filter(([, value]) => value));
+    const policy = Object.fromEntries(
+      settings.map(({ name }) => [name, text(`set.${name}`)]).filter(([, value]) => value),
+    );
     const cluster = clusterOf(text("more_nodes"), text("like"), text("without"));
     const found = mistakeInTrial(policy, cluster);
     setMistake(found);
@@ -82,7 +84,8 @@ export function TrialForm({ settings, begin, isBusy }: FormProps) {
 function Try({ setting }: { setting: Setting }) {
   const name = `set.${setting.name}`;
   const choices = setting.kind === "switch" ? ["on", "off"] : (setting.choices ?? []);
-  if (choices.length === 0) return <TextInput isNumeric name={name} label={labelOf(setting.name)} placeholder={setting.text} />;
+  if (choices.length === 0)
+    return <TextInput isNumeric name={name} label={labelOf(setting.name)} placeholder={setting.text} />;
   return (
     <Field label={labelOf(setting.name)}>
       {(props) => (

@@ -41,8 +41,8 @@ export function SimulationsPage() {
         title="Simulations"
         about={
           <>
-            The jobs that have ended lately, run through the planner once more: with other settings, or other nodes, before you
-            set or buy them. Nothing is changed. <Link to="/queue">Back to the queue</Link>
+            The jobs that have ended lately, run through the planner once more: with other settings, or other nodes,
+            before you set or buy them. Nothing is changed. <Link to="/queue">Back to the queue</Link>
           </>
         }
       />
@@ -88,7 +88,9 @@ function Progress({ told, what }: { told: Simulation | undefined; what: string }
         </span>
         {since !== null && <span className="dim num small">for {duration(Math.round(since))}</span>}
       </p>
-      <p className="dim small">It takes seconds to minutes. You may leave: this address shows the result for an hour.</p>
+      <p className="dim small">
+        It takes seconds to minutes. You may leave: this address shows the result for an hour.
+      </p>
     </Card>
   );
 }

@@ -20,8 +20,9 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
             ))}
           </ul>
           <p className="dim small">
-            {counted(found.jobs, "job")} that ended between <LocalTime at={found.since} /> and <LocalTime at={found.until} />.
-            Both columns are simulated, from an empty cluster: with the nodes and settings as they are now, and with the changes.
+            {counted(found.jobs, "job")} that ended between <LocalTime at={found.since} /> and{" "}
+            <LocalTime at={found.until} />. Both columns are simulated, from an empty cluster: with the nodes and
+            settings as they are now, and with the changes.
           </p>
           <TableBox label="Figures">
             <table className="table figures">
@@ -91,7 +92,10 @@ interface OverTimeProps {
 }
 
 function OverTime({ title, found, of, isShare = false }: OverTimeProps) {
-  const lines = useMemo(() => [overTime("as now", of(found.before)), overTime("what if", of(found.after))], [found, of]);
+  const lines = useMemo(
+    () => [overTime("as now", of(found.before)), overTime("what if", of(found.after))],
+    [found, of],
+  );
   if (lines.every((line) => line.x.length === 0)) return null;
   return (
     <Card

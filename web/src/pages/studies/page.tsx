@@ -20,7 +20,11 @@ const LIVE_MS = 2_000;
 export function StudiesPage() {
   const filters: StudyFilters = route.useSearch();
   const navigate = useNavigate({ from: "/studies" });
-  const query = usePages([...studyKeys.all, filters], (cursor, signal) => readStudies(filters, cursor, PAGE, signal), LIVE_MS);
+  const query = usePages(
+    [...studyKeys.all, filters],
+    (cursor, signal) => readStudies(filters, cursor, PAGE, signal),
+    LIVE_MS,
+  );
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof StudyFilters]?: string | undefined }) =>
     void navigate({ search: (before) => changed<StudyFilters>(before, change), replace: true });
@@ -33,7 +37,12 @@ export function StudiesPage() {
         </Link>
       </PageHead>
       <div className="filters">
-        <SearchBox label="Search studies" hint="Search by name or id" value={filters.q ?? ""} set={(q) => filter({ q })} />
+        <SearchBox
+          label="Search studies"
+          hint="Search by name or id"
+          value={filters.q ?? ""}
+          set={(q) => filter({ q })}
+        />
         <FilterMenu
           label="State"
           items={STATES}
@@ -90,7 +99,12 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
           </Link>
         ) : best && metric ? (
           <span title={pointOf(best.parameters)}>
-            <Link to="/studies/$study/trials" params={{ study: study.id }} search={{ trial: best.number }} className="strong num">
+            <Link
+              to="/studies/$study/trials"
+              params={{ study: study.id }}
+              search={{ trial: best.number }}
+              className="strong num"
+            >
               {metric} {number(best.result?.[metric])}
               <span className="only-read">, trial {best.number}</span>
             </Link>{" "}
@@ -106,7 +120,12 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
       </div>
       <div role="cell" className="c-age dim">
         <Ago at={study.created_at} />
-        <button type="button" className="tag cut" title={`Only those of ${study.user}`} onClick={() => byUser(study.user)}>
+        <button
+          type="button"
+          className="tag cut"
+          title={`Only those of ${study.user}`}
+          onClick={() => byUser(study.user)}
+        >
           {study.user}
         </button>
       </div>

@@ -41,7 +41,11 @@ export function StudyActions({ study }: { study: StudyDetail }) {
   const isOver = isStudyOver(study.state);
   return (
     <>
-      <button type="button" className="button" onClick={() => void navigate({ to: "/studies/new", search: { from: study.id } })}>
+      <button
+        type="button"
+        className="button"
+        onClick={() => void navigate({ to: "/studies/new", search: { from: study.id } })}
+      >
         <CopyPlus size={15} aria-hidden="true" /> Clone and edit
       </button>
       {study.state === "paused" && (
@@ -119,13 +123,14 @@ function Extend({ study, isOpen, close, done }: ExtendProps) {
   return (
     <FormDialog title={`Extend ${study.name}`} isOpen={isOpen} close={close} verb="Extend" submit={submit}>
       <p className="dim">
-        {isStudyOver(study.state) ? "It goes on with what is added." : "What is added counts from now."} What is empty stays as it
-        is.
+        {isStudyOver(study.state) ? "It goes on with what is added." : "What is added counts from now."} What is empty
+        stays as it is.
       </p>
       <div className="pair">
         {budget.trials != null && field("trials", "More trials", `${budget.trials.toLocaleString()} now`)}
         {field("parallel", "At once", `${budget.parallel ?? 1} now; replaces it`)}
-        {budget.max_time != null && field("max_time", "More hours", `${(budget.max_time / 3600).toFixed(1)} h now`, "any")}
+        {budget.max_time != null &&
+          field("max_time", "More hours", `${(budget.max_time / 3600).toFixed(1)} h now`, "any")}
         {budget.gpu_hours != null && field("gpu_hours", "More GPU-hours", `${budget.gpu_hours} now`, "any")}
         {budget.failed_trials != null && field("failed_trials", "More may fail", `${budget.failed_trials} now`)}
       </div>

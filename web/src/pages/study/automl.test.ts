@@ -2,7 +2,17 @@ import { expect, test } from "vitest";
 import { bestOfFamilies, isAutoml, type LeaderboardRow, pointWords, scoreWords } from "./automl";
 
 const row = (rank: number, family: string, score: number, spread: number | null = null) =>
-  ({ rank, trial: rank, family, score, spread, seconds: null, is_whole: true, parameters: {}, job: null }) as LeaderboardRow;
+  ({
+    rank,
+    trial: rank,
+    family,
+    score,
+    spread,
+    seconds: null,
+    is_whole: true,
+    parameters: {},
+    job: null,
+  }) as LeaderboardRow;
 
 test("families stand by their best model, those without a score at the end", () => {
   const leaderboard = [row(1, "forest", 0.9), row(2, "linear", 0.8), row(3, "forest", 0.7)];

@@ -6,7 +6,8 @@ import { number } from "~/lib/format";
 export type LeaderboardRow = NonNullable<Automl["leaderboard"]>[number];
 
 /** Whether a study was made by AutoML, by the label of its trials' jobs. */
-export const isAutoml = (labels: Record<string, string> | null | undefined): boolean => labels?.["automl"] !== undefined;
+export const isAutoml = (labels: Record<string, string> | null | undefined): boolean =>
+  labels?.["automl"] !== undefined;
 
 /** The score, and by how much it differs from fold to fold. */
 export const scoreWords = (row: LeaderboardRow): string =>
@@ -15,7 +16,10 @@ export const scoreWords = (row: LeaderboardRow): string =>
 /** Its parameters; those of its family without the family's name. */
 export const pointWords = (row: Pick<LeaderboardRow, "family" | "parameters">): string =>
   Object.entries(row.parameters ?? {})
-    .map(([name, value]) => `${name.startsWith(`${row.family}_`) ? name.slice(row.family.length + 1) : name} ${number(value)}`)
+    .map(
+      ([name, value]) =>
+        `${name.startsWith(`${row.family}_`) ? name.slice(row.family.length + 1) : name} ${number(value)}`,
+    )
     .join(", ");
 
 export interface FamilyBest {

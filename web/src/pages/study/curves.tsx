@@ -59,8 +59,13 @@ export function Curves() {
           flush
           aside={
             <label className="row small">
-              <input type="checkbox" className="check" checked={isLog} onChange={(event) => setLog(event.target.checked)} /> steps
-              by logarithm
+              <input
+                type="checkbox"
+                className="check"
+                checked={isLog}
+                onChange={(event) => setLog(event.target.checked)}
+              />{" "}
+              steps by logarithm
             </label>
           }
         >

@@ -29,7 +29,11 @@ export function Front({ metrics, rows, pick, tell }: FrontProps) {
       count: best.size,
       x: numberAxis(wide?.low ?? 0, wide?.high ?? 1),
       y: numberAxis(high?.low ?? 0, high?.high ?? 1),
-      points: known.map((point) => ({ ...point, hue: best.has(point.number) ? 2 : 0, isHollow: !best.has(point.number) })),
+      points: known.map((point) => ({
+        ...point,
+        hue: best.has(point.number) ? 2 : 0,
+        isHollow: !best.has(point.number),
+      })),
       lines: [{ points: edge.map((point) => [point.x, point.y] as const), hue: 2, isFaint: true, isStepped: true }],
     };
   }, [rows, x, y]);

@@ -37,12 +37,17 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
         x: numberAxis(1, Math.max(2, last)),
         y: isLog ? numberAxis(low / 1.5, high * 1.5, "log") : numberAxis(0, high > Number.MIN_VALUE ? high * 1.05 : 1),
         // Those that bettered it; a logarithm has no zero: there the line ends.
-        points: grew.x.flatMap((x, i) => (grew.y[i] === grew.y[i - 1] ? [] : [{ number: x, x, y: regret[i] ?? null, hue: 1 }])),
+        points: grew.x.flatMap((x, i) =>
+          grew.y[i] === grew.y[i - 1] ? [] : [{ number: x, x, y: regret[i] ?? null, hue: 1 }],
+        ),
         lines: [{ points: grew.x.map((x, i) => [x, regret[i]] as const), hue: 1, isStepped: true }],
         bands: [],
       };
     }
-    const range = rangeOf([...values, ...(points.length > 0 ? points.flatMap((point) => [point.low, point.high]) : [])]);
+    const range = rangeOf([
+      ...values,
+      ...(points.length > 0 ? points.flatMap((point) => [point.low, point.high]) : []),
+    ]);
     return {
       x: numberAxis(0, Math.max(2, points.at(-1)?.x ?? last) * 1.01),
       y: numberAxis(range?.low ?? 0, range?.high ?? 1),

@@ -88,8 +88,8 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
             </p>
           ))}
           <p className="dimmer small">
-            Scores are of the validation: the first one is the best of many, and so a little too good. The test below the winner
-            is not.
+            Scores are of the validation: the first one is the best of many, and so a little too good. The test below
+            the winner is not.
           </p>
         </div>
       )}

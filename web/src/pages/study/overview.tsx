@@ -240,8 +240,8 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
             ))}
           </ul>
           <p className="dimmer small">
-            How differently the best tenth of the trials lies along each parameter from all of them, and of how many trials that
-            was told. Below ten it is not known.
+            How differently the best tenth of the trials lies along each parameter from all of them, and of how many
+            trials that was told. Below ten it is not known.
           </p>
         </div>
       )}
@@ -289,8 +289,8 @@ function Ahead({ id, study, results }: { id: string; study: StudyDetail; results
             {Math.round(100 * chance)} % any is better than now.
           </p>
           <p className="dimmer small">
-            Extrapolated from the newer half of the trials. Of {counted(data.checked ?? 0, "such answer")} in this study's past{" "}
-            {data.held} held.{isStudyOver(study.state) ? " Extend the study to have them." : ""}
+            Extrapolated from the newer half of the trials. Of {counted(data.checked ?? 0, "such answer")} in this
+            study's past {data.held} held.{isStudyOver(study.state) ? " Extend the study to have them." : ""}
           </p>
         </div>
       )}

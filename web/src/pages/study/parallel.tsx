@@ -42,7 +42,9 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
     const threads = thinned(known, metric.name, metric.goal, LINES)
       .map((row): Thread => {
         const value = valueOf(row, metric.name) ?? 0;
-        const places = axes.map(({ name, axis }, i) => axis.place(i === axes.length - 1 ? value : row.parameters[name]));
+        const places = axes.map(({ name, axis }, i) =>
+          axis.place(i === axes.length - 1 ? value : row.parameters[name]),
+        );
         return { number: row.number, places, good: good(value) };
       })
       .filter((thread) => thread.good >= least)
@@ -154,7 +156,12 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
       title="All parameters together"
       flush
       aside={
-        <select className="input auto" aria-label="Which trials" value={part} onChange={(event) => setPart(event.target.value)}>
+        <select
+          className="input auto"
+          aria-label="Which trials"
+          value={part}
+          onChange={(event) => setPart(event.target.value)}
+        >
           <option value="all">all trials</option>
           <option value="quarter">the best quarter</option>
           <option value="twentieth">the best twentieth</option>
@@ -181,7 +188,9 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
             tell={tell}
             // Beside the first axis that is in sight.
             show={(number) =>
-              setShown(number === null ? null : { number, left: box.current?.parentElement?.scrollLeft ?? 0, top: TOP + 60 })
+              setShown(
+                number === null ? null : { number, left: box.current?.parentElement?.scrollLeft ?? 0, top: TOP + 60 },
+              )
             }
             pick={pick}
           />
@@ -204,7 +213,9 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
           worst <span className="ramp" aria-hidden="true" /> best, by rank
         </span>
         <span className="dimmer">a line below an axis: the trial has no such parameter</span>
-        {plot.count > LINES && <span className="dimmer">the best fifth of {LINES.toLocaleString()} and others evenly</span>}
+        {plot.count > LINES && (
+          <span className="dimmer">the best fifth of {LINES.toLocaleString()} and others evenly</span>
+        )}
       </div>
     </Card>
   );

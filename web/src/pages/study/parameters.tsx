@@ -71,7 +71,12 @@ function Slices({ rows, metric, parameters, pick, tell }: ChartProps) {
         name,
         x: parameterAxis(parameter),
         y,
-        points: having.map((row) => ({ number: row.number, x: row.parameters[name], y: valueOf(row, metric.name), hue: 0 })),
+        points: having.map((row) => ({
+          number: row.number,
+          x: row.parameters[name],
+          y: valueOf(row, metric.name),
+          hue: 0,
+        })),
         count: known.reduce((sum, row) => sum + (row.parameters[name] === undefined ? 0 : 1), 0),
         isPart: parameter.when !== undefined && Object.keys(parameter.when).length > 0,
       };
@@ -107,7 +112,8 @@ function Contour({ rows, metric, parameters, pick, tell }: ChartProps) {
   const names = Object.keys(parameters);
   const [chosen, setChosen] = useState<[string, string]>(["", ""]);
   const across = names.includes(chosen[0]) ? chosen[0] : (names[0] ?? "");
-  const up = names.includes(chosen[1]) && chosen[1] !== across ? chosen[1] : (names.find((name) => name !== across) ?? "");
+  const up =
+    names.includes(chosen[1]) && chosen[1] !== across ? chosen[1] : (names.find((name) => name !== across) ?? "");
   const plot = useMemo(() => {
     const [first, second] = [parameters[across], parameters[up]];
     if (first === undefined || second === undefined) return null;
@@ -117,7 +123,9 @@ function Contour({ rows, metric, parameters, pick, tell }: ChartProps) {
       known.map((row) => valueOf(row, metric.name) ?? 0),
       metric.goal === "minimize",
     );
-    const having = known.filter((row) => x.place(row.parameters[across]) !== null && y.place(row.parameters[up]) !== null);
+    const having = known.filter(
+      (row) => x.place(row.parameters[across]) !== null && y.place(row.parameters[up]) !== null,
+    );
     const kept = thinned(having, metric.name, metric.goal, FIELD);
     const cells = surface(
       kept.map((row) => ({
@@ -127,7 +135,12 @@ function Contour({ rows, metric, parameters, pick, tell }: ChartProps) {
       })),
       SIDE,
     );
-    const points = kept.map((row) => ({ number: row.number, x: row.parameters[across], y: row.parameters[up], hue: 0 }));
+    const points = kept.map((row) => ({
+      number: row.number,
+      x: row.parameters[across],
+      y: row.parameters[up],
+      hue: 0,
+    }));
     return { x, y, field: { side: SIDE, cells }, points };
   }, [rows, metric.name, metric.goal, parameters, across, up]);
   const choose = (label: string, value: string, set: (name: string) => void) => (

@@ -1,6 +1,15 @@
 import { describe, expect, it } from "vitest";
 import type { Parameter, TrialColumns } from "~/api/types";
-import { bestSoFar, front, laidOverColumns, NO_TRIALS, parameterAxis, thinned, valueOf, withJobStates } from "./trialRows";
+import {
+  bestSoFar,
+  front,
+  laidOverColumns,
+  NO_TRIALS,
+  parameterAxis,
+  thinned,
+  valueOf,
+  withJobStates,
+} from "./trialRows";
 
 const told = (number: number[], states: string[], values: (number | null)[]): TrialColumns => ({
   number,
@@ -30,7 +39,11 @@ describe("trials", () => {
       ...told([1, 2], ["running", "succeeded"], [null, 1]),
       job: ["job-1", "job-2"],
     }).rows;
-    const states = [["job-1", "queued"] as const, ["job-2", "queued"] as const, ["job-of-a-namesake", "queued"] as const];
+    const states = [
+      ["job-1", "queued"] as const,
+      ["job-2", "queued"] as const,
+      ["job-of-a-namesake", "queued"] as const,
+    ];
     expect(withJobStates(rows, states).map((row) => row.state)).toEqual(["queued", "succeeded"]);
     expect(withJobStates(rows, [])).toBe(rows);
   });
@@ -66,8 +79,15 @@ describe("an axis", () => {
 
   it("goes by a parameter's own scale, and has no place for what is not on it", () => {
     const log = axis({ type: "float", min: 0.01, max: 1, scale: "log" });
-    expect([log.place(0.01), log.place(0.1), log.place(1)].map((place) => Number(place?.toFixed(6)))).toEqual([0, 0.5, 1]);
-    expect([log.place(Number.NaN), log.place(undefined), log.place(-1), log.place("1")]).toEqual([null, null, null, null]);
+    expect([log.place(0.01), log.place(0.1), log.place(1)].map((place) => Number(place?.toFixed(6)))).toEqual([
+      0, 0.5, 1,
+    ]);
+    expect([log.place(Number.NaN), log.place(undefined), log.place(-1), log.place("1")]).toEqual([
+      null,
+      null,
+      null,
+      null,
+    ]);
     const turned = axis({ type: "float", min: 0.01, max: 1, scale: "reverse-log" });
     expect(Number(turned.place(0.91)?.toFixed(6))).toBe(0.5);
     const words = axis({ type: "categorical", values: ["a", true, 1] });

@@ -52,7 +52,10 @@ export function laidOverColumns(known: Trials, told: TrialColumns): Trials {
 }
 
 /** With the state of its job where a trial is under way but its job is not. The others stay the same objects. */
-export function withJobStates(rows: readonly TrialRow[], states: readonly (readonly [string, string])[]): readonly TrialRow[] {
+export function withJobStates(
+  rows: readonly TrialRow[],
+  states: readonly (readonly [string, string])[],
+): readonly TrialRow[] {
   if (states.length === 0) return rows;
   const byJob = new Map(states);
   return rows.map((row) => {
@@ -181,7 +184,8 @@ export function numberAxis(low: number, high: number, scale: string = "linear"):
     };
     return { place, ticks: ticksOf(isTurned ? [low, high] : logTicks(low, high), place), isLog: true, choices: null };
   }
-  const place = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? (value - low) / width : null);
+  const place = (value: unknown) =>
+    typeof value === "number" && Number.isFinite(value) ? (value - low) / width : null;
   return { place, ticks: ticksOf(evenTicks(low, high), place), isLog: false, choices: null };
 }
 
@@ -205,7 +209,11 @@ export function evenTicks(low: number, high: number, count = 5): number[] {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= raw) ?? raw;
   const found: number[] = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-9 && found.length < 20; value += step) {
+  for (
+    let value = Math.ceil(low / step - 1e-9) * step;
+    value <= high + step * 1e-9 && found.length < 20;
+    value += step
+  ) {
     found.push(Number(value.toPrecision(12)));
   }
   return found;

@@ -32,14 +32,21 @@ export function Trials() {
   const names = useMemo(() => Object.keys(study?.spec.parameters ?? {}), [study?.spec.parameters]);
   const metricNames = metrics.map((metric) => metric.name);
   const columns = useMemo(
-    () => [...metricNames.map((name) => ({ key: `m:${name}`, name })), ...names.map((name) => ({ key: `p:${name}`, name }))],
+    () => [
+      ...metricNames.map((name) => ({ key: `m:${name}`, name })),
+      ...names.map((name) => ({ key: `p:${name}`, name })),
+    ],
     // eslint-disable-next-line react-hooks/exhaustive-deps -- by their names
     [names, metricNames.join("\n")],
   );
-  const shown = useMemo(() => sorted(filtered(rows, search.state, text), search.sort), [rows, search.state, search.sort, text]);
+  const shown = useMemo(
+    () => sorted(filtered(rows, search.state, text), search.sort),
+    [rows, search.state, search.sort, text],
+  );
   const set = (change: { [name in keyof TrialsSearch]?: TrialsSearch[name] | undefined }) =>
     void navigate({
-      search: (before) => Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value !== undefined)),
+      search: (before) =>
+        Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value !== undefined)),
       replace: true,
     });
   const toggle = (of: number) =>
@@ -212,7 +219,14 @@ function Grid({ rows, columns, chosen, toggle, sort, setSort, open, opened }: Gr
     );
   };
   return (
-    <div className="trial-table" role="table" aria-label="Trials" aria-rowcount={rows.length + 1} tabIndex={0} ref={box}>
+    <div
+      className="trial-table"
+      role="table"
+      aria-label="Trials"
+      aria-rowcount={rows.length + 1}
+      tabIndex={0}
+      ref={box}
+    >
       <div role="rowgroup" className="grid-head">
         <div role="row" className="trial-row" aria-rowindex={1}>
           <div role="columnheader">
@@ -279,7 +293,12 @@ const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, to
         )}
       </div>
       <div role="cell" className="num">
-        <button type="button" className="sort strong" aria-label={`Open trial ${row.number}`} onClick={() => open(row.number)}>
+        <button
+          type="button"
+          className="sort strong"
+          aria-label={`Open trial ${row.number}`}
+          onClick={() => open(row.number)}
+        >
           {row.number}
         </button>
       </div>
@@ -289,7 +308,12 @@ const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, to
       {columns.map(({ key, name }) => {
         const value = key.startsWith("m:") ? row.metrics[name] : row.parameters[name];
         return (
-          <div key={key} role="cell" className={`num cut${key.startsWith("m:") ? " strong" : ""}`} title={String(value ?? "")}>
+          <div
+            key={key}
+            role="cell"
+            className={`num cut${key.startsWith("m:") ? " strong" : ""}`}
+            title={String(value ?? "")}
+          >
             {value === undefined || value === null ? <span className="dimmer">{ABSENT}</span> : number(value)}
           </div>
         );

@@ -110,7 +110,13 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
   ) => (
     <Field label={label} wrong={wrongAt(mistakes, path.join("."))}>
       {(props) => (
-        <select {...props} className="input" disabled={isBroken} value={value} onChange={(event) => choose(event.target.value)}>
+        <select
+          {...props}
+          className="input"
+          disabled={isBroken}
+          value={value}
+          onChange={(event) => choose(event.target.value)}
+        >
           {choices.map(([key, words]) => (
             <option key={key} value={key}>
               {words}
@@ -134,7 +140,10 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
       {isBroken && <p className="note warn">The YAML cannot be read right now; mend it there, and the form follows.</p>}
       <div className="pair">
         {field(["name"], "Name")}
-        {field(["project"], "Project", { placeholder: "default", list: (projects ?? []).map((project) => project.name) })}
+        {field(["project"], "Project", {
+          placeholder: "default",
+          list: (projects ?? []).map((project) => project.name),
+        })}
       </div>
       <fieldset>
         <legend>Each trial's job</legend>
@@ -244,7 +253,9 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
           {field(["budget", "gpu_hours"], "GPU-hours", { placeholder: "no limit" })}
           {field(["budget", "failed_trials"], "May fail", { placeholder: "all but the first five" })}
         </div>
-        {mistakes.some((mistake) => mistake.path === "budget") && <p className="tone-red small">{wrongAt(mistakes, "budget")}</p>}
+        {mistakes.some((mistake) => mistake.path === "budget") && (
+          <p className="tone-red small">{wrongAt(mistakes, "budget")}</p>
+        )}
       </fieldset>
     </>
   );

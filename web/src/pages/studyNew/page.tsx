@@ -115,7 +115,11 @@ function Draft({ start, original }: DraftProps) {
       await client.invalidateQueries({ queryKey: studyKeys.all });
       const others = made.namesakes?.length ?? 0;
       const told =
-        others === 0 ? "" : others === 1 ? " Another one of this name goes on." : ` ${others} others of this name go on.`;
+        others === 0
+          ? ""
+          : others === 1
+            ? " Another one of this name goes on."
+            : ` ${others} others of this name go on.`;
       toast(`Created ${made.name}.${told}`);
       await navigate({ to: "/studies/$study", params: { study: made.id } });
     } catch (failure) {
@@ -145,7 +149,12 @@ function Draft({ start, original }: DraftProps) {
         )}
         {(isNeverPlaced || waits) && (
           <label className="row small" title="Its trials wait until such nodes are there, and its time runs.">
-            <input type="checkbox" className="check" checked={waits} onChange={(event) => setWaits(event.target.checked)} />
+            <input
+              type="checkbox"
+              className="check"
+              checked={waits}
+              onChange={(event) => setWaits(event.target.checked)}
+            />
             wait for nodes that are to come
           </label>
         )}

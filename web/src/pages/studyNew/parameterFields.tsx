@@ -23,7 +23,8 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
   const fields = ["type", "min", "max", "scale", "values", "when"];
   // What is wrong with the whole of it stands below; with one of its fields, there.
   const whole = mistakes.find(
-    ({ path }) => path === at || (path.startsWith(`${at}.`) && !fields.some((field) => path.startsWith(`${at}.${field}`))),
+    ({ path }) =>
+      path === at || (path.startsWith(`${at}.`) && !fields.some((field) => path.startsWith(`${at}.${field}`))),
   );
   const input = (field: keyof ParameterRow, label: string, placeholder: string) => (
     <TextInput
@@ -56,7 +57,11 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
         value={row.name}
         isKept
         wrongWhile={(typed) =>
-          typed.trim() === "" ? "A parameter has a name." : others.includes(typed) ? `There is another ${typed}.` : undefined
+          typed.trim() === ""
+            ? "A parameter has a name."
+            : others.includes(typed)
+              ? `There is another ${typed}.`
+              : undefined
         }
         set={(value) => set("name", value)}
       />
@@ -68,15 +73,21 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
           {choice("scale", "Scale", SCALES)}
         </>
       ) : (
-        <div className="parameter-values">{input("values", "Values", row.type === "discrete" ? "16, 32, 64" : "sgd, adam")}</div>
+        <div className="parameter-values">
+          {input("values", "Values", row.type === "discrete" ? "16, 32, 64" : "sgd, adam")}
+        </div>
       )}
-      <div className="parameter-when">{input("when", "Only when", others[0] ? `always; or ${others[0]}=value` : "always")}</div>
+      <div className="parameter-when">
+        {input("when", "Only when", others[0] ? `always; or ${others[0]}=value` : "always")}
+      </div>
       <button type="button" className="button quiet icon small" aria-label={`Remove ${row.name}`} onClick={remove}>
         <Trash2 size={14} aria-hidden="true" />
       </button>
       {whole && (
         <p className="tone-red small parameter-wrong">
-          <Sentence text={whole.hint ? `${row.name} ${whole.message}: ${whole.hint}` : `${row.name} ${whole.message}`} />
+          <Sentence
+            text={whole.hint ? `${row.name} ${whole.message}: ${whole.hint}` : `${row.name} ${whole.message}`}
+          />
         </p>
       )}
     </div>

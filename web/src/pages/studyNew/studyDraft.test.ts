@@ -52,7 +52,9 @@ describe("a study's text and its form", () => {
   it("takes away what another type has no use for", () => {
     expect(withParameter(TEXT, "lr", "type", "categorical")).toContain("lr: {type: categorical}");
     expect(withParameter(TEXT, "opt", "type", "integer")).toContain("opt: {type: integer}");
-    expect(withParameter(TEXT, "lr", "type", "integer")).toContain("lr: {type: integer, min: 0.00001, max: 0.1, scale: log}");
+    expect(withParameter(TEXT, "lr", "type", "integer")).toContain(
+      "lr: {type: integer, min: 0.00001, max: 0.1, scale: log}",
+    );
   });
 
   it("renames a parameter wherever others depend on it, and never to a name that is there", () => {

@@ -49,7 +49,8 @@ export function withAt(text: string, path: Path, value: unknown): string {
     // `stopping: asha` is short for its rule: a map takes its place.
     for (let length = 1; length < path.length; length += 1) {
       const at = path.slice(0, length);
-      if (!isMap(document.getIn(at))) document.setIn(at, document.createNode({}, { flow: length > 1 || at[0] !== "parameters" }));
+      if (!isMap(document.getIn(at)))
+        document.setIn(at, document.createNode({}, { flow: length > 1 || at[0] !== "parameters" }));
     }
     const node: unknown = document.getIn(path, true);
     // Set in place, a comment behind the old value stays.
@@ -132,7 +133,8 @@ function withName(text: string, name: string, next: string): string {
   for (const pair of parameters.items) {
     if (isScalar(pair.key) && String(pair.key.value) === name) pair.key.value = next;
     const when: unknown = isMap(pair.value) ? pair.value.get("when") : undefined;
-    if (isMap(when)) for (const own of when.items) if (isScalar(own.key) && own.key.value === name) own.key.value = next;
+    if (isMap(when))
+      for (const own of when.items) if (isScalar(own.key) && own.key.value === name) own.key.value = next;
   }
   return document.toString({ lineWidth: 0, flowCollectionPadding: false });
 }
@@ -174,7 +176,9 @@ function listText(value: unknown): string {
 /** As it would stand in a list of YAML: what looks like a number but is text keeps its quotes. */
 function itemText(item: unknown): string {
   const scalar = new Scalar(item);
-  return stringify([scalar], { lineWidth: 0, flowCollectionPadding: false, collectionStyle: "flow" }).trim().slice(1, -1);
+  return stringify([scalar], { lineWidth: 0, flowCollectionPadding: false, collectionStyle: "flow" })
+    .trim()
+    .slice(1, -1);
 }
 
 /** `optimizer=sgd|adam, depth=2` as the map that it means. */

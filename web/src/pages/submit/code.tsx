@@ -30,7 +30,9 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
     try {
       const made = await pack();
       setDoing("sending");
-      await uploadArchive(made.blob, made.digest, (there) => setDoing(`sending, ${bytes(there)} of ${bytes(made.blob.size)}`));
+      await uploadArchive(made.blob, made.digest, (there) =>
+        setDoing(`sending, ${bytes(there)} of ${bytes(made.blob.size)}`),
+      );
       const files = made.files === null ? "" : `${counted(made.files, "file")}, `;
       setSent({ digest: made.digest, words: `${made.name} (${files}${bytes(made.blob.size)})` });
       set(made.digest);
@@ -56,10 +58,20 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
     <div className="field">
       <span className="label">Code</span>
       <div className="row wrapping">
-        <button type="button" className="button small" disabled={isBusy || isDisabled} onClick={() => folder.current?.click()}>
+        <button
+          type="button"
+          className="button small"
+          disabled={isBusy || isDisabled}
+          onClick={() => folder.current?.click()}
+        >
           <FolderUp size={14} aria-hidden="true" /> Choose a folder
         </button>
-        <button type="button" className="button small" disabled={isBusy || isDisabled} onClick={() => archive.current?.click()}>
+        <button
+          type="button"
+          className="button small"
+          disabled={isBusy || isDisabled}
+          onClick={() => archive.current?.click()}
+        >
           <Package size={14} aria-hidden="true" /> Choose a .tar.gz
         </button>
         <span className="row code-told" role="status">
@@ -73,7 +85,12 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
                 <span className="cut" title={digest}>
                   {told}
                 </span>
-                <button type="button" className="button quiet small" aria-label="Without this code" onClick={() => set("")}>
+                <button
+                  type="button"
+                  className="button quiet small"
+                  aria-label="Without this code"
+                  onClick={() => set("")}
+                >
                   <X size={14} aria-hidden="true" />
                 </button>
               </>

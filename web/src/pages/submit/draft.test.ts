@@ -12,7 +12,9 @@ const option = (field: string, value: number | string | null, ...roles: string[]
 
 describe("what the planner offers", () => {
   it("is written where the text has the shorthand, and leaves comments", () => {
-    expect(withOption("name: a # mine\nworkers: 4\n", option("replicas", 2, "worker"))).toBe("name: a # mine\nworkers: 2\n");
+    expect(withOption("name: a # mine\nworkers: 4\n", option("replicas", 2, "worker"))).toBe(
+      "name: a # mine\nworkers: 2\n",
+    );
     expect(withOption("ps: 4\n", option("replicas", 2, "ps"))).toBe("ps: 2\n");
     expect(withOption("gpus: 4\n", option("gpus", 1, "chief", "worker"))).toBe("gpus: 1\n");
     expect(withOption("gpu_type: [H100, A100]\n", option("gpu_type", "L4", "worker"))).toBe("gpu_type: L4\n");
@@ -29,7 +31,9 @@ describe("what the planner offers", () => {
   });
 
   it("lowers the fewest of an elastic gang", () => {
-    expect(withOption("workers: {min: 3, max: 4}\n", option("replicas", 1, "worker"))).toBe("workers: { min: 1, max: 4 }\n");
+    expect(withOption("workers: {min: 3, max: 4}\n", option("replicas", 1, "worker"))).toBe(
+      "workers: { min: 1, max: 4 }\n",
+    );
     expect(withOption("roles:\n  worker: {replicas: 4, min_replicas: 3}\n", option("replicas", 1, "worker"))).toBe(
       "roles:\n  worker: { replicas: 4, min_replicas: 1 }\n",
     );

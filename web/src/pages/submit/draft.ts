@@ -85,7 +85,12 @@ export function diagnosticsOf(text: string, mistakes: readonly Mistake[]): Diagn
   if (found.length > 0) return found;
   for (const mistake of mistakes) {
     const [from, to] = placeOf(document, mistake.path.split(".").filter(Boolean));
-    found.push({ from, to, severity: "error", message: mistake.hint ? `${mistake.message} (${mistake.hint})` : mistake.message });
+    found.push({
+      from,
+      to,
+      severity: "error",
+      message: mistake.hint ? `${mistake.message} (${mistake.hint})` : mistake.message,
+    });
   }
   return found;
 }

@@ -45,8 +45,15 @@ export function Form({ document, mistakes, set }: FormProps) {
         {field("name", "Name")}
         {field("project", "Project", { placeholder: "default", list: (projects ?? []).map((project) => project.name) })}
       </div>
-      {field("command", "Command", { placeholder: "python train.py", hint: "Runs in /data, where the code is unpacked." })}
-      <Code digest={isBroken ? "" : valueOf(document, "code")} isDisabled={isBroken} set={(digest) => set("code", digest)} />
+      {field("command", "Command", {
+        placeholder: "python train.py",
+        hint: "Runs in /data, where the code is unpacked.",
+      })}
+      <Code
+        digest={isBroken ? "" : valueOf(document, "code")}
+        isDisabled={isBroken}
+        set={(digest) => set("code", digest)}
+      />
       {field("image", "Image", { placeholder: "none: a plain process", hint: "Only for container executors." })}
       <fieldset>
         <legend>Gang</legend>

@@ -5,7 +5,9 @@ import { chosen, IGNORED, packedFile, packFolder } from "./packFolder";
 const source = (path: string, text = path) => ({ path, file: new Blob([text]) });
 /** As a browser hands out the files of a chosen folder. */
 const file = (path: string, text: string) =>
-  Object.defineProperty(new File([text], path.split("/").at(-1) ?? ""), "webkitRelativePath", { value: `project/${path}` });
+  Object.defineProperty(new File([text], path.split("/").at(-1) ?? ""), "webkitRelativePath", {
+    value: `project/${path}`,
+  });
 
 describe("a folder's files", () => {
   it("are left out as the command line leaves them out", () => {
@@ -24,7 +26,12 @@ describe("a folder's files", () => {
       source(".trainmasterignore", "!data/\ndata/b.bin\n"),
       source("run.log"),
     ];
-    expect((await chosen(all)).map((one) => one.path)).toEqual([".gitignore", ".trainmasterignore", "data/a.bin", "train.py"]);
+    expect((await chosen(all)).map((one) => one.path)).toEqual([
+      ".gitignore",
+      ".trainmasterignore",
+      "data/a.bin",
+      "train.py",
+    ]);
   });
   it("must be some, and not too many", async () => {
     await expect(chosen([source(".git/config")])).rejects.toThrow("no file that may be packed");

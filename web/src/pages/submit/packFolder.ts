@@ -98,7 +98,8 @@ export async function packFolder(files: Iterable<File>): Promise<Packed> {
 /** A `.tar.gz` as it is. Throws an `Error` for another kind of file. */
 export async function packedFile(file: File): Promise<Packed> {
   const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
-  if (head[0] !== 0x1f || head[1] !== 0x8b) throw new Error(`${file.name} is no .tar.gz archive; choose one, or the folder.`);
+  if (head[0] !== 0x1f || head[1] !== 0x8b)
+    throw new Error(`${file.name} is no .tar.gz archive; choose one, or the folder.`);
   return { name: file.name, blob: file, digest: await digestOf(file), files: null };
 }
 

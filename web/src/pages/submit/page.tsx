@@ -155,7 +155,11 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
       <div className="submit">
         <section className="card submit-form" aria-label="Form">
           <div className="body stack">
-            <Form document={document} mistakes={mistakes} set={(name, value) => setText((now) => withValue(now, name, value))} />
+            <Form
+              document={document}
+              mistakes={mistakes}
+              set={(name, value) => setText((now) => withValue(now, name, value))}
+            />
           </div>
         </section>
         <section className="card submit-text">
@@ -168,7 +172,10 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
           <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />
           <Mistakes check={check} />
         </section>
-        <Room spec={check.state === "good" ? check.value : null} take={(option) => setText((now) => withOption(now, option))} />
+        <Room
+          spec={check.state === "good" ? check.value : null}
+          take={(option) => setText((now) => withOption(now, option))}
+        />
       </div>
     </div>
   );

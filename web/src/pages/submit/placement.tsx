@@ -19,7 +19,11 @@ interface RoomProps {
 export function Room({ spec, take }: RoomProps) {
   const { data, error, isPlaceholderData, refetch } = useQuery(forecastQuery(spec));
   return (
-    <section className="card submit-room" aria-label="Where it would run now" aria-busy={spec !== null && isPlaceholderData}>
+    <section
+      className="card submit-room"
+      aria-label="Where it would run now"
+      aria-busy={spec !== null && isPlaceholderData}
+    >
       <div className="body stack tight">
         <div className="row top" role="status">
           <Verdict spec={spec} found={data} isOld={isPlaceholderData} hasFailed={error !== null} />
@@ -47,7 +51,9 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
       <>
         <Server size={16} aria-hidden="true" className="dimmer lead" />
         <span className="dim">
-          {spec === null ? "Where it would run shows up here once the spec is right." : "Where it would run is not known now."}
+          {spec === null
+            ? "Where it would run shows up here once the spec is right."
+            : "Where it would run is not known now."}
         </span>
       </>
     );
@@ -90,7 +96,8 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
 }
 
 function Options({ options, take }: { options: readonly ForecastOption[]; take: (option: ForecastOption) => void }) {
-  if (options.length === 0) return <p className="dim room-options">Nothing that is close to it would start now either.</p>;
+  if (options.length === 0)
+    return <p className="dim room-options">Nothing that is close to it would start now either.</p>;
   return (
     <ul className="room-options stack tight">
       {options.map((option) => (
@@ -115,7 +122,8 @@ function FreeNow() {
   const gpus = room.reduce((sum, one) => sum + gpuCount(one), 0);
   return (
     <span className="dimmer num room-free">
-      free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} · {counted(gpus, "GPU")}
+      free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} ·{" "}
+      {counted(gpus, "GPU")}
     </span>
   );
 }

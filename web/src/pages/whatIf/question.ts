@@ -46,8 +46,10 @@ export function mistakeIn(question: Question): string {
   if (told.every((text) => typeof text !== "string" || text.trim() === "")) return "Change at least one thing.";
   if (listed(question.labels).some((label) => !/^[^=]+=/.test(label)))
     return "Labels are written like pool=a100, with commas between; pool= takes one away.";
-  if (question.moreNodes.trim() !== "" && !/^\d+$/.test(question.moreNodes.trim())) return "More nodes is a number, such as 4.";
-  if (Number(question.moreNodes) > 0 && question.like.trim() === "") return "Name a node whose kind there shall be more of.";
+  if (question.moreNodes.trim() !== "" && !/^\d+$/.test(question.moreNodes.trim()))
+    return "More nodes is a number, such as 4.";
+  if (Number(question.moreNodes) > 0 && question.like.trim() === "")
+    return "Name a node whose kind there shall be more of.";
   return "";
 }
 
@@ -66,13 +68,15 @@ export function changesOf(question: Question, spec: Pick<JobSpec, "roles">): Cha
       if (roles[role] !== null && resources?.gpus) roles[role] = { ...roles[role], resources: { gpu_type: [] } };
   } else if (models.length > 0) changes["gpu_type"] = models;
   const labels = listed(question.labels).map((label) => label.split("=", 2) as [string, string]);
-  if (labels.length > 0) changes["node_selector"] = Object.fromEntries(labels.map(([key, value]) => [key, value || null]));
+  if (labels.length > 0)
+    changes["node_selector"] = Object.fromEntries(labels.map(([key, value]) => [key, value || null]));
   if (question.priority.trim()) changes["priority"] = numberOr(question.priority);
   const longest = question.maxRunTime.trim();
   if (longest) changes["max_run_time"] = NO_LIMIT.has(longest) ? null : longest;
   if (Object.keys(roles).length > 0) changes["roles"] = roles;
   const [more, without] = [Number(question.moreNodes), listed(question.without)];
-  const cluster = more > 0 || without.length > 0 ? { more_nodes: more, like: question.like.trim() || null, without } : null;
+  const cluster =
+    more > 0 || without.length > 0 ? { more_nodes: more, like: question.like.trim() || null, without } : null;
   return { changes, cluster };
 }
 

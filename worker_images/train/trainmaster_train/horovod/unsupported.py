@@ -4,6 +4,27 @@ from __future__ import annotations
 
 from typing import Callable, Dict, NoReturn
 
+
+def mpi_built() -> bool:
+    return False
+
+
+def mpi_enabled() -> bool:
+    return False
+
+
+def mpi_threads_supported() -> bool:
+    return False
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False
+
+
 EVERYWHERE = {
     "start_timeline": "profile with torch.profiler or tf.profiler, or read the job's step metrics",
     "stop_timeline": "profile with torch.profiler or tf.profiler, or read the job's step metrics",

@@ -1,6 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { CircleCheck, CircleDot, CircleHelp, CircleSlash, Hourglass, type LucideIcon, OctagonPause } from "lucide-react";
+import {
+  CircleCheck,
+  CircleDot,
+  CircleHelp,
+  CircleSlash,
+  Hourglass,
+  type LucideIcon,
+  OctagonPause,
+} from "lucide-react";
 import { useId, useState } from "react";
 import { explanationQuery } from "~/api/planner";
 import type { Explanation, JobDetail } from "~/api/types";

@@ -50,7 +50,11 @@ export function Facts({ job }: { job: JobDetail }) {
           <>
             <dt>Trial</dt>
             <dd>
-              <Link to="/studies/$study/trials" params={{ study: job.trial.study_id }} search={{ trial: job.trial.number }}>
+              <Link
+                to="/studies/$study/trials"
+                params={{ study: job.trial.study_id }}
+                search={{ trial: job.trial.number }}
+              >
                 {job.trial.number}
               </Link>{" "}
               of{" "}

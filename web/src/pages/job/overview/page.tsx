@@ -66,7 +66,9 @@ function elasticNow(job: JobDetail): string {
 
 /** How much of a gang starts at once; `roles` says how few of an elastic role, `most_replicas` how many there may be. */
 function together(job: JobDetail): string {
-  const elastic = Object.entries(job.most_replicas ?? {}).find(([role, most]) => most > ((job.roles ?? {})[role] ?? most));
+  const elastic = Object.entries(job.most_replicas ?? {}).find(
+    ([role, most]) => most > ((job.roles ?? {})[role] ?? most),
+  );
   if (elastic === undefined) return "all of it starts together, or none.";
   const [role, most] = elastic;
   return `it starts once ${counted((job.roles ?? {})[role] ?? 1, role)} fit, and takes up to ${most.toLocaleString()} where there is place.`;
@@ -84,7 +86,9 @@ function Situation({ job }: { job: JobDetail }) {
         <div className="stack tight grow">
           <div>
             <Sentence text={ended(job.wait_reason.sentence)} />
-            {job.queue_position && !isBeyond(job.wait_reason) ? ` It is number ${job.queue_position} in the queue.` : ""}
+            {job.queue_position && !isBeyond(job.wait_reason)
+              ? ` It is number ${job.queue_position} in the queue.`
+              : ""}
           </div>
           {numbers.length > 0 && (
             <div className="row wrapping">

@@ -16,7 +16,11 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
     `${(Math.max(0, Math.min(to, end) - Math.max(from, begin)) / (end - begin)) * 100}%`;
   const ordered = [...attempts].sort((a, b) => b.number - a.number);
   return (
-    <Card title="Attempts" aside={<span className="dim num">{duration((end - begin) / 1000)} since it was submitted</span>} flush>
+    <Card
+      title="Attempts"
+      aside={<span className="dim num">{duration((end - begin) / 1000)} since it was submitted</span>}
+      flush
+    >
       <ul className="timeline">
         {ordered.map((attempt) => {
           const created = Date.parse(attempt.created_at);
@@ -44,7 +48,10 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
               </div>
               <div className="lane" aria-hidden="true">
                 <span className="bar soft" style={{ left: share(created), width: width(created, started) }} />
-                <span className={`bar fill-${toneOf(outcome)}`} style={{ left: share(started), width: width(started, ended) }} />
+                <span
+                  className={`bar fill-${toneOf(outcome)}`}
+                  style={{ left: share(started), width: width(started, ended) }}
+                />
               </div>
               {attempt.resume_from && (
                 <p className="dimmer mono cut">

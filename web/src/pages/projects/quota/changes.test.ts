@@ -10,7 +10,8 @@ const QUOTA = {
 } as unknown as Quota;
 
 describe("limits and weights of users", () => {
-  const asked = (fields: Record<string, string>) => userChanges(QUOTA, ["ada", "grace"], (name) => fields[name] ?? null);
+  const asked = (fields: Record<string, string>) =>
+    userChanges(QUOTA, ["ada", "grace"], (name) => fields[name] ?? null);
 
   it("sends nothing of what is as it was", () => {
     expect(written("memory", 2 ** 36)).toBe("64Gi");

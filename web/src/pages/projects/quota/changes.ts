@@ -23,7 +23,11 @@ export interface UserChanges {
  * Of `names`, what `field` says of limits (`users.ada.gpus`), of what is guaranteed (`user_guaranteed.ada.gpus`) and of weights
  * (`user_weights.ada`); it tells null for what is not in the form.
  */
-export function userChanges(quota: Quota, names: readonly string[], field: (name: string) => string | null): UserChanges {
+export function userChanges(
+  quota: Quota,
+  names: readonly string[],
+  field: (name: string) => string | null,
+): UserChanges {
   const found: UserChanges = { users: {}, user_guaranteed: {}, user_weights: {} };
   for (const name of names) {
     const known = (quota.users ?? []).find((user) => user.user === name);

@@ -37,7 +37,9 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
     if (weight !== quota.weight) body["weight"] = weight;
     const priority = String(form.get("max_priority")).trim();
     if (priority !== String(quota.max_priority ?? "")) body["max_priority"] = priority === "" ? null : priority;
-    const names = [...form.keys()].flatMap((key) => (key.startsWith("user_weights.") ? [key.slice("user_weights.".length)] : []));
+    const names = [...form.keys()].flatMap((key) =>
+      key.startsWith("user_weights.") ? [key.slice("user_weights.".length)] : [],
+    );
     const ofUsers = userChanges(quota, names, (name) => form.get(name) as string | null);
     if (Object.keys(ofUsers.users).length > 0) body["users"] = ofUsers.users;
     if (Object.keys(ofUsers.user_guaranteed).length > 0) body["user_guaranteed"] = ofUsers.user_guaranteed;
@@ -57,8 +59,8 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
   return (
     <FormDialog title={`Quota of ${quota.project}`} isOpen={isOpen} close={leave} verb="Set" submit={submit} isWide>
       <p className="dim">
-        What is guaranteed comes back by preemption whenever the project wants it; beyond it the project borrows what nobody
-        needs, up to the limit. Empty: no limit.
+        What is guaranteed comes back by preemption whenever the project wants it; beyond it the project borrows what
+        nobody needs, up to the limit. Empty: no limit.
       </p>
       <Warnings warnings={warnings} />
       <div className="table-box">
@@ -99,10 +101,14 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
       </div>
       <div className="pair">
         <Field label="Weight" hint="Who has 2 gets twice as much as who has 1.">
-          {(props) => <input {...props} className="input num" name="weight" defaultValue={quota.weight} inputMode="decimal" />}
+          {(props) => (
+            <input {...props} className="input num" name="weight" defaultValue={quota.weight} inputMode="decimal" />
+          )}
         </Field>
         <Field label="Priority at most" hint="low, normal, high, urgent, or 0 to 100; empty: any.">
-          {(props) => <input {...props} className="input num" name="max_priority" defaultValue={quota.max_priority ?? ""} />}
+          {(props) => (
+            <input {...props} className="input num" name="max_priority" defaultValue={quota.max_priority ?? ""} />
+          )}
         </Field>
       </div>
       <UserQuotas quota={quota} />

@@ -55,7 +55,8 @@ function holding([what, value]: [string, number]): string {
 function Meters({ quota }: { quota: Quota }) {
   const users = (quota.users ?? []).filter(
     (user) =>
-      [user.used, user.limit, user.guaranteed].some((part) => Object.keys(part ?? {}).length > 0) || (user.weight ?? 1) !== 1,
+      [user.used, user.limit, user.guaranteed].some((part) => Object.keys(part ?? {}).length > 0) ||
+      (user.weight ?? 1) !== 1,
   );
   return (
     <section className="card" aria-label="Quota">

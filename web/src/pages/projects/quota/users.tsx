@@ -19,8 +19,8 @@ export function UserQuotas({ quota }: { quota: Quota }) {
     <fieldset className="stack tight">
       <legend>Single users</legend>
       <p className="dim">
-        A limit here stands instead of the one of each user. What is guaranteed here, the other users of the project give back.
-        Who has weight 2 gets twice as much of the project&apos;s share.
+        A limit here stands instead of the one of each user. What is guaranteed here, the other users of the project
+        give back. Who has weight 2 gets twice as much of the project&apos;s share.
       </p>
       {names.length === 0 ? (
         <p className="dim">The project has no members yet.</p>

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainmaster_train.horovod.built import ccl_built, ddl_built, mpi_built, mpi_enabled, mpi_threads_supported
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from trainmaster_train.horovod.reduction import Adasum, Average, Max, Min, Product, Sum
 from trainmaster_train.horovod.session import ProcessSet
@@ -38,7 +37,15 @@ from trainmaster_train.horovod.tensorflow.session import (
     size,
 )
 from trainmaster_train.horovod.tensorflow.training import DistributedGradientTape, DistributedOptimizer
-from trainmaster_train.horovod.unsupported import TENSORFLOW, tell
+from trainmaster_train.horovod.unsupported import (
+    TENSORFLOW,
+    ccl_built,
+    ddl_built,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    tell,
+)
 
 __getattr__ = tell(__name__, TENSORFLOW)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainmaster_train.horovod.built import ccl_built, ddl_built, mpi_built, mpi_enabled, mpi_threads_supported
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from trainmaster_train.horovod.reduction import Adasum, Average, Max, Min, Product, Sum
 from trainmaster_train.horovod.session import ProcessSet
@@ -64,7 +63,15 @@ from trainmaster_train.horovod.torch.ops import (
     synchronize,
 )
 from trainmaster_train.horovod.torch.optimizer import DistributedOptimizer
-from trainmaster_train.horovod.unsupported import TORCH, tell
+from trainmaster_train.horovod.unsupported import (
+    TORCH,
+    ccl_built,
+    ddl_built,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    tell,
+)
 
 __getattr__ = tell(__name__, TORCH)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
-from executors.containers.places import PLACES, STOP_ASKED, WORK
+from executors.containers.paths import PLACES, STOP_ASKED, WORK
 from executors.order_file import order_fields, world_fields
 
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
