@@ -9,12 +9,9 @@ ARG PYTHON_IMAGE=python:3.11.13-slim
 FROM ${PYTHON_IMAGE} AS build
 # Dependencies first and by themselves: they change less often than the code.
 RUN python3 -m venv --without-pip /opt/venv
-COPY pyproject.toml /src/pyproject.toml
-COPY sdk/pyproject.toml /src/sdk/pyproject.toml
-COPY deploy/images/control.lock deploy/images/requirements.py /src/deploy/images/
-RUN python3 /src/deploy/images/requirements.py >/src/requirements.txt \
-    && python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --only-binary :all: \
-       -r /src/requirements.txt -c /src/deploy/images/control.lock \
+COPY requirements/platform.lock requirements/tensorboard.lock /src/requirements/
+RUN python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --only-binary :all: --require-hashes --no-deps \
+       -r /src/requirements/platform.lock -r /src/requirements/tensorboard.lock \
     && find /opt/venv -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
 COPY . /src
 RUN mkdir -p /opt/trainmaster/sdk /opt/trainmaster/worker_images/runtime \

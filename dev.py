@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|web|bench|images|frameworks|install``.
+"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py VERB``; without a verb it lists them.
 
-The first call makes ``.venv`` in this folder and installs what its verb needs; later calls only look whether the
-requirements changed, or whether the verb needs more. The Makefile has the same words.
+The first call makes ``.venv`` in this folder and installs what its verb needs, at the versions and with the digests of
+``requirements/*.lock``; later calls only compare digests. The Makefile has the same verbs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ PYTHON = VENV / "bin" / "python"
 PACKAGES = ("sdk", "worker_images/runtime", "worker_images/train", "worker_images/serving", ".")
 # The examples train with torch; this version is pinned because its CPU build needs no other package.
 TORCH = "torch==2.13.0"
+LOCKS = ROOT / "requirements"
 WHEELS = "trainmaster/wheels"
 # The extras of this checkout's own package; each verb installs those that it needs.
 EXTRAS = ("train", "test", "lint")
@@ -51,9 +52,9 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "xgboost": (("xgboost-cpu==3.2.0",),),
     "jax": (("jax==0.10.2",),),
     "mlflow": (("mlflow==3.17.2", "scikit-learn==1.9.1"),),
-    # Clients alone; setuptools, since the SDK packs a user's script with the interpreter that it runs in. hypertune is what
-    # its scripts report with (https://pypi.org/project/cloudml-hypertune; the `hypertune` there is another project's). pandas, as
-    # its experiments are read back.
+    # Clients alone; setuptools, since the SDK packs a user's script with the interpreter that it runs in. hypertune is
+    # what its scripts report with (https://pypi.org/project/cloudml-hypertune; the `hypertune` there is another
+    # project's). pandas, as its experiments are read back.
     "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools", "cloudml-hypertune", "pandas"),),
     "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools", "cloudml-hypertune", "pandas"),),
     "tensorboard": (("tensorboard==2.21.0", "setuptools"),),  # with tf what those clients upload event files by
@@ -74,6 +75,7 @@ LINTED = (
     "benchmarks",
     "deploy",
     "examples",
+    "requirements",
     "tests",
     "web/build.py",
     "dev.py",
@@ -102,6 +104,7 @@ def main(argv: list[str]) -> int:
         "web": web,
         "bench": bench,
         "openapi": openapi,
+        "lock": lock,
         "images": images,
         "frameworks": frameworks,
     }
@@ -129,9 +132,12 @@ def install(arguments: list[str]) -> int:
 
 
 def need(*extras: str, force: bool = False) -> int:
-    """Have in ``.venv`` the platform and these of ``EXTRAS``. Does nothing where the requirements are those of the last time."""
+    """Install the platform and these of ``EXTRAS`` into ``.venv``; nothing to do while the requirements are the
+    same.
+    """
     stamp = VENV / "installed"
-    wanted = hashlib.sha256(b"".join((ROOT / p / "pyproject.toml").read_bytes() for p in PACKAGES)).hexdigest()
+    sources = [*(ROOT / package / "pyproject.toml" for package in PACKAGES), *sorted(LOCKS.glob("*.lock"))]
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     # The requirements' digest, and the extras that were installed with them.
     before, *present = stamp.read_text().split() if stamp.exists() else [""]
     if before != wanted:
@@ -146,15 +152,15 @@ def need(*extras: str, force: bool = False) -> int:
             shutil.rmtree(VENV, ignore_errors=True)
             return say("Python's venv module is missing; install it (Debian and Ubuntu: apt-get install python3-venv).")
     pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    editable = [
-        argument
-        for package in PACKAGES
-        for argument in ("-e", f"./{package}" + (f"[{','.join(chosen)}]" if package == "." and chosen else ""))
-    ]
-    # torch first and by itself: with the pinned version in place nothing else can pull another build of it.
-    torch = [("torch", [*pip, TORCH, "numpy>=2"])] if {"train", "test"} & {*chosen} else []
+    locks = [argument for name in ("platform", *chosen) for argument in ("-r", str(LOCKS / f"{name}.lock"))]
+    own = [argument for package in PACKAGES for argument in ("-e", f"./{package}")]
     more = f" and what is needed to {', '.join(chosen)}" if chosen else ""
-    for what, command in [*torch, (f"the platform{more}", [*pip, *editable])]:
+    steps = [(f"the platform's requirements{more}", [*pip, "--require-hashes", "--no-deps", *locks])]
+    if {"train", "test"} & {*chosen}:
+        # By itself and by version alone: the right build depends on the machine, and so do its digests.
+        steps.append(("torch", [*pip, TORCH]))
+    steps.append(("the platform", [*pip, "--no-deps", "--no-build-isolation", *own]))
+    for what, command in steps:
         print(f"Installing {what} into .venv …", end="", flush=True)
         began_s = time.monotonic()
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
@@ -163,6 +169,11 @@ def need(*extras: str, force: bool = False) -> int:
             return say("Installing failed; pip's message above says why. Nothing outside .venv was touched.")
     stamp.write_text(" ".join([wanted, *chosen]))
     return 0
+
+
+def lock(_arguments: list[str]) -> int:
+    """Write ``requirements/*.lock`` and those of the images: the newest allowed versions, with digests."""
+    return need("lint") or run(PYTHON, "requirements/renew.py")
 
 
 def run(*command: str | Path) -> int:
@@ -189,12 +200,14 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """All tests. What needs PostgreSQL or Redis says so and is skipped where there is none."""
-    return (
-        need("train", "test")
-        or with_pages()
-        or run(PYTHON, "-m", "pytest", *(arguments or ["-q", "-n", "2", "--dist", "loadgroup"]))
-    )
+    """The tests, stage by stage; ``--quick``: the first stage alone; ``--all``: the slow ones, too; else pytest's
+    options.
+    """
+    if missing := need("train", "test") or with_pages():
+        return missing
+    if all(word in {"--quick", "--all"} for word in arguments):
+        return run(PYTHON, "tests/stages.py", *arguments)
+    return run(PYTHON, "-m", "pytest", *arguments)
 
 
 def up(arguments: list[str]) -> int:
@@ -225,8 +238,8 @@ def openapi(_arguments: list[str]) -> int:
 
 
 def images(arguments: list[str]) -> int:
-    """Build worker images: ``images [runtime|base|torch|torch-cuda|serving|tensorflow|serving-tensorflow …] [--wheels FOLDER]``;
-    alone: the small and the CPU ones. Wheels in FOLDER are taken before those of an index.
+    """Build worker images: ``images [runtime|base|torch|torch-cuda|serving|tensorflow|serving-tensorflow …] [--wheels
+    FOLDER]``; alone: the small and the CPU ones. Wheels in FOLDER are taken before those of an index.
     """
     words = list(arguments)
     wheels = None
@@ -261,8 +274,10 @@ def images(arguments: list[str]) -> int:
 
 
 def frameworks(arguments: list[str]) -> int:
-    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow, Vertex AI's SDK, Kubeflow's and Ray's:
-    ``frameworks [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|tensorboard|vertex-bridge|kubeflow|ray …]``; alone: all of them, 5.8 GB. What is there already is left as it is.
+    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow, Vertex AI's SDK,
+    Kubeflow's and Ray's: ``frameworks
+    [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|tensorboard|vertex-bridge|kubeflow|ray …]``; alone: all of them,
+    5.8 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
         return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")
@@ -288,11 +303,16 @@ def frameworks(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    """One benchmark by name, or their list."""
-    names = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
-    if not arguments or arguments[0] not in names:
-        return say(f"usage: python3 dev.py bench {'|'.join(names)} [arguments]")
-    return need("train", "test") or run(PYTHON, f"benchmarks/{arguments[0]}.py", *arguments[1:])
+    """One benchmark by name; ``--smoke``: each headline figure in small; without a name their list."""
+    folder = ROOT / "benchmarks"
+    modules = {
+        path.stem: path for path in folder.glob("*/*.py") if path.stem != "__init__" and path.parent.name != "support"
+    }
+    modules["--smoke"] = folder / "smoke.py"
+    if not arguments or arguments[0] not in modules:
+        return say(f"usage: python3 dev.py bench {'|'.join(sorted(modules))} [arguments]")
+    module = ".".join(modules[arguments[0]].relative_to(ROOT).with_suffix("").parts)
+    return need("train", "test") or run(PYTHON, "-m", module, *arguments[1:])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import uvicorn
 
 from api.app.factory import create_app
 from api.app.graceful_shutdown import DrainingServer
-from api.http.connections import Connection
+from api.http.connections import AbortableConnection
 from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
 
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
         app,
         host=settings.host,
         port=settings.port,
-        http=Connection,
+        http=AbortableConnection,
         log_level=settings.log_level.lower(),
         log_config=None,  # as everybody else's lines
         access_log=False,  # /metrics tells rates and latencies; a line per request would cost more than the request
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     # Not Config(fd=…): that takes the socket for a Unix one, and every small answer then waits for Nagle's timer.
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
-    server = DrainingServer(config, app.state.closing)
+    server = DrainingServer(config, app.state.shutdown)
     # Routes and their models, some 270,000 objects, stay: each full look for garbage would stop all answers for 0.13 s.
     gc.freeze()
     server.run(sockets=sockets)

@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from trainmaster.spec.suggest import suggest
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from core.db.tables import Job, Membership, Project, Token, User
 from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
 from core.domain.ids import AttemptId
@@ -51,7 +51,7 @@ _ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProjectMembership:
     """The caller's place in one project."""
 
     project_id: str
@@ -68,7 +68,7 @@ class Caller:
     is_admin: bool  # the user is a platform admin *and* this token has the scope admin
     scopes: frozenset[Scope]
     token_id: str
-    projects: Mapping[str, Member]
+    projects: Mapping[str, ProjectMembership]
 
     @property
     def actor(self) -> str:
@@ -78,7 +78,7 @@ class Caller:
     def may(self, scope: Scope) -> bool:
         return any(_SCOPES.index(own) >= _SCOPES.index(scope) for own in self.scopes)
 
-    def member_of(self, session: Session, project: str, role: Role = "viewer") -> Member:
+    def member_of(self, session: Session, project: str, role: Role = "viewer") -> ProjectMembership:
         """The caller's place in the project of this name.
 
         Raises:
@@ -95,7 +95,7 @@ class Caller:
             raise NotFound(f"There is no project {project!r} that you may see. {hint}")
         return _demand(known, role)
 
-    def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> Member:
+    def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> ProjectMembership:
         """Like ``member_of``, for a thing of the project that the caller names as ``what``."""
         known = self.projects.get(project_id)
         if known is None or not has_role(known.role, role):
@@ -114,7 +114,7 @@ def _role(text: str) -> Role:
     return _ROLES[_ROLES.index(text)] if text in _ROLES else "viewer"
 
 
-def _demand(member: Member, role: Role) -> Member:
+def _demand(member: ProjectMembership, role: Role) -> ProjectMembership:
     if not has_role(member.role, role):
         raise Forbidden(
             f"You are {member.role} of project {member.project!r}; this needs the role {role}: ask an admin of the project."
@@ -122,13 +122,13 @@ def _demand(member: Member, role: Role) -> Member:
     return member
 
 
-def _find_member(session: Session, caller: Caller, condition: object) -> Member | None:
+def _find_member(session: Session, caller: Caller, condition: object) -> ProjectMembership | None:
     query = select(Project.id, Project.name, Membership.role).where(condition, Project.deleted_at.is_(None))  # type: ignore[arg-type]
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
     row = session.execute(query.join(Membership, link, isouter=caller.is_admin)).one_or_none()
     if row is None:
         return None
-    return Member(row[0], row[1], "admin" if caller.is_admin else _role(row[2]))
+    return ProjectMembership(row[0], row[1], "admin" if caller.is_admin else _role(row[2]))
 
 
 # --- the token -------------------------------------------------------------------------------------------------------
@@ -138,19 +138,19 @@ class CallerCache:
     """Callers by the digest of their token, for a few seconds, so that a request costs no query to know its caller."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[datetime, Caller]] = {}
+        self._callers: dict[str, tuple[datetime, Caller]] = {}
 
     def get(self, digest: str, now: datetime) -> Caller | None:
-        kept = self._kept.get(digest)
+        kept = self._callers.get(digest)
         return kept[1] if kept is not None and kept[0] > now else None
 
     def put(self, digest: str, caller: Caller, until: datetime) -> None:
-        if len(self._kept) >= _CACHE_LIMIT:
-            self._kept.clear()
-        self._kept[digest] = (until, caller)
+        if len(self._callers) >= _CACHE_LIMIT:
+            self._callers.clear()
+        self._callers[digest] = (until, caller)
 
     def clear(self) -> None:
-        self._kept.clear()
+        self._callers.clear()
 
 
 async def forget_callers(request: Request) -> AsyncIterator[None]:
@@ -189,7 +189,7 @@ def refuse_foreign_page(request: Request) -> None:
     )
 
 
-async def authenticate(request: Request, platform: Platform) -> Caller:
+async def authenticate(request: Request, context: AppContext) -> Caller:
     """The caller, from the cache or the database.
 
     Raises:
@@ -198,10 +198,10 @@ async def authenticate(request: Request, platform: Platform) -> Caller:
     token, is_cookie = _presented_token(request)
     if is_cookie and request.method not in _SAFE_METHODS:
         refuse_foreign_page(request)
-    return await caller_of_token(request, platform, token)
+    return await caller_of_token(request, context, token)
 
 
-async def bearer_caller(connection: HTTPConnection, platform: Platform) -> Caller:
+async def bearer_caller(connection: HTTPConnection, context: AppContext) -> Caller:
     """The caller of a connection that brings its token itself; a cookie does not count, which any page makes a browser send.
 
     Raises:
@@ -210,31 +210,31 @@ async def bearer_caller(connection: HTTPConnection, platform: Platform) -> Calle
     token, is_cookie = _presented_token(connection)
     if is_cookie:
         raise Unauthenticated("This needs a token: send `Authorization: Bearer <token>`.")
-    found = await caller_of_token(connection, platform, token)
+    found = await caller_of_token(connection, context, token)
     if not found.may(Scope.READ):
         raise Forbidden("This needs a token of scope read; log in with another one.")
     return found
 
 
-async def caller_of_token(request: HTTPConnection, platform: Platform, token: str) -> Caller:
+async def caller_of_token(request: HTTPConnection, context: AppContext, token: str) -> Caller:
     """Whose token this is. Raises like ``authenticate``."""
     if token.startswith(ATTEMPT_PREFIX):
         raise Unauthenticated("This is an attempt's token, good only for reports of its replicas; use a user's token.")
     digest = token_digest(token)
     cache: CallerCache = request.app.state.callers
-    now = platform.clock()
+    now = context.clock()
     known = cache.get(digest, now)
     if known is not None:
         return known
-    caller, expires_at = await run_in_threadpool(load_caller, platform, digest, now)
+    caller, expires_at = await run_in_threadpool(load_caller, context, digest, now)
     until = now + CALLER_TTL
     cache.put(digest, caller, min(until, expires_at) if expires_at else until)
     return caller
 
 
-def load_caller(platform: Platform, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
+def load_caller(context: AppContext, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
     """Whose token has this digest, and when it expires. Raises like ``authenticate``."""
-    with platform.read() as work:
+    with context.read() as work:
         row = work.session.execute(
             select(Token, User).join(User, User.id == Token.user_id).where(Token.digest == digest)
         ).one_or_none()
@@ -251,16 +251,16 @@ def load_caller(platform: Platform, digest: str, now: datetime) -> tuple[Caller,
         query = select(Project.id, Project.name, Membership.role).where(Project.deleted_at.is_(None))
         link = (Membership.project_id == Project.id) & (Membership.user_id == user.id)
         rows = work.session.execute(query.join(Membership, link, isouter=is_admin)).all()
-    projects = {row[0]: Member(row[0], row[1], "admin" if is_admin else _role(row[2])) for row in rows}
+    projects = {row[0]: ProjectMembership(row[0], row[1], "admin" if is_admin else _role(row[2])) for row in rows}
     scopes = frozenset(Scope(scope) for scope in token.scopes)
     if token.last_used_at is None or token.last_used_at < now - _LAST_USED_STEP:
-        _note_use(platform, token.id, now)
+        _note_use(context, token.id, now)
     return Caller(user.id, user.name, is_admin, scopes, token.id, projects), token.expires_at
 
 
-def _note_use(platform: Platform, token_id: str, now: datetime) -> None:
+def _note_use(context: AppContext, token_id: str, now: datetime) -> None:
     try:
-        with platform.write() as work:
+        with context.write() as work:
             work.session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
     except TrainmasterError:
         pass  # a courtesy to whoever tidies tokens: never worth a failed request
@@ -273,8 +273,8 @@ def require(scope: Scope | Literal["read", "write", "admin"]) -> Callable[..., A
     """A dependency: the caller, whose token has ``scope``. "admin" also asks for a platform admin."""
     wanted = Scope(scope)
 
-    async def caller(request: Request, platform: PlatformDep) -> Caller:
-        found = await authenticate(request, platform)
+    async def caller(request: Request, context: AppContextDep) -> Caller:
+        found = await authenticate(request, context)
         if wanted is Scope.ADMIN and not found.is_admin:
             raise Forbidden("This needs a platform admin, with a token of scope admin.")
         if not found.may(wanted):
@@ -335,7 +335,7 @@ class JobAccess:
         """The job's row. Raises ``NotFound`` (unknown, deleted, or none of the caller's) or ``Forbidden``."""
         return self.load_with_member(session)[0]
 
-    def load_with_member(self, session: Session) -> tuple[Job, Member]:
+    def load_with_member(self, session: Session) -> tuple[Job, ProjectMembership]:
         """The job's row, and the caller's place in its project."""
         what = f"job {self.ref!r} that you may see; `GET /api/v1/jobs` lists yours"
         job = session.execute(select(Job).where(Job.id == self.ref, Job.deleted_at.is_(None))).scalar_one_or_none()
@@ -379,9 +379,9 @@ ProjectMember = Annotated[ProjectAccess, Depends(project_of("member"))]
 ProjectAdmin = Annotated[ProjectAccess, Depends(project_of("admin"))]
 
 
-async def _attempt(request: Request, platform: PlatformDep) -> AttemptId:
+async def _attempt(request: Request, context: AppContextDep) -> AttemptId:
     token, _ = _presented_token(request)
-    attempt_id = verify_attempt_token(platform.key, token)
+    attempt_id = verify_attempt_token(context.key, token)
     if attempt_id is None:
         raise Unauthenticated("This is not the token of an attempt; replicas find theirs in TRAINMASTER_TOKEN_FILE.")
     return attempt_id
@@ -391,8 +391,8 @@ AttemptCaller = Annotated[AttemptId, Depends(_attempt)]
 """The attempt whose token came with the request."""
 
 
-async def attempt_or_caller(request: Request, platform: Platform) -> AttemptId | Caller:
+async def attempt_or_caller(request: Request, context: AppContext) -> AttemptId | Caller:
     """Whose token came with the request: an attempt's or a user's. Raises like ``authenticate``."""
     token, _ = _presented_token(request)
-    attempt_id = verify_attempt_token(platform.key, token)
-    return await authenticate(request, platform) if attempt_id is None else attempt_id
+    attempt_id = verify_attempt_token(context.key, token)
+    return await authenticate(request, context) if attempt_id is None else attempt_id

@@ -45,7 +45,7 @@ def render() -> bytes:
     from core.wakeups import NoWakeup
 
     settings = Settings(database_url="sqlite://", secret_key=SecretStr("unused"), broker_url="")
-    schema = describe(create_app(settings, bell=NoWakeup()))
+    schema = describe(create_app(settings, wakeup=NoWakeup()))
     return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
 
 

@@ -51,7 +51,7 @@ def open_secrets(session: Session, key: bytes, project_id: str, names: Iterable[
     rows = session.execute(
         select(Secret.name, Secret.ciphertext).where(Secret.project_id == project_id, Secret.name.in_(wanted))
     )
-    sealed = {row.name: row.sealed for row in rows}
+    sealed = {row.name: row.ciphertext for row in rows}
     missing = [name for name in wanted if name not in sealed]
     if missing:
         raise InvalidSpec(

@@ -126,7 +126,7 @@ class ReplicaOrder:
     # One that joins: whether its command begins at once and waits for its world itself, or when there is one.
     joins_warm: bool = False
     # Names in ``env`` of the job's own variables, secrets among them: no other world changes them.
-    kept_env: frozenset[str] = frozenset()
+    job_variables: frozenset[str] = frozenset()
 
 
 class Phase(StrEnum):
@@ -162,7 +162,7 @@ class Observation:
     facts: Mapping[str, Any] = field(default_factory=dict)  # for people: pid, isolation, …
 
 
-def newest_of_each(seen: Iterable[Observation | None]) -> tuple[Observation, ...]:
+def newest_generations(seen: Iterable[Observation | None]) -> tuple[Observation, ...]:
     """Of each replica the newest generation; ``None`` is passed by."""
     newest: dict[tuple[str, int], Observation] = {}
     for one in seen:
@@ -241,7 +241,7 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class TellsChanges(Protocol):
+class ReportsChanges(Protocol):
     """A capability of drivers whose engine tells what happens: then nobody needs to look again and again."""
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
@@ -264,7 +264,7 @@ class ChangesWorlds(Protocol):
     def change_world(self, order: ReplicaOrder) -> None:
         """Tell the running replica that from now on it is to go by ``order``, in world ``order.world``.
 
-        Of ``order`` only command, arguments, environment and files are looked at, and what ``kept_env`` names is not.
+        Of ``order`` only command, arguments, environment and files are looked at, and what ``job_variables`` names is not.
         Returns at once; repeating is harmless, and an older world than the replica knows is let pass. No error when it
         is gone already.
 
@@ -273,7 +273,7 @@ class ChangesWorlds(Protocol):
         """
         ...
 
-    def give_up(self, key: ReplicaKey) -> None:
+    def kill(self, key: ReplicaKey) -> None:
         """End what is left of one replica at once: its gang goes on without it, and its name may be needed again.
 
         Where nobody is there to end it, as on a machine that does not answer, the engine forgets it and ends it when the
@@ -292,16 +292,16 @@ class CreatesGangs(Protocol):
 
 
 @runtime_checkable
-class TellsLeftovers(Protocol):
+class ReportsUnkilledReplicas(Protocol):
     """A capability of drivers whose engine may not get rid of a replica, and then has to go on without."""
 
-    def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
+    def unkilled_replicas(self, attempt_id: AttemptId) -> Sequence[str]:
         """After ``remove``: a sentence on each replica that it gave up and that may still hold what it has.
 
         The same until they are forgotten; lost with the process.
         """
         ...
 
-    def forget_leftovers(self, attempt_id: AttemptId) -> None:
+    def forget_unkilled_replicas(self, attempt_id: AttemptId) -> None:
         """They are written down. No error when there are none."""
         ...

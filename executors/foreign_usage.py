@@ -18,7 +18,7 @@ class Held:
     gpus: frozenset[str]
 
 
-def without(node: NodeInfo, held: Iterable[Held]) -> NodeInfo:
+def subtract_usage(node: NodeInfo, held: Iterable[Held]) -> NodeInfo:
     """``node`` as if what is ``held`` were not there: neither the amounts nor the devices."""
     all_held = tuple(held)
     if not all_held:

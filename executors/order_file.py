@@ -70,8 +70,8 @@ def world_fields(order: ReplicaOrder) -> dict[str, Any]:
         "world": order.world,
         "command": order.command if isinstance(order.command, str) else list(order.command or ()),
         "args": list(order.args),
-        "env": {name: value for name, value in order.env.items() if name not in order.kept_env},
+        "env": {name: value for name, value in order.env.items() if name not in order.job_variables},
         "process_env": [dict(extra) for extra in order.process_env],
         "files": dict(order.files),
-        "kept_env": sorted(order.kept_env),
+        "kept_env": sorted(order.job_variables),
     }

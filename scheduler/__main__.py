@@ -26,17 +26,17 @@ from sqlalchemy import Engine
 from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
-from core.wakeups import BellSocket, bell_path
+from core.wakeups import WakeupSocket, wakeup_socket_path
 from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.beat import Beat, Leadership
+from scheduler.messaging.beat import Beat, LeaderElection
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
-from scheduler.messaging.coalescing import Gate
-from scheduler.messaging.fallback import Hands, OwnClock
+from scheduler.messaging.coalescing import PendingDeduplicator
+from scheduler.messaging.fallback import FallbackBeat, LocalTaskPool
 from scheduler.messaging.tasks import Tasks, register_tasks
-from scheduler.messaging.wakeups import AppBell, BellListener
-from scheduler.probe import Probe, serve_probe
-from scheduler.process import Service, new_holder, utc_now
-from scheduler.process_metrics import Meter
+from scheduler.messaging.wakeups import AppWakeup, WakeupListener
+from scheduler.probe import ProcessProbe, serve_probe
+from scheduler.process import SchedulerProcess, new_holder, utc_now
+from scheduler.process_metrics import ProcessMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -72,20 +72,20 @@ def _beat(settings: Settings) -> int:
     if settings.is_embedded_broker:
         print("TRAINMASTER_BROKER_URL is not set: the embedded scheduler has its own clock.", file=sys.stderr)  # noqa: T201
         return 1
-    app, every, meter = make_app(settings), schedule(settings), Meter()
+    app, every, metrics = make_app(settings), schedule(settings), ProcessMetrics()
     engine = make_engine(settings.resolved_database_url, pool_size=1)
-    leads = Leadership(make_sessions(engine), new_holder(), timedelta(seconds=settings.lease_ttl_s), utc_now)
-    bell = _BeatBell(app, every, meter)
-    beat = Beat(bell.ring, every, leads)
-    meter.watch("beat_leads", "Whether this beat is the one that rings.", lambda: beat.is_leading)
-    _watch_servers(meter, engine, bell)
+    is_leader = LeaderElection(make_sessions(engine), new_holder(), timedelta(seconds=settings.lease_ttl_s), utc_now)
+    wakeup = _BeatBell(app, every, metrics)
+    beat = Beat(wakeup.notify, every, is_leader)
+    metrics.add_gauge("beat_leads", "Whether this beat is the one that rings.", lambda: beat.is_leading)
+    _watch_servers(metrics, engine, wakeup)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: beat.stop())
-    probe = Probe(lambda: _stuck(beat.turned_at_s), str, meter.registry)
+    probe = ProcessProbe(lambda: _stuck(beat.last_turn_s), str, metrics.registry)
     with _probed(settings, probe):
         log.info("beat.started")
         beat.run()
-        leads.give_up()
+        is_leader.resign()
         engine.dispose()
     log.info("beat.stopped")
     return 0
@@ -94,13 +94,13 @@ def _beat(settings: Settings) -> int:
 class _BeatBell:
     """Sends beat's rings; tells once that the broker is away."""
 
-    def __init__(self, app: Celery, every: Mapping[str, float], meter: Meter) -> None:
+    def __init__(self, app: Celery, every: Mapping[str, float], metrics: ProcessMetrics) -> None:
         self._app = app
         self._every = every
-        self._meter = meter
+        self._metrics = metrics
         self.is_broker_away = False
 
-    def ring(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         try:
             send(self._app, name, self._every[name])
         except Exception as error:  # noqa: BLE001 - the next ring comes
@@ -111,32 +111,37 @@ class _BeatBell:
         if self.is_broker_away:
             log.info("broker.back")
         self.is_broker_away = False
-        self._meter.rings.labels(name).inc()
+        self._metrics.beat_messages.labels(name).inc()
 
 
 def _worker(settings: Settings, concurrency: int) -> int:
-    gate = Gate(is_local=settings.is_embedded_broker)
-    app, every, meter, hands = make_app(settings), schedule(settings), Meter(), Hands(concurrency)
-    bell = AppBell(
+    deduplicator = PendingDeduplicator(is_local=settings.is_embedded_broker)
+    app, every, metrics, task_pool = (
+        make_app(settings),
+        schedule(settings),
+        ProcessMetrics(),
+        LocalTaskPool(concurrency),
+    )
+    wakeup = AppWakeup(
         app,
-        gate,
+        deduplicator,
         None
         if settings.is_embedded_broker
-        else lambda topic, key: hands.do(topic, key, lambda: tasks.do(TASK_OF_TOPIC[topic], key)),
+        else lambda topic, key: task_pool.submit(topic, key, lambda: tasks.run(TASK_OF_TOPIC[topic], key)),
     )
-    service = Service(settings, bell)
-    tasks = Tasks(service, meter)
-    own_clock = OwnClock(every, lambda name: hands.do(name, "", lambda: tasks.do(name)))
-    register_tasks(app, tasks, gate, own_clock.heard)
-    meter.watch("watched_attempts", "Attempts that this process watches.", lambda: service.watch.count)
-    meter.watch(
-        "beat_missed", "Whether no beat is heard and this process keeps its own time.", lambda: own_clock.is_alone
+    process = SchedulerProcess(settings, wakeup)
+    tasks = Tasks(process, metrics)
+    fallback_beat = FallbackBeat(every, lambda name: task_pool.submit(name, "", lambda: tasks.run(name)))
+    register_tasks(app, tasks, deduplicator, fallback_beat.note_message)
+    metrics.add_gauge("watched_attempts", "Attempts that this process watches.", lambda: process.watch.count)
+    metrics.add_gauge(
+        "beat_missed", "Whether no beat is heard and this process keeps its own time.", lambda: fallback_beat.is_active
     )
-    _watch_servers(meter, service.engine, bell)
-    probe = Probe(
-        lambda: _stuck(own_clock.turned_at_s),
-        lambda: "the database does not answer" if is_away(service.engine) else "",
-        meter.registry,
+    _watch_servers(metrics, process.engine, wakeup)
+    probe = ProcessProbe(
+        lambda: _stuck(fallback_beat.last_turn_s),
+        lambda: "the database does not answer" if is_away(process.engine) else "",
+        metrics.registry,
     )
     is_stopping = threading.Event()
 
@@ -147,19 +152,19 @@ def _worker(settings: Settings, concurrency: int) -> int:
     # Until the worker has handlers of its own: a stop while the database is away must not hang, nor be forgotten.
     signal.signal(signal.SIGTERM, stop_early)
     with _probed(settings, probe):
-        own_clock.start()
-        service.wait_for_database(is_stopping)
+        fallback_beat.start()
+        process.wait_for_database(is_stopping)
         if is_stopping.is_set():
             return 0
-        stops = [own_clock.stop, hands.stop, service.close]
-        service.watch.start()
+        stops = [fallback_beat.stop, task_pool.stop, process.close]
+        process.watch.start()
         if settings.is_embedded_broker:
-            listener = BellListener(BellSocket(bell_path(settings.run_dir)), bell)
+            listener = WakeupListener(WakeupSocket(wakeup_socket_path(settings.run_dir)), wakeup)
             listener.start()
             beat = Beat(lambda name: send(app, name, every[name]), every)
             threading.Thread(target=beat.run, name="beat", daemon=True).start()
             stops = [listener.stop, beat.stop, *stops]
-        log.info("scheduler.started", executor=service.control.executor.name, holder=service.control.holder)
+        log.info("scheduler.started", executor=process.control.executor.name, holder=process.control.holder)
         _run_worker(app, concurrency)
         for stop in stops:
             stop()
@@ -169,18 +174,20 @@ def _worker(settings: Settings, concurrency: int) -> int:
     return 0 if was_asked else 1  # what else can end it has been logged
 
 
-def _watch_servers(meter: Meter, engine: Engine, bell: AppBell | _BeatBell) -> None:
-    meter.watch("database_up", "Whether the database answered when it was last asked.", lambda: not is_away(engine))
-    meter.watch("broker_up", "Whether the broker took the last ring.", lambda: not bell.is_broker_away)
+def _watch_servers(metrics: ProcessMetrics, engine: Engine, wakeup: AppWakeup | _BeatBell) -> None:
+    metrics.add_gauge(
+        "database_up", "Whether the database answered when it was last asked.", lambda: not is_away(engine)
+    )
+    metrics.add_gauge("broker_up", "Whether the broker took the last ring.", lambda: not wakeup.is_broker_away)
 
 
-def _stuck(turned_at_s: float) -> str:
-    late_s = time.monotonic() - turned_at_s
+def _stuck(last_turn_s: float) -> str:
+    late_s = time.monotonic() - last_turn_s
     return f"its clock has stood still for {late_s:.0f} s" if late_s > _STUCK_AFTER_S else ""
 
 
 @contextlib.contextmanager
-def _probed(settings: Settings, probe: Probe) -> Iterator[None]:
+def _probed(settings: Settings, probe: ProcessProbe) -> Iterator[None]:
     if not settings.probe_port:
         yield
         return

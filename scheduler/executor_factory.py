@@ -54,16 +54,16 @@ def make_executor(settings: Settings) -> ExecutorSetup:
 
 def _docker(settings: Settings) -> ExecutorSetup:
     from executors.docker import DockerExecutor
-    from executors.docker.engine import Engine
+    from executors.docker.engine import DockerEngine
     from executors.docker.nodes import find_gpus, parse_gpus
-    from executors.docker.render import Rules
+    from executors.docker.render import ContainerSettings
 
-    engine = Engine()
+    engine = DockerEngine()
     try:
         listed = parse_gpus(settings.docker_gpus)
     except ValueError as error:
         raise BadSettings(f"TRAINMASTER_DOCKER_GPUS: {error}.") from error
-    rules = Rules(
+    rules = ContainerSettings(
         settings.instance,
         uid=settings.job_uid,
         gid=settings.job_gid,
@@ -83,15 +83,15 @@ def _docker(settings: Settings) -> ExecutorSetup:
 
 def _kubernetes(settings: Settings) -> ExecutorSetup:
     from executors.kubernetes.api_server.access import Access, ClusterUnknown
-    from executors.kubernetes.api_server.client import Cluster
+    from executors.kubernetes.api_server.client import KubernetesClient
     from executors.kubernetes.executor import KubernetesExecutor
     from executors.kubernetes.nodes import NodeRules
-    from executors.kubernetes.options import Options
+    from executors.kubernetes.options import KubernetesOptions
     from executors.kubernetes.policy import parse_egress
     from executors.kubernetes.taints import parse_tolerations
 
     gpu_resources = _listed(settings.gpu_resources)
-    options = Options(
+    options = KubernetesOptions(
         instance=settings.instance,
         namespace=settings.kubernetes_namespace,
         runtime_image=settings.runtime_image,
@@ -123,7 +123,7 @@ def _kubernetes(settings: Settings) -> ExecutorSetup:
     except ExecutorTryAgain:
         pass  # it may be readable when it is needed
     driver = KubernetesExecutor(
-        Cluster(access, qps=settings.kubernetes_qps), options, node_selector=settings.kubernetes_node_selector
+        KubernetesClient(access, qps=settings.kubernetes_qps), options, node_selector=settings.kubernetes_node_selector
     )
     # The driver tells of changes: looks in between, into its copy, are only for hints that were lost.
     return ExecutorSetup(driver, timedelta(seconds=10))

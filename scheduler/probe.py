@@ -15,7 +15,7 @@ _READ_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProcessProbe:
     """``why_dead`` and ``why_not_ready`` give a sentence, or an empty one when all is well. They must not block.
 
     Dead is what a new start would mend; a database that is away is not.
@@ -33,7 +33,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve_probe(probe: Probe, host: str, port: int) -> ThreadingHTTPServer:
+def serve_probe(probe: ProcessProbe, host: str, port: int) -> ThreadingHTTPServer:
     """Answer from now on, in a thread; ``shutdown()`` ends it. Raises ``OSError`` when the port is taken."""
 
     class Answer(BaseHTTPRequestHandler):

@@ -20,27 +20,27 @@ from core.model_server_commands import own_server
 from core.settings import Settings
 from core.tokens import platform_key
 from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK, Wakeup
-from scheduler.attempt_watch import Watch
-from scheduler.control.attempts.reconcile_result import Look
+from scheduler.attempt_watch import AttemptWatch
+from scheduler.control.attempts.reconcile_result import ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
-from scheduler.control.attempts.storage.transaction_batcher import Outcome
-from scheduler.control.context import Control
+from scheduler.control.attempts.storage.transaction_batcher import ResultOrError
+from scheduler.control.context import ControlContext
 from scheduler.control.models.registrar import Registrar
-from scheduler.control.planning.start_forecasts import OutlookWriter
+from scheduler.control.planning.start_forecasts import StartForecastWriter
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.questions.forecasts import Forecaster
-from scheduler.control.questions.simulations import Simulations
-from scheduler.control.serving.endpoint_loop import EndpointKeeper
-from scheduler.control.studies.study_loop import StudyKeeper
-from scheduler.control.upkeep.drift import glance
+from scheduler.control.questions.simulations import SimulationRunner
+from scheduler.control.serving.endpoint_loop import EndpointLoop
+from scheduler.control.studies.study_loop import StudyLoop
+from scheduler.control.upkeep.drift import find_drifted
 from scheduler.control.upkeep.gc import expire_waiting, housekeep, sweep_executor
 from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import RECONCILE
-from scheduler.messaging.coalescing import Crowd, Solo
-from scheduler.messaging.duty_cycle import Pace
-from scheduler.messaging.timers import Alarms
+from scheduler.messaging.coalescing import BatchQueue, SingleFlight
+from scheduler.messaging.duty_cycle import DutyCycle
+from scheduler.messaging.timers import Timers
 from scheduler.tuning.proposers import Proposers
 from scheduler.volume_check import refused_volumes
 
@@ -54,11 +54,11 @@ _CREATE_AT_ONCE: Final = 4
 
 # Of a worker's threads these look at attempts; another one takes the messages meanwhile, so that they are looked at side by
 # side where there are many. An engine is slow to answer, and a thread that looks is free again with the slowest of its looks.
-_LOOKERS: Final = 3
-_LOOKS_AT_ONCE: Final = 32
+_RECONCILE_WORKERS: Final = 3
+_RECONCILE_BATCH: Final = 32
 
 # Seconds until beat's ring for an attempt is taken for lost.
-_RING_AGAIN_S: Final = 5.0
+_NOTIFY_AGAIN_S: Final = 5.0
 
 
 def utc_now() -> datetime:
@@ -66,21 +66,21 @@ def utc_now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - the edge
 
 
-class Logged(Exception):
+class AlreadyReported(Exception):
     """Something failed, and is told where it is known what: nobody else need tell it."""
 
 
-class Service:
+class SchedulerProcess:
     """The control loop of one process, and the work behind each task. Methods never raise for what is normal."""
 
-    def __init__(self, settings: Settings, bell: Wakeup) -> None:
+    def __init__(self, settings: Settings, wakeup: Wakeup) -> None:
         self.settings = settings
         setup = make_executor(settings)
         self.engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
-        self.control = Control(
+        self.control = ControlContext(
             sessions=make_sessions(self.engine),
             executor=setup.executor,
-            bell=bell,
+            wakeup=wakeup,
             clock=utc_now,
             holder=_EMBEDDED_HOLDER if settings.is_embedded_broker else new_holder(),
             secret_key=platform_key(settings),
@@ -96,44 +96,46 @@ class Service:
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
         self.forecaster = Forecaster(self.control)
-        self.simulations = Simulations(self.control)
-        self.studies = StudyKeeper(self.control, Proposers(loads_ahead=True))
+        self.simulations = SimulationRunner(self.control)
+        self.studies = StudyLoop(self.control, Proposers(loads_ahead=True))
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
-        self.alarms = Alarms(bell.notify, utc_now)
-        self.endpoints = EndpointKeeper(
-            self.control, own_server() if settings.executor == "process" else None, alarm=self.alarms.set
+        self.timers = Timers(wakeup.notify, utc_now)
+        self.endpoints = EndpointLoop(
+            self.control, own_server() if settings.executor == "process" else None, set_timer=self.timers.set
         )
-        self.outlook_writer = OutlookWriter(self.control)
-        self.watch = Watch(
-            setup.executor, setup.watch_every, lambda attempt_id: bell.notify(TOPIC_RECONCILE, attempt_id), utc_now
+        self.start_forecasts = StartForecastWriter(self.control)
+        self.watch = AttemptWatch(
+            setup.executor, setup.watch_every, lambda attempt_id: wakeup.notify(TOPIC_RECONCILE, attempt_id), utc_now
         )
-        self._looks = Crowd(self._look_at, hands=_LOOKERS, at_once=_LOOKS_AT_ONCE)
-        self._solo_tick = Solo()
-        self._tick_pace = Pace()
-        self._solo_forecast = Solo()
-        self._solo_look = Solo()
-        self._rung_s: dict[AttemptId, float] = {}
+        self._reconcile_queue = BatchQueue(
+            self._reconcile_batch, workers=_RECONCILE_WORKERS, batch_size=_RECONCILE_BATCH
+        )
+        self._tick_flight = SingleFlight()
+        self._tick_duty_cycle = DutyCycle()
+        self._forecast_flight = SingleFlight()
+        self._start_forecast_flight = SingleFlight()
+        self._notified_at_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
         self._is_resting = False
         self._timer_lock = threading.Lock()
 
     def tick(self) -> None:
         """Plan and start what can start."""
-        self._solo_tick.run(self._tick)
+        self._tick_flight.run(self._tick)
 
     def forecast(self) -> None:
         """Answer those who ask what would become of a job, and begin with simulations."""
-        self._solo_forecast.run(self._answer)
+        self._forecast_flight.run(self._answer)
 
-    def look_ahead(self) -> None:
+    def write_start_forecasts(self) -> None:
         """Write when those that wait are expected to start."""
-        self._solo_look.run(self.outlook_writer.write)
+        self._start_forecast_flight.run(self.start_forecasts.write)
 
     def reconcile(self, attempt_id: str) -> None:
         """Look at one attempt; at many side by side where they come faster than they are looked at."""
-        self._looks.run(attempt_id)
+        self._reconcile_queue.run(attempt_id)
 
-    def _look_at(self, attempt_ids: Sequence[str]) -> None:
+    def _reconcile_batch(self, attempt_ids: Sequence[str]) -> None:
         """Look at them, and log what fails, each with its own key: whoever is here may have brought another one.
 
         Raises:
@@ -146,16 +148,16 @@ class Service:
             raise
         except Exception as error:
             log.exception("task.failed", task=RECONCILE, attempts=list(attempt_ids))
-            raise Logged from error
+            raise AlreadyReported from error
         errors = [outcome for outcome in outcomes.values() if isinstance(outcome, Exception)]
         if any(not isinstance(error, Unavailable) for error in errors):
-            raise Logged
+            raise AlreadyReported
         if errors:
             raise errors[0]
 
-    def _note(self, attempt_id: AttemptId, outcome: Outcome) -> None:
-        if isinstance(outcome, Look):
-            self.watch.note(attempt_id, outcome)
+    def _note(self, attempt_id: AttemptId, outcome: ResultOrError) -> None:
+        if isinstance(outcome, ReconcileResult):
+            self.watch.note_reconciled(attempt_id, outcome)
         elif not isinstance(outcome, Unavailable):
             about: dict[str, object] = {}
             if isinstance(outcome, IllegalTransition):
@@ -168,7 +170,7 @@ class Service:
 
     def studies_due(self) -> None:
         """Ring for every study that something may happen to."""
-        self.studies.ring_due()
+        self.studies.notify_due()
 
     def models(self) -> None:
         """Begin with what is registered and deleted in the registry of models."""
@@ -180,22 +182,22 @@ class Service:
 
     def endpoints_due(self) -> None:
         """Ring for every endpoint that something may happen to."""
-        self.endpoints.ring_due()
+        self.endpoints.notify_due()
 
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""
         with unit_of_work(self.control.sessions, read_only=True) as session:
             due = due_attempts(session, utc_now(), steady=SAFETY_LOOK)
-        due += [found for found in glance(self.control, every=STEADY_LOOK) if found not in due]
-        for attempt_id in self._not_rung_lately(due):
-            self.control.bell.notify(TOPIC_RECONCILE, attempt_id)
+        due += [found for found in find_drifted(self.control, every=STEADY_LOOK) if found not in due]
+        for attempt_id in self._not_notified_recently(due):
+            self.control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
 
-    def _not_rung_lately(self, due: list[AttemptId]) -> list[AttemptId]:
+    def _not_notified_recently(self, due: list[AttemptId]) -> list[AttemptId]:
         """A thousand gangs that start are due every second and take longer: a ring that waits need not be doubled."""
         now_s = time.monotonic()
-        lately = {known: at_s for known, at_s in self._rung_s.items() if now_s - at_s < _RING_AGAIN_S}
-        fresh = [attempt_id for attempt_id in due if attempt_id not in lately]
-        self._rung_s = lately | dict.fromkeys(fresh, now_s)
+        recent = {known: at_s for known, at_s in self._notified_at_s.items() if now_s - at_s < _NOTIFY_AGAIN_S}
+        fresh = [attempt_id for attempt_id in due if attempt_id not in recent]
+        self._notified_at_s = recent | dict.fromkeys(fresh, now_s)
         return fresh
 
     def sync_nodes(self) -> None:
@@ -222,7 +224,7 @@ class Service:
 
         Then also tell of volumes that no job can have.
         """
-        is_told = False
+        is_logged = False
         while not stop.is_set():
             try:
                 self.sync_nodes()
@@ -232,14 +234,14 @@ class Service:
                 self.simulations.start()  # with those that a scheduler left when it died
                 return
             except Unavailable as away:
-                if not is_told:
+                if not is_logged:
                     log.warning("database.away", why=away.sentence)
-                    is_told = True
+                    is_logged = True
                 stop.wait(1.0)
 
     def close(self) -> None:
         self.watch.stop()
-        self.alarms.close()
+        self.timers.close()
         self.simulations.close()
         self.studies.close()
         self.registrar.close()
@@ -250,14 +252,14 @@ class Service:
         self.forecaster.answer()
 
     def _tick(self) -> None:
-        left_s = self._tick_pace.left_s
+        left_s = self._tick_duty_cycle.rest_s
         if left_s > 0:
             self._tick_after(left_s)
             return
-        with self._tick_pace.run():
+        with self._tick_duty_cycle.run():
             report = self.ticker.tick()
-        if report.next_look is not None:
-            self._tick_at(report.next_look)
+        if report.recheck_at is not None:
+            self._tick_at(report.recheck_at)
 
     def _tick_at(self, at: datetime) -> None:
         """Ring the tick when a back-off is over, not up to a whole interval later."""
@@ -265,7 +267,7 @@ class Service:
             if at in self._timers or len(self._timers) > 100:
                 return
             self._timers.add(at)
-        self._ring_in(max(0.0, (at - utc_now()).total_seconds()), at)
+        self._notify_after(max(0.0, (at - utc_now()).total_seconds()), at)
 
     def _tick_after(self, left_s: float) -> None:
         """Ring the tick when it has rested, once for all who have rung meanwhile."""
@@ -273,19 +275,19 @@ class Service:
             if self._is_resting:
                 return
             self._is_resting = True
-        self._ring_in(left_s, None)
+        self._notify_after(left_s, None)
 
-    def _ring_in(self, left_s: float, at: datetime | None) -> None:
-        timer = threading.Timer(left_s, self._ring_tick, (at,))
+    def _notify_after(self, left_s: float, at: datetime | None) -> None:
+        timer = threading.Timer(left_s, self._notify_tick, (at,))
         timer.daemon = True
         try:
             timer.start()
         except RuntimeError:
             self._forget_timer(at)  # no thread is to be had: beat's ring finds it, and the next one may be set
 
-    def _ring_tick(self, at: datetime | None) -> None:
+    def _notify_tick(self, at: datetime | None) -> None:
         self._forget_timer(at)
-        self.control.bell.notify(TOPIC_TICK)
+        self.control.wakeup.notify(TOPIC_TICK)
 
     def _forget_timer(self, at: datetime | None) -> None:
         with self._timer_lock:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
-class Meter:
+class ProcessMetrics:
     """Counts in a registry of its own."""
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class Meter:
         self.tasks = Counter(
             "trainmaster_tasks", "Runs of tasks by how they ended.", ["task", "outcome"], registry=self.registry
         )
-        self.rings = Counter("trainmaster_beat_rings", "Rings of this beat.", ["task"], registry=self.registry)
+        self.beat_messages = Counter("trainmaster_beat_rings", "Rings of this beat.", ["task"], registry=self.registry)
 
-    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge ``trainmaster_<name>`` that is read when somebody asks."""
         Gauge(f"trainmaster_{name}", text, registry=self.registry).set_function(value)
 

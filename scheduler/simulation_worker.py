@@ -18,7 +18,7 @@ import orjson
 
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.questions import ERROR
-from scheduler.control.questions.what_if import load_trial, try_out
+from scheduler.control.questions.what_if import load_what_if, run_what_if
 
 _NICE: Final = 10
 _PR_SET_PDEATHSIG: Final = 1
@@ -50,13 +50,13 @@ def _answer(asked: dict[str, Any], tell: Any) -> dict[str, Any]:
     engine = make_engine(asked["url"], pool_size=1)
     try:
         with unit_of_work(make_sessions(engine), read_only=True, is_snapshot=True) as session:
-            trial = load_trial(session, asked["ask"], datetime.fromisoformat(asked["now"]))
+            what_if = load_what_if(session, asked["ask"], datetime.fromisoformat(asked["now"]))
     except ValueError as error:
         field, _, _ = str(error).partition(":")
         return {ERROR: {"code": "invalid_request", "sentence": str(error), "field": field}}
     finally:
         engine.dispose()
-    return try_out(trial, tell)
+    return run_what_if(what_if, tell)
 
 
 def _end_with_the_starter() -> None:

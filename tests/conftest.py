@@ -60,7 +60,7 @@ class RecordingBell(NoWakeup):
     def __init__(self) -> None:
         self.rings: list[tuple[str, str]] = []
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         self.rings.append((topic, key))
 
 
@@ -145,15 +145,15 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def bell() -> RecordingBell:
+def wakeup() -> RecordingBell:
     return RecordingBell()
 
 
 @pytest.fixture
-def app(settings: Settings, sessions: SessionFactory, clock: FakeClock, bell: RecordingBell) -> FastAPI:
+def app(settings: Settings, sessions: SessionFactory, clock: FakeClock, wakeup: RecordingBell) -> FastAPI:
     """The application after its first start: user admin, project default, volumes output and data."""
     prepare_home(sessions, settings, clock.now)
-    return create_app(settings, sessions=sessions, bell=bell, clock=clock)
+    return create_app(settings, sessions=sessions, wakeup=wakeup, clock=clock)
 
 
 @pytest.fixture

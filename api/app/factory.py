@@ -11,17 +11,17 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
 from api.app import routers
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import Platform
-from api.app.volume_cache import KnownVolumes
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContext
+from api.app.volume_cache import VolumeCache
 from api.auth import CallerCache
 from api.checkpoints.inside import Insides
 from api.endpoints.proxy import Proxy
 from api.http import problems
-from api.http.middleware import Delivery, Envelope, Gate
+from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
 from api.openapi import describe
 from api.pages.routes import page
-from api.prometheus.recorder import Recorder
+from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from api.protocols.optuna.storages import Storages
 from api.protocols.vertex.table import environment_entries
@@ -31,7 +31,7 @@ from api.version import VERSION
 from core.db.engine import SessionFactory, make_engine, make_sessions
 from core.settings import Settings
 from core.tokens import platform_key
-from core.wakeups import Wakeup, make_bell
+from core.wakeups import Wakeup, make_wakeup
 
 
 def _utc_now() -> datetime:
@@ -42,7 +42,7 @@ def create_app(
     settings: Settings,
     *,
     sessions: SessionFactory | None = None,
-    bell: Wakeup | None = None,
+    wakeup: Wakeup | None = None,
     clock: Callable[[], datetime] = _utc_now,
 ) -> FastAPI:
     """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``).
@@ -54,28 +54,28 @@ def create_app(
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
     environment_entries(settings)  # one that cannot be read is told now, not to who submits a job
-    recorder = Recorder()
-    closing = Closing(drain_s=settings.drain_s)
-    platform = Platform(
+    recorder = RequestMetrics()
+    shutdown = GracefulShutdown(drain_s=settings.drain_s)
+    context = AppContext(
         settings=settings,
         sessions=sessions,
-        bell=bell or make_bell(settings),
+        wakeup=wakeup or make_wakeup(settings),
         clock=clock,
         key=platform_key(settings),
-        recorder=recorder,
-        volumes=KnownVolumes(sessions),
+        request_metrics=recorder,
+        volumes=VolumeCache(sessions),
     )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # A handler holds a thread and a connection: more threads would only wait for connections.
         current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
-        closing.watch_signals()
+        shutdown.watch_signals()
         async with app.state.viewers.lifetime(), app.state.proxy.lifetime():
             yield
         app.state.insides.close()
         app.state.optuna.close()
-        platform.sessions.kw["bind"].dispose()
+        context.sessions.kw["bind"].dispose()
 
     app = FastAPI(
         title="Trainmaster",
@@ -86,19 +86,19 @@ def create_app(
         openapi_url="/openapi.json",
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.platform = platform
+    app.state.context = context
     app.state.callers = CallerCache()
     app.state.sights = SightCache()
     app.state.viewers = Viewers(settings)
-    app.state.proxy = Proxy(platform)
+    app.state.proxy = Proxy(context)
     app.state.insides = Insides(settings.home / "inspection")
     app.state.optuna = Storages(settings)
-    app.state.closing = closing
+    app.state.shutdown = shutdown
     problems.install(app, page, xml_api.refusal)
     # The last added is the outermost.
-    app.add_middleware(Delivery)
-    app.add_middleware(Gate)
-    app.add_middleware(Envelope, recorder=recorder, closing=closing)
+    app.add_middleware(ResponseEncoding)
+    app.add_middleware(RequestLimits)
+    app.add_middleware(Envelope, recorder=recorder, shutdown=shutdown)
     routers.include_all(app)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the framework's way to a document of one's own
     return app

@@ -18,19 +18,19 @@ import uvicorn
 _HEARD: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class Closing:
+class GracefulShutdown:
     """``is_leaving`` turns true once the process is asked to end, ``is_set`` when streams have to end."""
 
     def __init__(self, *, drain_s: float = 0.0) -> None:
         self.drain_s = drain_s
-        self.is_leaving = False
-        self.is_set = False
+        self.is_draining = False
+        self.is_stopping = False
 
-    def ask(self) -> None:
+    def begin(self) -> None:
         """The process has to end."""
-        self.is_leaving = True
+        self.is_draining = True
         if self.drain_s <= 0:
-            self.is_set = True
+            self.is_stopping = True
 
     def watch_signals(self) -> None:
         """Hear of SIGTERM and SIGINT before whoever handles them now (uvicorn); nothing outside of the main thread.
@@ -46,7 +46,7 @@ class Closing:
                 continue
 
             def heard(signum: int, frame: FrameType | None, *, then: object = before) -> None:
-                self.ask()
+                self.begin()
                 if callable(then):
                     then(signum, frame)
 
@@ -56,15 +56,15 @@ class Closing:
 class DrainingServer(uvicorn.Server):
     """Serves on for ``closing.drain_s`` after the first signal; a second one ends that. Its exit code is then 0."""
 
-    def __init__(self, config: uvicorn.Config, closing: Closing) -> None:
+    def __init__(self, config: uvicorn.Config, shutdown: GracefulShutdown) -> None:
         super().__init__(config)
-        self._closing = closing
+        self._shutdown = shutdown
         self._leave_at_s: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 (the signature of its kind)
         # Not the server's own: it would raise the signal again at the end and die of it.
         if self._leave_at_s is None:
-            self._leave_at_s = time.monotonic() + self._closing.drain_s
+            self._leave_at_s = time.monotonic() + self._shutdown.drain_s
         elif self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         else:
@@ -73,6 +73,6 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Asked ten times a second whether to go down now."""
         if self._leave_at_s is not None and time.monotonic() >= self._leave_at_s:
-            self._closing.is_set = True
+            self._shutdown.is_stopping = True
             self.should_exit = True
         return await super().on_tick(counter)

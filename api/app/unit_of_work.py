@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection
 
 from api.app.coalescing import RequestBatcher
-from api.app.volume_cache import KnownVolumes
-from api.prometheus.recorder import Recorder
+from api.app.volume_cache import VolumeCache
+from api.prometheus.recorder import RequestMetrics
 from core.db.engine import SessionFactory, unit_of_work
 from core.settings import Settings
 from core.wakeups import Wakeup
@@ -48,23 +48,23 @@ class UnitOfWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class AppContext:
     """What lives as long as the application. Get it with ``PlatformDep``."""
 
     settings: Settings
     sessions: SessionFactory
-    bell: Wakeup
+    wakeup: Wakeup
     clock: Callable[[], datetime]
     key: bytes  # signs attempt tokens, seals secrets
-    recorder: Recorder
-    volumes: KnownVolumes
-    hot: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_HOT_THREADS))
-    together: RequestBatcher = field(default_factory=RequestBatcher)
-    lookers: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOOKER_THREADS))
+    request_metrics: RequestMetrics
+    volumes: VolumeCache
+    bounded_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_HOT_THREADS))
+    batcher: RequestBatcher = field(default_factory=RequestBatcher)
+    probe_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_LOOKER_THREADS))
 
-    async def run_hot(self, work: Callable[..., T], *args: object) -> T:
+    async def run_bounded(self, work: Callable[..., T], *args: object) -> T:
         """``work(*args)`` in a thread, a few of these at a time: for short transactions that come by the hundred."""
-        return await to_thread.run_sync(work, *args, limiter=self.hot)
+        return await to_thread.run_sync(work, *args, limiter=self.bounded_threads)
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
@@ -82,16 +82,16 @@ class Platform:
             work = UnitOfWork(session, self.clock())
             yield work
         for topic, key in work.notifications:
-            self.bell.notify(topic, key)
+            self.wakeup.notify(topic, key)
 
 
-def get_platform(request: HTTPConnection) -> Platform:
-    platform: Platform = request.app.state.platform
-    return platform
+def get_app_context(request: HTTPConnection) -> AppContext:
+    context: AppContext = request.app.state.context
+    return context
 
 
-async def _platform(request: Request) -> Platform:  # async: a plain function would cost a hop to the thread pool
-    return get_platform(request)
+async def _app_context(request: Request) -> AppContext:  # async: a plain function would cost a hop to the thread pool
+    return get_app_context(request)
 
 
-PlatformDep = Annotated[Platform, Depends(_platform)]
+AppContextDep = Annotated[AppContext, Depends(_app_context)]

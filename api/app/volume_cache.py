@@ -17,28 +17,28 @@ VOLUME_TTL: Final = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeFacts:
+class CachedVolume:
     name: str
     root: str | None
     is_read_only: bool
 
 
-class KnownVolumes:
+class VolumeCache:
     def __init__(self, sessions: SessionFactory) -> None:
         self._sessions = sessions
         self._lock = threading.Lock()
-        self._kept: Mapping[str, VolumeFacts] = {}
+        self._volumes: Mapping[str, CachedVolume] = {}
         self._until: datetime | None = None
 
-    def find(self, name: str, now: datetime) -> VolumeFacts | None:
+    def find(self, name: str, now: datetime) -> CachedVolume | None:
         """The volume of this name. One that was removed may be found for a few seconds more, a new one is at once."""
         with self._lock:
-            if self._until is None or self._until <= now or name not in self._kept:
+            if self._until is None or self._until <= now or name not in self._volumes:
                 with unit_of_work(self._sessions, read_only=True) as session:
                     rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only)).all()
-                self._kept = {row.name: VolumeFacts(row.name, row.root, row.is_read_only) for row in rows}
+                self._volumes = {row.name: CachedVolume(row.name, row.root, row.is_read_only) for row in rows}
                 self._until = now + VOLUME_TTL
-            return self._kept.get(name)
+            return self._volumes.get(name)
 
     def names(self) -> list[str]:
-        return sorted(self._kept)
+        return sorted(self._volumes)

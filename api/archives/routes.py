@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from trainmaster.wire.jobs import ArchiveView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.archives import service
 from api.auth import Caller, Reader, Writer
 from api.http.routing import new_router
@@ -32,12 +32,12 @@ DigestPath = Annotated[str, Path(pattern=_DIGEST, description="sha256:<hex> of t
 def start_archive(
     response: Response,
     caller: Writer,
-    platform: PlatformDep,
+    context: AppContextDep,
     digest: Annotated[str, Query(pattern=_DIGEST)],
     size: Annotated[int, Query(ge=1, le=2**62)],
 ) -> ArchiveView:
     """The answer tells from where to send. An archive that anybody has sent before is complete at once."""
-    upload = service.announce(platform, caller, digest, size)
+    upload = service.announce(context, caller, digest, size)
     if upload.is_complete:
         response.status_code = 200
     return service.view_of(upload)
@@ -58,14 +58,14 @@ async def append_archive(
     request: Request,
     digest: DigestPath,
     caller: Writer,
-    platform: PlatformDep,
+    context: AppContextDep,
     offset: Annotated[int, Query(ge=0, le=2**62)],
 ) -> ArchiveView:
     """The raw body is added at `offset`, in pieces: after a break, ask how far it came.
 
     409 when `offset` is not the end of what is here; the sentence tells the end. The last byte proves the digest.
     """
-    store = service.store_of(platform)
+    store = service.store_of(context)
     upload: Upload | None = None
     pending = bytearray()
     try:
@@ -81,7 +81,7 @@ async def append_archive(
     if pending or upload is None:
         upload = await _put(store, caller, digest, _end(upload, offset), bytes(pending))
     if upload.is_complete:
-        await run_in_threadpool(service.note_complete, platform, caller, upload)
+        await run_in_threadpool(service.note_complete, context, caller, upload)
     return service.view_of(upload)
 
 
@@ -94,6 +94,6 @@ async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, pi
 
 
 @router.get("/{digest}", operation_id="get_archive", summary="How far an archive is")
-def get_archive(digest: DigestPath, caller: Reader, platform: PlatformDep) -> ArchiveView:
+def get_archive(digest: DigestPath, caller: Reader, context: AppContextDep) -> ArchiveView:
     """Complete, or how much the caller has sent of it."""
-    return service.view_of(service.store_of(platform).look(digest, caller.user_id))
+    return service.view_of(service.store_of(context).look(digest, caller.user_id))

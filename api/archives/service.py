@@ -5,25 +5,25 @@ from __future__ import annotations
 from sqlalchemy import delete, select, update
 from trainmaster.wire.jobs import ArchiveView
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from core.db.tables import Archive
 from core.db.upsert import insert_into
 from core.storage.archives import ArchiveStore, Upload
 
 
-def store_of(platform: Platform) -> ArchiveStore:
-    return ArchiveStore(platform.settings.archive_dir, limit_bytes=platform.settings.archive_limit_bytes)
+def store_of(context: AppContext) -> ArchiveStore:
+    return ArchiveStore(context.settings.archive_dir, limit_bytes=context.settings.archive_limit_bytes)
 
 
-def announce(platform: Platform, caller: Caller, digest: str, size_bytes: int) -> Upload:
+def announce(context: AppContext, caller: Caller, digest: str, size_bytes: int) -> Upload:
     """Begin an upload, or find it complete.
 
     The row's ``used_at`` is written before the file is looked at: the sweep of old archives, which deletes the row
     first, either sees the new time or has deleted the file by then.
     """
-    store = store_of(platform)
-    with platform.write() as work:
+    store = store_of(context)
+    with context.write() as work:
         work.session.execute(update(Archive).where(Archive.digest == digest).values(used_at=work.now))
         upload = store.start(digest, caller.user_id, size_bytes=size_bytes)
         if upload.is_complete:
@@ -34,9 +34,9 @@ def announce(platform: Platform, caller: Caller, digest: str, size_bytes: int) -
     return upload
 
 
-def note_complete(platform: Platform, caller: Caller, upload: Upload) -> None:
+def note_complete(context: AppContext, caller: Caller, upload: Upload) -> None:
     """Make the archive known to submissions. May be repeated."""
-    with platform.write() as work:
+    with context.write() as work:
         _note_complete(work, caller, upload)
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import AttemptView, ReplicaView
 
-from api.app.unit_of_work import PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.attempts.schemas import attempt_view, replica_views
 from api.auth import JobAccess, JobViewer
 from api.http.cursors import make_cursor, read_cursor
@@ -39,9 +39,11 @@ class AttemptQuery(PageQuery):
 
 
 @router.get("", operation_id="list_attempts", summary="The launches of the gang, oldest first")
-def list_attempts(job: JobViewer, platform: PlatformDep, query: Annotated[AttemptQuery, Query()]) -> Page[AttemptView]:
+def list_attempts(
+    job: JobViewer, context: AppContextDep, query: Annotated[AttemptQuery, Query()]
+) -> Page[AttemptView]:
     after = query.after if query.cursor is None else _number_in(query.cursor)
-    with platform.read() as work:
+    with context.read() as work:
         found = attempts_of_job(work.session, job.load(work.session).id, after=after, limit=query.limit + 1)
         rows, has_more = cut(found, query.limit)
         items = [attempt_view(*row) for row in rows]
@@ -49,8 +51,8 @@ def list_attempts(job: JobViewer, platform: PlatformDep, query: Annotated[Attemp
 
 
 @router.get("/{number}", operation_id="get_attempt", summary="One launch with its replicas")
-def get_attempt(job: JobViewer, number: Number, platform: PlatformDep) -> AttemptView:
-    with platform.read() as work:
+def get_attempt(job: JobViewer, number: Number, context: AppContextDep) -> AttemptView:
+    with context.read() as work:
         row = job.load(work.session)
         found = attempt_by_number(work.session, row.id, number)
         if found is None:
@@ -59,9 +61,9 @@ def get_attempt(job: JobViewer, number: Number, platform: PlatformDep) -> Attemp
 
 
 @router.get("/{number}/replicas", operation_id="list_replicas", summary="The members of one launch, in rank order")
-def list_replicas(job: JobViewer, number: Number, platform: PlatformDep, page: PageParams) -> Page[ReplicaView]:
+def list_replicas(job: JobViewer, number: Number, context: AppContextDep, page: PageParams) -> Page[ReplicaView]:
     after = -1 if page.cursor is None else _number_in(page.cursor)
-    with platform.read() as work:
+    with context.read() as work:
         attempt = _attempt(work, job, number)
         found = replicas_of_attempt(work.session, attempt.id, after=after, limit=page.limit + 1)
         rows, has_more = cut(found, page.limit)
@@ -70,9 +72,9 @@ def list_replicas(job: JobViewer, number: Number, platform: PlatformDep, page: P
 
 
 @router.get("/{number}/replicas/{name}", operation_id="get_replica", summary="One member of one launch")
-def get_replica(job: JobViewer, number: Number, name: str, platform: PlatformDep) -> ReplicaView:
+def get_replica(job: JobViewer, number: Number, name: str, context: AppContextDep) -> ReplicaView:
     """`name` is `<role>-<index>`, such as `worker-0`."""
-    with platform.read() as work:
+    with context.read() as work:
         attempt = _attempt(work, job, number)
         parts = _REPLICA.fullmatch(name)
         found = replica_by_name(work.session, attempt.id, parts[1], int(parts[2])) if parts else None

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Response
 from trainmaster.wire.automl import AutomlCreate, AutomlDetail
 
-from api.app.unit_of_work import PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Writer
 from api.automl import service
 from api.automl.views import automl_detail, plan_view
@@ -28,20 +28,20 @@ _LINES = 100
     response_model=AutomlDetail,
     responses={200: {"model": AutomlDetail, "description": "With `dry_run`: the plan; nothing was created."}},
 )
-def create_automl(body: AutomlCreate, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None) -> Response:
+def create_automl(body: AutomlCreate, caller: Writer, context: AppContextDep, key: IdempotencyKey = None) -> Response:
     """The data are looked at, then a study is created, which goes on by itself: at its end the best model is tested on data
     that no trial saw, and registered. Needs the role `member` in the project.
     """
     digest = digest_of("automl", body.model_dump(mode="json", exclude={"wait_for_nodes"}))
     if not body.dry_run:
-        with platform.read() as work:
+        with context.read() as work:
             before = made_before(work, caller, key, digest)
             if before is not None:
                 return _created(work, before)
-    plan = service.plan(platform, caller, body)
+    plan = service.plan(context, caller, body)
     if body.dry_run:
         return Response(plan_view(plan.spec).model_dump_json(), 200, media_type="application/json")
-    with platform.write() as work:
+    with context.write() as work:
         made = create(work, caller, plan.draft, f"AutoML on {body.data}", key=key, digest=digest)
         return _created(work, made)
 
@@ -49,11 +49,11 @@ def create_automl(body: AutomlCreate, caller: Writer, platform: PlatformDep, key
 @router.get("/{study}", operation_id="get_automl", summary="An AutoML study with its leaderboard and the final test")
 def get_automl(
     study: StudyViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     limit: Annotated[int, Query(ge=1, le=1000, description="Lines of the leaderboard.")] = _LINES,
 ) -> AutomlDetail:
     """404 also where the study is none of AutoML."""
-    with platform.read() as work:
+    with context.read() as work:
         return automl_detail(work.session, study.load(work.session)[0], limit)
 
 

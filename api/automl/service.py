@@ -15,7 +15,7 @@ from trainmaster.spec.quantity import parse_duration_s
 from trainmaster.studies import StudySpec, parse_study
 from trainmaster.wire.automl import AutomlCreate
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.automl.profiling import CSV_ENDS, FILES_COUNTED, PARQUET_ENDS, Seen, look
 from api.jobs.service import canonical, check_submission, invalid_spec
@@ -46,7 +46,7 @@ class Plan:
     draft: Draft
 
 
-def plan(platform: Platform, caller: Caller, body: AutomlCreate) -> Plan:
+def plan(context: AppContext, caller: Caller, body: AutomlCreate) -> Plan:
     """Prove, without an open transaction, that there is something to be learnt here by this caller.
 
     Raises:
@@ -54,9 +54,9 @@ def plan(platform: Platform, caller: Caller, body: AutomlCreate) -> Plan:
     """
     seconds = _seconds(body.budget)
     volume, path = split_location(body.data, field="data")
-    _prove_readable(platform, caller, body, volume, path)
-    seen = _seen(platform, body, volume, path)
-    is_process = platform.settings.executor == "process"
+    _prove_readable(context, caller, body, volume, path)
+    seen = _seen(context, body, volume, path)
+    is_process = context.settings.executor == "process"
     if is_process and not seen.columns and seen.is_parquet and body.image is None and find_spec("pyarrow") is None:
         raise InvalidRequest(
             "data: it is Parquet, and pyarrow is not installed in the platform's Python, by which trials read it; install it "
@@ -87,7 +87,7 @@ def plan(platform: Platform, caller: Caller, body: AutomlCreate) -> Plan:
         parallel=body.parallel,
         seed=body.seed,
         resources=body.resources,
-        image=body.image or (None if is_process else platform.settings.serving_image),
+        image=body.image or (None if is_process else context.settings.serving_image),
         command=own_automl() if is_process else MODULE,
         aliases=body.aliases,
         weights=weights,
@@ -99,9 +99,9 @@ def plan(platform: Platform, caller: Caller, body: AutomlCreate) -> Plan:
     except SpecError as error:
         raise _in_own_words(invalid_spec(error)) from error
     try:
-        draft = check_study(platform, caller, spec)
+        draft = check_study(context, caller, spec)
         if not body.wait_for_nodes:
-            demand_place(platform, caller, draft)
+            demand_place(context, caller, draft)
         return Plan(spec, draft)
     except InvalidSpec as error:
         raise _in_own_words(error) from error
@@ -119,22 +119,22 @@ def _seconds(budget: str | float) -> float:
     return seconds
 
 
-def _prove_readable(platform: Platform, caller: Caller, body: AutomlCreate, volume: str, path: str) -> None:
+def _prove_readable(context: AppContext, caller: Caller, body: AutomlCreate, volume: str, path: str) -> None:
     """As if a job read it: what is not the caller's is not even looked at."""
     job = canonical(
         {"name": "automl", "project": body.project, "command": "true", "input": f"{volume}/{path}".rstrip("/")}
     )
     try:
-        check_submission(platform, caller, job)
+        check_submission(context, caller, job)
     except InvalidSpec as error:
         raise _in_own_words(error) from error
 
 
-def _seen(platform: Platform, body: AutomlCreate, volume: str, path: str) -> Seen:
-    known = platform.volumes.find(volume, platform.clock())
+def _seen(context: AppContext, body: AutomlCreate, volume: str, path: str) -> Seen:
+    known = context.volumes.find(volume, context.clock())
     if known is not None and known.root is not None:
         tree, first, rest = tree_of(known), "", path
-        if volume == platform.settings.default_volume:
+        if volume == context.settings.default_volume:
             # Projects share it: no link may lead out of the first folder.
             first, _, rest = path.partition("/")
             tree = tree.below(first)

@@ -8,11 +8,11 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, JobAccess
 from api.jobs.verbs import tell
 from core.db.repositories.checkpoints import forget, kept_paths, used_paths
-from core.db.tables import Checkpoint, Job, KeptCheckpoint, Retention
+from core.db.tables import Checkpoint, Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.jobs.retention import Rule
 from core.inspection.discovery import KEPT, Landed, landed_at
@@ -48,9 +48,9 @@ def find_complete(session: Session, job: Job, path: str) -> str:
     return landed.path
 
 
-def remove(platform: Platform, access: JobAccess, path: str) -> None:
+def remove(context: AppContext, access: JobAccess, path: str) -> None:
     """Delete a checkpoint's files. Raises ``Conflict`` while it is kept or in use."""
-    with platform.write() as work:
+    with context.write() as work:
         job = access.load(work.session)
         tree, landed = find(work.session, job, path)
         if landed.path in kept_paths(work.session, job):
@@ -64,14 +64,14 @@ def remove(platform: Platform, access: JobAccess, path: str) -> None:
         tree.delete(part)
 
 
-def keep(platform: Platform, access: JobAccess, path: str) -> None:
+def keep(context: AppContext, access: JobAccess, path: str) -> None:
     """No retention deletes it any more, and nobody by mistake."""
-    with platform.write() as work:
+    with context.write() as work:
         job = access.load(work.session)
         tree, landed = find(work.session, job, path)
         if landed.path in kept_paths(work.session, job):
             return
-        row = KeptCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
+        row = PinnedCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
         work.session.add(row)
         tell(work, access.caller, job, "checkpoint.kept", landed.path)
     if landed.is_dir:
@@ -79,15 +79,15 @@ def keep(platform: Platform, access: JobAccess, path: str) -> None:
             pass  # on a volume that is read-only here the training library does not hear of it
 
 
-def release(platform: Platform, access: JobAccess, path: str) -> None:
+def release(context: AppContext, access: JobAccess, path: str) -> None:
     """The opposite; fine where it was not kept, or is gone."""
-    with platform.write() as work:
+    with context.write() as work:
         job = access.load(work.session)
         same_output = select(Job.id).where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
         hit = work.session.execute(
-            delete(KeptCheckpoint)
-            .where(KeptCheckpoint.job_id.in_(same_output), KeptCheckpoint.path == path.strip("/"))
-            .returning(KeptCheckpoint.path)
+            delete(PinnedCheckpoint)
+            .where(PinnedCheckpoint.job_id.in_(same_output), PinnedCheckpoint.path == path.strip("/"))
+            .returning(PinnedCheckpoint.path)
         ).first()
         if hit is not None:
             tell(work, access.caller, job, "checkpoint.released", path.strip("/"))

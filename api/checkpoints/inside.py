@@ -19,7 +19,7 @@ from trainmaster.wire.checkpoints import (
     TensorView,
 )
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from api.checkpoints.figures import Figures
 from api.checkpoints.refusals import Refusals
@@ -63,14 +63,14 @@ class Insides:
     def close(self) -> None:
         self.inspectors.close()
 
-    def open(self, platform: Platform, access: JobAccess, path: str) -> Opened:
+    def open(self, context: AppContext, access: JobAccess, path: str) -> Opened:
         """What is at ``path`` in the job's output.
 
         Raises:
             NotFound: there is no checkpoint.
             CheckpointUnreadable: it cannot be looked into.
         """
-        with platform.read() as work:
+        with context.read() as work:
             tree = job_output(work.session, access.load(work.session))
         landed = landed_at(tree, path)
         place = Place(tree, landed.path)

@@ -15,7 +15,7 @@ from trainmaster.wire.checkpoints import (
 )
 from trainmaster.wire.jobs import CheckpointView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import JobAccess, JobMember, JobViewer
 from api.checkpoints import actions, download, service
 from api.checkpoints.inside import Insides, difference_page, statistics_page, tensor_page
@@ -68,28 +68,28 @@ class DifferenceQuery(PathQuery):
 
 @router.get("", operation_id="list_checkpoints", summary="Checkpoints of a job, newest first")
 def list_checkpoints(
-    job: JobViewer, platform: PlatformDep, query: Annotated[CheckpointQuery, Query()]
+    job: JobViewer, context: AppContextDep, query: Annotated[CheckpointQuery, Query()]
 ) -> Page[CheckpointView]:
     """Those that the job told of, with their metrics, and those of any known format that lie in its output."""
-    return service.list_page(platform, job, query, incomplete=query.incomplete)
+    return service.list_page(context, job, query, incomplete=query.incomplete)
 
 
 @router.get("/tensors", operation_id="list_tensors", summary="What is inside of a checkpoint")
 def list_tensors(
-    request: Request, job: JobViewer, platform: PlatformDep, query: Annotated[TensorQuery, Query()]
+    request: Request, job: JobViewer, context: AppContextDep, query: Annotated[TensorQuery, Query()]
 ) -> TensorPage:
     """Names, shapes and dtypes; elements are not read. Nothing of the file is executed."""
-    opened = insides_of(request).open(platform, job, query.path)
+    opened = insides_of(request).open(context, job, query.path)
     return tensor_page(opened, search=query.search, kind=query.kind, cursor=query.cursor, limit=query.limit)
 
 
 @router.get("/statistics", operation_id="list_tensor_statistics", summary="Figures of a checkpoint's tensors")
 def list_tensor_statistics(
-    request: Request, job: JobViewer, platform: PlatformDep, query: Annotated[StatisticsQuery, Query()]
+    request: Request, job: JobViewer, context: AppContextDep, query: Annotated[StatisticsQuery, Query()]
 ) -> Page[TensorStatistics]:
     """A page holds what can be computed in about two seconds, one tensor at least; go on with `next_cursor`."""
     insides = insides_of(request)
-    opened = insides.open(platform, job, query.path)
+    opened = insides.open(context, job, query.path)
     return statistics_page(
         insides, opened, who=job.caller.user_id, names=query.tensor, cursor=query.cursor, limit=query.limit
     )
@@ -97,15 +97,15 @@ def list_tensor_statistics(
 
 @router.get("/diff", operation_id="diff_checkpoints", summary="How far two checkpoints are apart")
 def diff_checkpoints(
-    request: Request, job: JobViewer, platform: PlatformDep, query: Annotated[DifferenceQuery, Query()]
+    request: Request, job: JobViewer, context: AppContextDep, query: Annotated[DifferenceQuery, Query()]
 ) -> DifferencePage:
     """From `path` to `other`: tensors that appeared, went or changed their shape come first, then how far the others have
     moved. A page holds what can be computed in about two seconds. `layers` are on the last page.
     """
     insides = insides_of(request)
-    before = insides.open(platform, job, query.path)
+    before = insides.open(context, job, query.path)
     there = job if query.other_job is None else JobAccess(job.caller, query.other_job, "viewer")
-    after = insides.open(platform, there, query.other)
+    after = insides.open(context, there, query.other)
     return difference_page(insides, before, after, who=job.caller.user_id, cursor=query.cursor, limit=query.limit)
 
 
@@ -117,47 +117,47 @@ def diff_checkpoints(
     responses={200: _CONTENT, 206: {**_CONTENT, "description": "A range of a file."}},
 )
 @router.head("/content", include_in_schema=False)
-def download_checkpoint(job: JobViewer, platform: PlatformDep, path: Where) -> Response:
-    with platform.read() as work:
+def download_checkpoint(job: JobViewer, context: AppContextDep, path: Where) -> Response:
+    with context.read() as work:
         tree, landed = actions.find(work.session, job.load(work.session), path)
     return download.answer(tree, landed)
 
 
 @router.delete("", operation_id="delete_checkpoint", summary="Delete a checkpoint", status_code=204)
-def delete_checkpoint(job: JobMember, platform: PlatformDep, path: Where) -> Response:
+def delete_checkpoint(job: JobMember, context: AppContextDep, path: Where) -> Response:
     """Refused while it is kept for ever, or a job that has not ended goes on from it."""
-    actions.remove(platform, job, path)
+    actions.remove(context, job, path)
     return Response(status_code=204)
 
 
 @router.put("/kept", operation_id="keep_checkpoint", summary="Keep a checkpoint for ever", status_code=204)
-def keep_checkpoint(job: JobMember, platform: PlatformDep, path: Where) -> Response:
+def keep_checkpoint(job: JobMember, context: AppContextDep, path: Where) -> Response:
     """No retention deletes it, and nobody before it is released."""
-    actions.keep(platform, job, path)
+    actions.keep(context, job, path)
     return Response(status_code=204)
 
 
 @router.delete("/kept", operation_id="release_checkpoint", summary="Keep it no longer", status_code=204)
-def release_checkpoint(job: JobMember, platform: PlatformDep, path: Where) -> Response:
-    actions.release(platform, job, path)
+def release_checkpoint(job: JobMember, context: AppContextDep, path: Where) -> Response:
+    actions.release(context, job, path)
     return Response(status_code=204)
 
 
 @router.get("/retention", operation_id="get_retention", summary="Which checkpoints of the job stay")
-def get_retention(job: JobViewer, platform: PlatformDep) -> RetentionView:
-    with platform.read() as work:
+def get_retention(job: JobViewer, context: AppContextDep) -> RetentionView:
+    with context.read() as work:
         return actions.get_retention(work.session, job.load(work.session))
 
 
 @router.put("/retention", operation_id="set_retention", summary="Set which checkpoints of the job stay")
-def set_retention(body: RetentionRequest, job: JobMember, platform: PlatformDep) -> RetentionView:
+def set_retention(body: RetentionRequest, job: JobMember, context: AppContextDep) -> RetentionView:
     """The others are deleted by and by; never the newest one, one that is kept for ever, or one in use."""
-    with platform.write() as work:
+    with context.write() as work:
         return actions.set_retention(work, job.caller, job.load(work.session), body)
 
 
 @router.delete("/retention", operation_id="clear_retention", summary="Keep all checkpoints", status_code=204)
-def clear_retention(job: JobMember, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def clear_retention(job: JobMember, context: AppContextDep) -> Response:
+    with context.write() as work:
         actions.clear_retention(work, job.caller, job.load(work.session))
     return Response(status_code=204)

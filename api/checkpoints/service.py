@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CheckpointView
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageQuery, cut
@@ -39,14 +39,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def list_page(
-    platform: Platform, access: JobAccess, page: PageQuery, *, incomplete: bool = False
+    context: AppContext, access: JobAccess, page: PageQuery, *, incomplete: bool = False
 ) -> Page[CheckpointView]:
     """Checkpoints, newest first. One that was told of and is gone from the output is left out.
 
     Args:
         incomplete: also those that are being written, or whose writer did not finish.
     """
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         told = {view.path: view for view in _told(work.session, job.id)}
         launches = _launches(work.session, job.id)
@@ -63,7 +63,7 @@ def list_page(
         last = tuple(read_cursor(page.cursor, (int, int, int, str)))
         ordered = [item for item in ordered if item[0] < last]
     items, has_more = cut(ordered, page.limit)
-    with platform.read() as work:
+    with context.read() as work:
         without = [view.step for _, view in items if view.step is not None and not view.metrics]
         only = Filter(kind="scalar", without_prefix=SYSTEM)
         names = [row.name for row in find_names(work.session, job.id, only, limit=_NAMES)] if without else []

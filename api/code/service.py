@@ -7,7 +7,7 @@ from typing import Final
 
 from trainmaster.wire.code import CodeDifference, CodeFileDifference
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.archives.service import store_of
 from api.auth import JobAccess
 from core.domain.errors import NotFound, Unavailable
@@ -20,7 +20,7 @@ _NO_TEXT: Final = CodeText(None)
 _turn: Final = threading.Lock()
 
 
-def difference(platform: Platform, before: JobAccess, after: JobAccess) -> CodeDifference:
+def difference(context: AppContext, before: JobAccess, after: JobAccess) -> CodeDifference:
     """From the code of ``before`` to that of ``after``; a job without code has no files.
 
     Raises:
@@ -28,23 +28,23 @@ def difference(platform: Platform, before: JobAccess, after: JobAccess) -> CodeD
         CodeUnreadable: one is damaged, or larger than code is.
         Unavailable: others are compared at this moment.
     """
-    with platform.read() as work:
+    with context.read() as work:
         one, other = (access.load(work.session).spec.get("code") for access in (before, after))
     if one == other:
         return CodeDifference(before=one, after=other, same_count=0, differ_count=0, items=[])
     if not _turn.acquire(timeout=_PATIENCE_S):
         raise Unavailable("The code of other jobs is being compared; try again in a moment.")
     try:
-        return _difference(platform, one, other)
+        return _difference(context, one, other)
     finally:
         _turn.release()
 
 
-def _difference(platform: Platform, one: str | None, other: str | None) -> CodeDifference:
-    olds, news = _files(platform, one), _files(platform, other)
+def _difference(context: AppContext, one: str | None, other: str | None) -> CodeDifference:
+    olds, news = _files(context, one), _files(context, other)
     paths = sorted(path for path in {*olds, *news} if olds.get(path) != news.get(path))
     shown = paths[:_ITEMS]
-    texts_before, texts_after = _texts(platform, one, shown), _texts(platform, other, shown)
+    texts_before, texts_after = _texts(context, one, shown), _texts(context, other, shown)
     return CodeDifference(
         before=one,
         after=other,
@@ -74,20 +74,20 @@ def _item(
     )
 
 
-def _files(platform: Platform, digest: str | None) -> dict[str, CodeFile]:
+def _files(context: AppContext, digest: str | None) -> dict[str, CodeFile]:
     if digest is None:
         return {}
     try:
-        return list_code(store_of(platform).path_of(digest))
+        return list_code(store_of(context).path_of(digest))
     except FileNotFoundError:
         raise _gone() from None
 
 
-def _texts(platform: Platform, digest: str | None, paths: list[str]) -> dict[str, CodeText]:
+def _texts(context: AppContext, digest: str | None, paths: list[str]) -> dict[str, CodeText]:
     if digest is None or not paths:
         return {}
     try:
-        return read_texts(store_of(platform).path_of(digest), frozenset(paths))
+        return read_texts(store_of(context).path_of(digest), frozenset(paths))
     except FileNotFoundError:
         raise _gone() from None
 

@@ -11,7 +11,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from trainmaster.spec.suggest import suggest
 
-from api.auth import Caller, Member, Role, Scope, require
+from api.auth import Caller, ProjectMembership, Role, Scope, require
 from core.db.tables import Deployment, Endpoint
 from core.domain.errors import Conflict, NotFound
 
@@ -25,7 +25,7 @@ class EndpointAccess:
     ref: str
     role: Role
 
-    def load(self, session: Session, *, is_changing: bool = False) -> tuple[Endpoint, Member]:
+    def load(self, session: Session, *, is_changing: bool = False) -> tuple[Endpoint, ProjectMembership]:
         """The row, and the caller's place in its project. ``is_changing``: nobody else changes it meanwhile.
 
         Raises:

@@ -7,7 +7,7 @@ import os
 import zipfile
 from typing import Final
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.domain.serving.files import refusal
 from core.storage.tree import Tree
@@ -18,7 +18,7 @@ _NAMES_BYTES: Final = 2 * 2**20
 
 
 def check_model_files(
-    platform: Platform, location: str, file: str, *, label: str, framework: str, trusts_code: bool
+    context: AppContext, location: str, file: str, *, label: str, framework: str, trusts_code: bool
 ) -> None:
     """Refuse what the platform's own server would refuse at once. What the control plane does not see is left to the server.
 
@@ -33,11 +33,11 @@ def check_model_files(
         InvalidRequest: with the server's sentence, and the field that would have to be another.
     """
     volume, path = split_location(location, field="model")
-    known = platform.volumes.find(volume, platform.clock())
+    known = context.volumes.find(volume, context.clock())
     if known is None or known.root is None:
         return
     tree = tree_of(known)
-    if volume == platform.settings.default_volume:  # no link leads out of a project's own folder
+    if volume == context.settings.default_volume:  # no link leads out of a project's own folder
         first, _, path = path.partition("/")
         tree = tree.below(first)
     try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trainmaster.wire.serving import BatchPredictRequest
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.jobs.places import Output
 from core.domain.errors import Conflict, TrainmasterError
 from core.storage.volumes import output_tree
@@ -23,7 +23,7 @@ _BY_FILES: Final = "content:"
 _OPTIONS: Final = (("shard_size", "--shard-size"), ("csv_rows", "--csv-rows"))
 
 
-def demand_own_output(platform: Platform, output: Output, body: BatchPredictRequest, model: str, digest: str) -> None:
+def demand_own_output(context: AppContext, output: Output, body: BatchPredictRequest, model: str, digest: str) -> None:
     """After the caller has proved to write there.
 
     Args:
@@ -32,7 +32,7 @@ def demand_own_output(platform: Platform, output: Output, body: BatchPredictRequ
     Raises:
         Conflict: there are predictions of another model, or made with other options.
     """
-    there = _manifest(platform, output)
+    there = _manifest(context, output)
     made_by = there.get("model_digest")
     if not isinstance(made_by, str):
         return
@@ -52,11 +52,11 @@ def demand_own_output(platform: Platform, output: Output, body: BatchPredictRequ
             )
 
 
-def _manifest(platform: Platform, output: Output) -> dict[str, Any]:
+def _manifest(context: AppContext, output: Output) -> dict[str, Any]:
     """Empty: there is none, or none that can be seen from here."""
     if not output.path:
         return {}
-    known = platform.volumes.find(output.volume, platform.clock())
+    known = context.volumes.find(output.volume, context.clock())
     if known is None or known.root is None:
         return {}
     try:

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.endpoints.access import EndpointAccess
 from api.endpoints.admission import Admission, room_of
 from api.endpoints.balance import Balancer
@@ -72,9 +72,9 @@ class _Known:
 class Proxy:
     """One per API process."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
-        self._admission = Admission(room_of(platform.settings.predict_open_limit))
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+        self._admission = Admission(room_of(context.settings.predict_open_limit))
         self._balancer = Balancer(time.monotonic, Random())  # noqa: S311 (which of equals is asked)
         self._known: dict[tuple[str, str], _Known] = {}
         self._reading: dict[tuple[str, str], asyncio.Lock] = {}
@@ -97,11 +97,11 @@ class Proxy:
             Unavailable: no replica is ready, and the sentence says what they wait for; or too many requests are open.
             ModelTooSlow, ModelUnreachable, RequestTooSlow, PayloadTooLarge, InvalidRequest
         """
-        limit = self._platform.settings.predict_limit_bytes
+        limit = self._context.settings.predict_limit_bytes
         if (content_length(request.headers.get("content-length", "")) or 0) > limit:
             raise too_large(limit)
         known = await self._find(access)
-        told = self._platform.recorder.predictions.begin(access.project, known.name)
+        told = self._context.request_metrics.predictions.begin(access.project, known.name)
         try:
             async with AsyncExitStack() as stack:
                 stack.enter_context(self._admission.enter(known.endpoint_id, known.name))
@@ -117,7 +117,7 @@ class Proxy:
                     stack.pop_all(),
                     {**headers, **_about(target)},
                     told,
-                    unread_s=self._platform.settings.predict_unread_s,
+                    unread_s=self._context.settings.predict_unread_s,
                 )
         except TrainmasterError as error:
             told.refused(error.status)
@@ -214,7 +214,7 @@ class Proxy:
         proved each time.
         """
         member = next((one for one in access.caller.projects.values() if one.project == access.project), None)
-        now = self._platform.clock()
+        now = self._context.clock()
         # Viewers may ask, so to know of the project is right enough.
         key = (member.project_id if member is not None else "", access.ref)
         known = self._known.get(key) if member is not None else None
@@ -223,11 +223,11 @@ class Proxy:
         lock = self._reading.setdefault(key, asyncio.Lock())
         async with lock:  # one reads for all that wait
             known = self._known.get(key) if member is not None else None
-            now = self._platform.clock()
+            now = self._context.clock()
             if known is not None and _is_new(known, now, than):
                 return known
             try:
-                fresh = await self._platform.run_hot(self._read, access, now)
+                fresh = await self._context.run_bounded(self._read, access, now)
             except Unavailable:
                 if known is not None and now - known.read_at < _STALE_TTL:
                     return known
@@ -241,12 +241,12 @@ class Proxy:
             return fresh
 
     def _read(self, access: EndpointAccess, now: datetime) -> _Known:
-        with self._platform.read() as work:
+        with self._context.read() as work:
             row, _ = access.load(work.session)
             return _Known(row.id, row.name, tuple(targets_of(work.session, row.id)), now)
 
     def _words(self, known: _Known, deployment: str | None) -> str:
-        with self._platform.read() as work:
+        with self._context.read() as work:
             return not_ready_words(work.session, known.endpoint_id, deployment)
 
     def _http(self) -> httpx.AsyncClient:

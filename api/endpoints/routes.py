@@ -19,7 +19,7 @@ from trainmaster.wire.serving import (
     TrafficRequest,
 )
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import ProjectMember, Reader
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
@@ -52,9 +52,9 @@ class EndpointQuery(PageQuery):
 
 @router.get("/endpoints", operation_id="list_endpoints", summary="Endpoints, newest first")
 def list_endpoints(
-    query: Annotated[EndpointQuery, Query()], caller: Reader, platform: PlatformDep
+    query: Annotated[EndpointQuery, Query()], caller: Reader, context: AppContextDep
 ) -> Page[EndpointView]:
-    with platform.read() as work:
+    with context.read() as work:
         rows = select(Endpoint).where(Endpoint.deleted_at.is_(None))
         if query.project is not None:
             rows = rows.where(Endpoint.project_id == caller.member_of(work.session, query.project).project_id)
@@ -71,23 +71,23 @@ def list_endpoints(
 
 
 @router.post(_PROJECT, operation_id="create_endpoint", summary="Create an endpoint", status_code=201)
-def create_endpoint(body: EndpointCreate, project: ProjectMember, platform: PlatformDep) -> EndpointDetail:
+def create_endpoint(body: EndpointCreate, project: ProjectMember, context: AppContextDep) -> EndpointDetail:
     """It answers when something is deployed to it. Needs the role `member` in the project."""
-    with platform.write() as work:
+    with context.write() as work:
         member = project.caller.member_of(work.session, project.name, project.role)
         return endpoint_detail(work.session, service.create(work, project.caller, member, body))
 
 
 @router.get(_ONE, operation_id="get_endpoint", summary="One endpoint with its deployed models and their replicas")
-def get_endpoint(endpoint: EndpointViewer, platform: PlatformDep) -> EndpointDetail:
-    with platform.read() as work:
+def get_endpoint(endpoint: EndpointViewer, context: AppContextDep) -> EndpointDetail:
+    with context.read() as work:
         return endpoint_detail(work.session, endpoint.load(work.session)[0])
 
 
 @router.get(f"{_ONE}/history", operation_id="list_endpoint_changes", summary="What was changed, newest first")
-def list_endpoint_changes(endpoint: EndpointViewer, platform: PlatformDep, page: PageParams) -> Page[EndpointChange]:
+def list_endpoint_changes(endpoint: EndpointViewer, context: AppContextDep, page: PageParams) -> Page[EndpointChange]:
     """Deployments, rollbacks and revisions that were given up, replicas that failed, scaling and traffic: when, by whom and why."""
-    with platform.read() as work:
+    with context.read() as work:
         row = endpoint.load(work.session)[0]
         before = None if page.cursor is None else int(read_cursor(page.cursor, (int,))[0])
         rows = events_of_endpoint(work.session, row.project_id, row.id, before=before, limit=page.limit + 1)
@@ -96,28 +96,28 @@ def list_endpoint_changes(endpoint: EndpointViewer, platform: PlatformDep, page:
 
 
 @router.delete(_ONE, operation_id="delete_endpoint", summary="Undeploy all and forget the endpoint", status_code=202)
-def delete_endpoint(endpoint: EndpointMember, platform: PlatformDep) -> None:
+def delete_endpoint(endpoint: EndpointMember, context: AppContextDep) -> None:
     """Requests are refused at once; it is gone when its replicas have ended."""
-    with platform.write() as work:
+    with context.write() as work:
         service.delete(work, endpoint)
 
 
 @router.post(f"{_ONE}/deployments", operation_id="deploy_model", summary="Deploy a model, or its next revision")
-def deploy_model(body: DeployRequest, endpoint: EndpointMember, platform: PlatformDep) -> EndpointDetail:
+def deploy_model(body: DeployRequest, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
     """A revision of a name that is there replaces the one before step by step: a replica of the old one ends when one of the
     new one is ready in its place. One that never gets ready is given up, and the one before serves on.
     """
-    draft = service.check_deploy(platform, endpoint, body)
-    with platform.write() as work:
+    draft = service.check_deploy(context, endpoint, body)
+    with context.write() as work:
         row = service.deploy(work, endpoint, body, draft)
         return endpoint_detail(work.session, work.session.get_one(Endpoint, row.endpoint_id))
 
 
 @router.post(f"{_DEPLOYED}/scale", operation_id="scale_deployment", summary="Have more or fewer replicas")
 def scale_deployment(
-    body: ScaleRequest, deployment: DeploymentName, endpoint: EndpointMember, platform: PlatformDep
+    body: ScaleRequest, deployment: DeploymentName, endpoint: EndpointMember, context: AppContextDep
 ) -> EndpointDetail:
-    with platform.write() as work:
+    with context.write() as work:
         return endpoint_detail(work.session, service.scale(work, endpoint, deployment, body.replicas))
 
 
@@ -125,22 +125,22 @@ def scale_deployment(
     f"{_DEPLOYED}/rollback", operation_id="rollback_deployment", summary="Have an earlier revision serve again"
 )
 def rollback_deployment(
-    deployment: DeploymentName, endpoint: EndpointMember, platform: PlatformDep, body: RollbackRequest | None = None
+    deployment: DeploymentName, endpoint: EndpointMember, context: AppContextDep, body: RollbackRequest | None = None
 ) -> EndpointDetail:
-    with platform.write() as work:
+    with context.write() as work:
         return endpoint_detail(work.session, service.roll_back(work, endpoint, deployment, body or RollbackRequest()))
 
 
 @router.delete(_DEPLOYED, operation_id="undeploy_model", summary="Undeploy a model", status_code=202)
-def undeploy_model(deployment: DeploymentName, endpoint: EndpointMember, platform: PlatformDep) -> EndpointDetail:
+def undeploy_model(deployment: DeploymentName, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
     """Its replicas get no more requests, finish those that they have, and end."""
-    with platform.write() as work:
+    with context.write() as work:
         return endpoint_detail(work.session, service.undeploy(work, endpoint, deployment))
 
 
 @router.put(f"{_ONE}/traffic", operation_id="set_endpoint_traffic", summary="Divide the requests among deployed models")
-def set_endpoint_traffic(body: TrafficRequest, endpoint: EndpointMember, platform: PlatformDep) -> EndpointDetail:
-    with platform.write() as work:
+def set_endpoint_traffic(body: TrafficRequest, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
+    with context.write() as work:
         return endpoint_detail(work.session, service.set_traffic(work, endpoint, body.traffic))
 
 
@@ -167,14 +167,14 @@ async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: As
     response_model=JobDetail,
 )
 def batch_predict(
-    body: BatchPredictRequest, project: ProjectMember, platform: PlatformDep, key: IdempotencyKey = None
+    body: BatchPredictRequest, project: ProjectMember, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
     """A job: its replicas share the instances, and one that is lost goes on where its last whole output file ended."""
-    with platform.read() as work:
+    with context.read() as work:
         member = project.caller.member_of(work.session, project.name, project.role)
-    submission = service.check_batch(platform, project.caller, member, body)
+    submission = service.check_batch(context, project.caller, member, body)
     digest = digest_of("batch", {"project": member.project_id, **body.model_dump(mode="json")})
-    with platform.write() as work:
+    with context.write() as work:
         done = submit(work, project.caller, submission, key=key, digest=digest)
         content = load_detail(work.session, work.session.get_one(Job, done.job_id), work.now).model_dump_json()
     headers = {"Location": f"/api/v1/jobs/{done.job_id}", **({REPLAYED: "true"} if done.row is None else {})}

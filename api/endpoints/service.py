@@ -15,8 +15,8 @@ from trainmaster.wire.serving import (
     ServingSpec,
 )
 
-from api.app.unit_of_work import Platform, UnitOfWork
-from api.auth import Caller, Member
+from api.app.unit_of_work import AppContext, UnitOfWork
+from api.auth import Caller, ProjectMembership
 from api.endpoints.access import EndpointAccess
 from api.endpoints.images import own_image
 from api.endpoints.model_files import check_model_files
@@ -49,7 +49,7 @@ class Draft:
     submission: Submission
 
 
-def create(work: UnitOfWork, caller: Caller, member: Member, body: EndpointCreate) -> Endpoint:
+def create(work: UnitOfWork, caller: Caller, member: ProjectMembership, body: EndpointCreate) -> Endpoint:
     """Raises ``Conflict``: the project has one of this name."""
     row = Endpoint(
         id=new_id("endpoint"), project_id=member.project_id, user_id=caller.user_id, name=body.name,
@@ -67,22 +67,22 @@ def create(work: UnitOfWork, caller: Caller, member: Member, body: EndpointCreat
     return row
 
 
-def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest) -> Draft:
+def check_deploy(context: AppContext, access: EndpointAccess, body: DeployRequest) -> Draft:
     """Prove, without an open transaction, that a replica of it can run here for this caller.
 
     Raises:
         InvalidSpec: all mistakes, each with its field.
         InvalidRequest: an update that could never move.
     """
-    with platform.read() as work:
+    with context.read() as work:
         row, member = access.load(work.session)
         name = row.name
     if body.max_surge == 0 and body.max_unavailable == 0:
         raise InvalidRequest(
             "max_surge and max_unavailable are both 0, so no update could begin; make one of them 1.", field="max_surge"
         )
-    place = _find_model(platform, member, body.model)
-    is_process = platform.settings.executor == "process"
+    place = _find_model(context, member, body.model)
+    is_process = context.settings.executor == "process"
     if is_process and body.port is not None:
         raise InvalidRequest(
             "port: plain processes share one address, and each is given its port in AIP_HTTP_PORT; take `port` away.",
@@ -101,7 +101,7 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
         model_file=place.file,
         model_name=place.name,
         version_id=place.version_id,
-        server_image=own_image(platform, place.location, place.file, body.framework) if has_own else None,
+        server_image=own_image(context, place.location, place.file, body.framework) if has_own else None,
     )
     raw = replica_job(
         spec,
@@ -111,10 +111,10 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
         revision=1,
         own_server=own_server() if is_process else None,
     )
-    draft = Draft(spec, _checked(platform, access.caller, raw))
+    draft = Draft(spec, _checked(context, access.caller, raw))
     # Its arguments, and another folder in the environment, may say anything else of the model.
     if has_own and not body.args and "AIP_STORAGE_URI" not in body.env:
-        _demand_readable(platform, place, body)
+        _demand_readable(context, place, body)
     return draft
 
 
@@ -145,7 +145,7 @@ def deploy(
         _demand_room(others, None, traffic)
         found = Deployment(
             id=new_id("deployment"), endpoint_id=endpoint.id, name=body.deployment, state=DeploymentState.ACTIVE.value,
-            generation=1, replicas=body.replicas or 1, traffic=traffic, wanted=1, stable=None, created_at=work.now,
+            generation=1, replicas=body.replicas or 1, traffic=traffic, target_revision=1, stable_revision=None, created_at=work.now,
             updated_at=work.now, split_when_ready=split_when_ready,
         )  # fmt: skip
         work.session.add(found)
@@ -160,14 +160,14 @@ def deploy(
     work.session.add(
         DeploymentRevision(
             deployment_id=found.id, number=number, spec=draft.spec.model_dump(mode="json"),
-            user_id=access.caller.user_id, reason=body.reason, created_at=work.now, failures=0, verdict="",
+            user_id=access.caller.user_id, reason=body.reason, created_at=work.now, failures=0, failure_reason="",
         )
     )  # fmt: skip
     work.session.flush()
     if number > 1:
         _forget_failures(work, found)
         _change(
-            work, found, wanted=number, state=DeploymentState.ACTIVE.value, replicas=body.replicas or found.replicas,
+            work, found, target_revision=number, state=DeploymentState.ACTIVE.value, replicas=body.replicas or found.replicas,
             traffic=found.traffic if body.traffic is None else body.traffic,
         )  # fmt: skip
     tell(work, access.caller, endpoint, "deployment.deployed", body.reason, deployment=found.name, revision=number)
@@ -197,24 +197,26 @@ def roll_back(work: UnitOfWork, access: EndpointAccess, name: str, body: Rollbac
         raise Conflict(f"Deployed model {name!r} is being undeployed; deploy it anew when that has ended.")
     query = select(DeploymentRevision).where(DeploymentRevision.deployment_id == row.id)
     if body.revision is None:
-        served = query.where(DeploymentRevision.number < row.wanted, DeploymentRevision.stable_at.is_not(None))
+        served = query.where(DeploymentRevision.number < row.target_revision, DeploymentRevision.stable_at.is_not(None))
         revision = work.session.scalars(served.order_by(DeploymentRevision.number.desc()).limit(1)).one_or_none()
         if revision is None:
-            raise Conflict(f"No revision before {row.wanted} of {name!r} has ever served; name one with `revision`.")
+            raise Conflict(
+                f"No revision before {row.target_revision} of {name!r} has ever served; name one with `revision`."
+            )
     else:
         revision = work.session.scalars(query.where(DeploymentRevision.number == body.revision)).one_or_none()
         if revision is None:
             newest = serving.newest_revision(work.session, row.id)
             raise InvalidRequest(f"{name!r} has no revision {body.revision}, but 1 to {newest}.", field="revision")
-    if revision.number == row.wanted and row.state == DeploymentState.ACTIVE:
+    if revision.number == row.target_revision and row.state == DeploymentState.ACTIVE:
         raise Conflict(f"Revision {revision.number} of {name!r} is the one that is to serve already.")
     spec = ServingSpec.model_validate(revision.spec)
     if spec.version_id is not None:
         _demand_version(work, spec, revision.number, holder_of(endpoint.name, row.name))
     _forget_failures(work, row)
-    revision.failures, revision.verdict = 0, ""
+    revision.failures, revision.failure_reason = 0, ""
     work.session.flush()
-    _change(work, row, wanted=revision.number, state=DeploymentState.ACTIVE.value)
+    _change(work, row, target_revision=revision.number, state=DeploymentState.ACTIVE.value)
     reason = body.reason or f"Back to revision {revision.number}."
     tell(work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number)
     work.notify(TOPIC_ENDPOINT, endpoint.id)
@@ -292,15 +294,17 @@ def delete(work: UnitOfWork, access: EndpointAccess) -> None:
     work.notify(TOPIC_ENDPOINT, endpoint.id)
 
 
-def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchPredictRequest) -> Submission:
+def check_batch(
+    context: AppContext, caller: Caller, member: ProjectMembership, body: BatchPredictRequest
+) -> Submission:
     """Prove, without an open transaction, that the job of a batch prediction can run here for this caller.
 
     Raises:
         Conflict: the output has predictions of another model, or in other shards.
     """
-    model = _find_model(platform, member, body.model)
-    instances, instances_file = _folder_of(platform, body.input, field="input")
-    is_process = platform.settings.executor == "process"
+    model = _find_model(context, member, body.model)
+    instances, instances_file = _folder_of(context, body.input, field="input")
+    is_process = context.settings.executor == "process"
     raw = batch_job(
         body,
         project=member.project,
@@ -308,15 +312,15 @@ def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchP
         model_file=model.file,
         instances=instances,
         instances_file=instances_file,
-        image=body.image or own_image(platform, model.location, model.file, body.framework),
+        image=body.image or own_image(context, model.location, model.file, body.framework),
         own_server=own_server() if is_process else None,
         model_name=model.name,
         model_digest=model.digest,
     )
-    submission = _checked(platform, caller, raw)
+    submission = _checked(context, caller, raw)
     if body.image is None and "AIP_STORAGE_URI" not in body.env:
-        _demand_readable(platform, model, body)
-    demand_own_output(platform, submission.output, body, model.name, model.digest)
+        _demand_readable(context, model, body)
+    demand_own_output(context, submission.output, body, model.name, model.digest)
     return submission
 
 
@@ -365,7 +369,7 @@ class _Place:
     digest: str = ""
 
 
-def _find_model(platform: Platform, member: Member, model: str) -> _Place:
+def _find_model(context: AppContext, member: ProjectMembership, model: str) -> _Place:
     """``name@version``, ``name@alias`` of the project's registry, or volume/path.
 
     Raises:
@@ -373,9 +377,9 @@ def _find_model(platform: Platform, member: Member, model: str) -> _Place:
     """
     name, at, ref = model.partition("@")
     if not at or "/" in model:
-        location, file = _folder_of(platform, model, field="model")
+        location, file = _folder_of(context, model, field="model")
         return _Place(location, file, model)
-    with platform.read() as work:
+    with context.read() as work:
         found = ready(work.session, member.project_id, name, _version(ref))
     return _Place(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id, found.digest)
 
@@ -385,13 +389,13 @@ def _version(ref: str) -> int | str:
     return int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < _DIGITS else ref
 
 
-def _folder_of(platform: Platform, location: str, *, field: str) -> tuple[str, str]:
+def _folder_of(context: AppContext, location: str, *, field: str) -> tuple[str, str]:
     """volume/path of the folder, and the name of the file in it where the location is that of a file.
 
     Who may use it, and whether it is there, is looked at with the job's places.
     """
     volume, path = split_location(location, field=field)
-    known = platform.volumes.find(volume, platform.clock())
+    known = context.volumes.find(volume, context.clock())
     if known is None or known.root is None or not path:
         return location, ""
     try:
@@ -404,17 +408,17 @@ def _folder_of(platform: Platform, location: str, *, field: str) -> tuple[str, s
     return f"{volume}/{folder}" if folder else volume, name
 
 
-def _demand_readable(platform: Platform, place: _Place, body: DeployRequest | BatchPredictRequest) -> None:
+def _demand_readable(context: AppContext, place: _Place, body: DeployRequest | BatchPredictRequest) -> None:
     """Raises ``InvalidRequest``: the platform's own server would refuse these files at once."""
     label = place.location if place.version_id is None else place.name
     check_model_files(
-        platform, place.location, place.file, label=label, framework=body.framework, trusts_code=body.trust_code
+        context, place.location, place.file, label=label, framework=body.framework, trusts_code=body.trust_code
     )
 
 
-def _checked(platform: Platform, caller: Caller, raw: dict[str, Any]) -> Submission:
+def _checked(context: AppContext, caller: Caller, raw: dict[str, Any]) -> Submission:
     found: list[Submission] = []
-    _named(lambda: found.append(check_submission(platform, caller, canonical(raw))))
+    _named(lambda: found.append(check_submission(context, caller, canonical(raw))))
     return found[0]
 
 

@@ -107,7 +107,7 @@ def _revision(row: DeploymentRevision, user: str) -> RevisionView:
         user=user,
         reason=row.reason,
         failures=row.failures,
-        verdict=row.verdict,
+        verdict=row.failure_reason,
         created_at=row.created_at,
         stable_at=row.stable_at,
     )
@@ -138,7 +138,7 @@ def change_view(row: AnyRow) -> EndpointChange:
 
 def _words(row: AnyRow) -> str:
     """What the planner says of a job that waits is newer than what was written down of it."""
-    words = str(row.ServingReplica.words)
+    words = str(row.ServingReplica.message)
     if row.job_state != JobState.QUEUED:
         return words
     return str((row.job_wait_reason or {}).get("sentence") or row.shape_sentence or words)
@@ -146,26 +146,26 @@ def _words(row: AnyRow) -> str:
 
 def _deployment(session: Session, row: Deployment, servers: Sequence[AnyRow]) -> dict[str, Any]:
     revisions = serving.revisions_of(session, row.id, limit=1)
-    if all(one.number != row.wanted for one in revisions):
-        revisions = [*revisions, *serving.revisions_of(session, row.id, numbers=[row.wanted])]
-    wanted = next(one for one in revisions if one.number == row.wanted)
+    if all(one.number != row.target_revision for one in revisions):
+        revisions = [*revisions, *serving.revisions_of(session, row.id, numbers=[row.target_revision])]
+    wanted = next(one for one in revisions if one.number == row.target_revision)
     ready = sum(one.ServingReplica.state == ServingState.READY for one in servers)
     state = _state(row, servers)
     note = ""
     if state == "failed":
-        note = wanted.verdict
+        note = wanted.failure_reason
     elif state == "ready":
         # The newest that was given up, until somebody has another one serve.
         given_up = [
-            (one.failed_at, one.verdict)
+            (one.failed_at, one.failure_reason)
             for one in serving.revisions_of(session, row.id)
-            if one.verdict and one.failed_at is not None
+            if one.failure_reason and one.failed_at is not None
         ]
         note = max(given_up)[1] if given_up else ""
     elif state != "ended":
         starting = [_words(one) for one in servers if one.ServingReplica.state == ServingState.STARTING]
         if not starting and ready < row.replicas:
-            starting = [one.ServingReplica.words for one in serving.ended_replicas(session, row.id, limit=1)]
+            starting = [one.ServingReplica.message for one in serving.ended_replicas(session, row.id, limit=1)]
         note = next((words for words in starting if words), "")
     spec = ServingSpec.model_validate(wanted.spec)
     return {
@@ -176,8 +176,8 @@ def _deployment(session: Session, row: Deployment, servers: Sequence[AnyRow]) ->
         "traffic": row.traffic,
         "replicas": row.replicas,
         "ready": ready,
-        "wanted": row.wanted,
-        "stable": row.stable,
+        "wanted": row.target_revision,
+        "stable": row.stable_revision,
         "model": spec.model_name or spec.model,
         "created_at": row.created_at,
     }
@@ -194,6 +194,6 @@ def _state(row: Deployment, servers: Sequence[AnyRow]) -> WireState:
         case DeploymentState.ACTIVE:
             pass
     up = [one.ServingReplica for one in servers if ServingState(one.ServingReplica.state).is_up]
-    if row.stable != row.wanted or any(one.revision != row.wanted for one in up):
+    if row.stable_revision != row.target_revision or any(one.revision != row.target_revision for one in up):
         return "deploying" if row.replicas else "ready"
     return "ready" if sum(one.state == ServingState.READY for one in up) >= row.replicas else "degraded"

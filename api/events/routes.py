@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.events.service import Follower, News, page_of, start_after
 from api.events.watch import watch_of
@@ -52,22 +52,22 @@ class EventQuery(JobEventQuery):
 async def list_job_events(
     request: Request,
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     query: Annotated[JobEventQuery, Query()],
     last_event_id: LastEventId = None,
 ) -> Response:
     start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
     if not query.follow:
-        news = await run_in_threadpool(_news_of_job, platform, job, start, query.limit + 1)
+        news = await run_in_threadpool(_news_of_job, context, job, start, query.limit + 1)
         return _page(news, query.limit)
-    await run_in_threadpool(_news_of_job, platform, job, start, 1)  # not found is told as such, not inside a stream
+    await run_in_threadpool(_news_of_job, context, job, start, 1)  # not found is told as such, not inside a stream
 
     async def look(low: int, batch: int) -> News:
         # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
-        caller = await authenticate(request, platform)
-        return await run_in_threadpool(_news_of_job, platform, replace(job, caller=caller), low, batch)
+        caller = await authenticate(request, context)
+        return await run_in_threadpool(_news_of_job, context, replace(job, caller=caller), low, batch)
 
-    return stream_response(Follower(look, watch_of(request, platform), _closing(request), start).stream())
+    return stream_response(Follower(look, watch_of(request, context), _shutdown(request), start).stream())
 
 
 @router.get(
@@ -80,7 +80,7 @@ async def list_job_events(
 async def list_events(
     request: Request,
     caller: Reader,  # noqa: ARG001 (authorises; each look asks again who it is)
-    platform: PlatformDep,
+    context: AppContextDep,
     query: Annotated[EventQuery, Query()],
     last_event_id: LastEventId = None,
 ) -> Response:
@@ -88,10 +88,10 @@ async def list_events(
     start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
 
     async def look(low: int, batch: int) -> News:
-        fresh = await authenticate(request, platform)  # new projects count from their first second
+        fresh = await authenticate(request, context)  # new projects count from their first second
 
         def read() -> News:
-            with platform.read() as work:
+            with context.read() as work:
                 ids: list[str] | None = None if fresh.is_admin else list(fresh.projects)
                 if query.project is not None:
                     ids = [fresh.member_of(work.session, query.project).project_id]
@@ -103,11 +103,11 @@ async def list_events(
     if not query.follow:
         return _page(await look(start, query.limit + 1), query.limit)
     await look(start, 1)
-    return stream_response(Follower(look, watch_of(request, platform), _closing(request), start).stream())
+    return stream_response(Follower(look, watch_of(request, context), _shutdown(request), start).stream())
 
 
-def _news_of_job(platform: Platform, job: JobAccess, low: int, limit: int) -> News:
-    with platform.read() as work:
+def _news_of_job(context: AppContext, job: JobAccess, low: int, limit: int) -> News:
+    with context.read() as work:
         return _read_job(work, job, low, limit)
 
 
@@ -122,6 +122,6 @@ def _page(news: News, limit: int) -> Response:
     return Response(page_of(news.rows, limit).model_dump_json(), media_type="application/json")
 
 
-def _closing(request: Request) -> Closing:
-    closing: Closing = request.app.state.closing
-    return closing
+def _shutdown(request: Request) -> GracefulShutdown:
+    shutdown: GracefulShutdown = request.app.state.shutdown
+    return shutdown

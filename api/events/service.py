@@ -11,7 +11,7 @@ import anyio
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
-from api.app.graceful_shutdown import Closing
+from api.app.graceful_shutdown import GracefulShutdown
 from api.events.watch import EventWatch
 from api.http.cursors import make_cursor, read_cursor
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
@@ -59,7 +59,7 @@ class Follower:
 
     look: Callable[[int, int], Awaitable[News]]
     watch: EventWatch
-    closing: Closing
+    shutdown: GracefulShutdown
     _low: int
     _sent: dict[int, datetime] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Follower:
 
     async def _follow(self) -> AsyncIterator[bytes]:
         spoke_at = anyio.current_time()
-        while not self.closing.is_set:
+        while not self.shutdown.is_stopping:
             mark = self.watch.mark()
             try:
                 news = await self.look(self._low, _BATCH)

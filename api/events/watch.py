@@ -11,7 +11,7 @@ from anyio import CancelScope
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from core.db.repositories.events import newest_event_id
 from core.domain.errors import TrainmasterError
 
@@ -19,11 +19,11 @@ from core.domain.errors import TrainmasterError
 _LOOK_S: Final = 0.25
 
 
-def watch_of(request: HTTPConnection, platform: Platform) -> EventWatch:
+def watch_of(request: HTTPConnection, context: AppContext) -> EventWatch:
     """The one watch of this process."""
     state = request.app.state
     if not hasattr(state, "event_watch"):
-        state.event_watch = EventWatch(platform)
+        state.event_watch = EventWatch(context)
     watch: EventWatch = state.event_watch
     return watch
 
@@ -31,8 +31,8 @@ def watch_of(request: HTTPConnection, platform: Platform) -> EventWatch:
 class EventWatch:
     """Wakes followers when the newest event is another one. Works only while somebody follows."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
         self._newest = -1
         self._changed = asyncio.Event()
         self._followers = 0
@@ -77,7 +77,7 @@ class EventWatch:
             await _wait(stop, _LOOK_S)
 
     def _read(self) -> int:
-        with self._platform.read() as work:
+        with self._context.read() as work:
             return newest_event_id(work.session)
 
 

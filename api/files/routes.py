@@ -10,7 +10,7 @@ from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import JobViewer
 from api.files import service
 from api.http.paging import PageQuery
@@ -33,12 +33,12 @@ class FolderQuery(PageQuery):
 @router.get("/jobs/{job}/files", operation_id="list_files", summary="A folder of the job's output")
 def list_files(
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     query: Annotated[FolderQuery, Query()],
 ) -> Page[FileEntry]:
     """By name. Links that lead out of the output are left out."""
     return service.list_folder(
-        service.open_output(platform, job), query.path, after=query.cursor or "", limit=query.limit
+        service.open_output(context, job), query.path, after=query.cursor or "", limit=query.limit
     )
 
 
@@ -50,8 +50,8 @@ def list_files(
     responses={200: _CONTENT, 206: {**_CONTENT, "description": "The range."}},
 )
 @router.head("/jobs/{job}/files/content", include_in_schema=False)
-def download_file(job: JobViewer, platform: PlatformDep, path: Annotated[str, Query(max_length=4096)]) -> Response:
+def download_file(job: JobViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]) -> Response:
     """`Range`, `If-Range` and `If-None-Match` are honoured; the ETag changes when the file is written to."""
-    fd = service.open_output(platform, job).open_file(path)
+    fd = service.open_output(context, job).open_file(path)
     name = path.rstrip("/").rpartition("/")[2]
     return OpenFileResponse(fd, media_type=service.media_type_of(name), name=name)

@@ -13,7 +13,7 @@ from typing import Final
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from core.domain.errors import NotFound, TrainmasterError
 from core.storage.outputs import job_output
@@ -23,8 +23,8 @@ PAGE_LIMIT: Final = 1_000
 OCTETS: Final = "application/octet-stream"
 
 
-def open_output(platform: Platform, access: JobAccess) -> Tree:
-    with platform.read() as work:
+def open_output(context: AppContext, access: JobAccess) -> Tree:
+    with context.read() as work:
         return job_output(work.session, access.load(work.session))
 
 

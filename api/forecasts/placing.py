@@ -9,7 +9,7 @@ import anyio
 from anyio import from_thread
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.forecasts.service import ask_of, forecast
 from api.jobs.service import Submission
@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 3.0
 _AWAY: Final = timedelta(seconds=30)
 
 
-def why_never(platform: Platform, caller: Caller, submission: Submission) -> WaitReasonView | None:
+def why_never(context: AppContext, caller: Caller, submission: Submission) -> WaitReasonView | None:
     """Why, by the planner, no node there is could ever hold the job; ``None``: one could, or nobody knows.
 
     A job that says itself how long it waits (``max_wait``) is not asked for, nor one while no scheduler answers.
@@ -34,18 +34,18 @@ def why_never(platform: Platform, caller: Caller, submission: Submission) -> Wai
         submission.spec.node_selector
     ):
         return None  # it fits wherever there is a node
-    with platform.read() as work:
+    with context.read() as work:
         planned = marked_at(work.session, TICK_DONE)
         if planned is None or work.now - planned > _AWAY:
             return None
-    reason = from_thread.run(_asked, platform, caller, ask_of(platform, caller, submission))
+    reason = from_thread.run(_asked, context, caller, ask_of(context, caller, submission))
     return reason if reason is not None and reason.is_impossible else None
 
 
-async def _asked(platform: Platform, caller: Caller, ask: Ask) -> WaitReasonView | None:
+async def _asked(context: AppContext, caller: Caller, ask: Ask) -> WaitReasonView | None:
     with anyio.move_on_after(_PATIENCE_S):
         try:
-            return (await forecast(platform, caller, ask)).wait_reason
+            return (await forecast(context, caller, ask)).wait_reason
         except TrainmasterError:  # nobody answers, or it cannot be answered: then it waits as every job does
             return None
     return None

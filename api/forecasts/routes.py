@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import Query
 from trainmaster.wire.forecasts import ExplanationView, ForecastRequest, ForecastView
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, JobAccess, JobViewer, Writer
 from api.forecasts.service import ask_of, ask_of_job, check_waits, explain, forecast, in_cluster
 from api.http.routing import new_router
@@ -24,56 +24,56 @@ _CLOCKS_DIFFER: Final = timedelta(minutes=1)  # the asker's and ours
 @router.post(
     "/forecasts", operation_id="forecast_spec", summary="When and where a job would run if it were submitted now"
 )
-async def forecast_spec(body: ForecastRequest, caller: Writer, platform: PlatformDep) -> ForecastView:
+async def forecast_spec(body: ForecastRequest, caller: Writer, context: AppContextDep) -> ForecastView:
     """The planner's own answer: nodes for its replicas, or why it would wait, until about when, and what would start
     instead. Nothing is submitted; the spec is checked as a submission is. With `job` it is asked of one that waits, at
     its place in the queue, with `changes` to its spec; with `cluster` of another cluster. Needs the role `member` in the
     project.
     """
-    return await forecast(platform, caller, await platform.run_hot(_checked, body, caller, platform))
+    return await forecast(context, caller, await context.run_bounded(_checked, body, caller, context))
 
 
-def _checked(body: ForecastRequest, caller: Caller, platform: Platform) -> Ask:
+def _checked(body: ForecastRequest, caller: Caller, context: AppContext) -> Ask:
     if body.job is not None:
         if body.spec is not None or body.spec_text is not None:
             raise InvalidRequest("Give a `spec` or the `job` that is meant, one of the two.", field="job")
-        return in_cluster(_changed(body, body.job, caller, platform), body.cluster)
+        return in_cluster(_changed(body, body.job, caller, context), body.cluster)
     spec = read_spec(body)
     if body.changes:
         spec = canonical(changed_spec(spec.model_dump(mode="json", exclude_none=True), body.changes))
-    return in_cluster(ask_of(platform, caller, check_submission(platform, caller, spec)), body.cluster)
+    return in_cluster(ask_of(context, caller, check_submission(context, caller, spec)), body.cluster)
 
 
-def _changed(body: ForecastRequest, ref: str, caller: Caller, platform: Platform) -> Ask:
-    with platform.read() as work:
+def _changed(body: ForecastRequest, ref: str, caller: Caller, context: AppContext) -> Ask:
+    with context.read() as work:
         job = JobAccess(caller, ref, "viewer").load(work.session)
         check_waits(job)
         if not body.changes:
             return ask_of_job(work.session, job)
         work.session.expunge(job)
     spec = canonical(changed_spec(job.spec, body.changes))
-    return ask_of(platform, caller, check_submission(platform, caller, spec), job)
+    return ask_of(context, caller, check_submission(context, caller, spec), job)
 
 
 @router.get(
     "/jobs/{job}/forecast", operation_id="forecast_job", summary="When a waiting job starts, and what would start now"
 )
-async def forecast_job(job: JobViewer, platform: PlatformDep) -> ForecastView:
+async def forecast_job(job: JobViewer, context: AppContextDep) -> ForecastView:
     """Why it waits, its place in the queue, when it is expected to start, and changes with which a clone of it would start
     at once or sooner.
     """
-    return await forecast(platform, job.caller, await platform.run_hot(_waiting, job, platform))
+    return await forecast(context, job.caller, await context.run_bounded(_waiting, job, context))
 
 
-def _waiting(job: JobAccess, platform: Platform) -> Ask:
-    with platform.read() as work:
+def _waiting(job: JobAccess, context: AppContext) -> Ask:
+    with context.read() as work:
         return ask_of_job(work.session, job.load(work.session))
 
 
 @router.get("/jobs/{job}/explanation", operation_id="explain_job", summary="Why a job waits, or waited at a time")
 async def explain_job(
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     at: Annotated[
         datetime | None, Query(description="The last plan up to this time is looked at; else the present.")
     ] = None,
@@ -83,11 +83,11 @@ async def explain_job(
     """
     if at is not None and at.tzinfo is None:
         raise InvalidRequest("at: needs a time zone, such as 2026-11-21T14:20:00Z.", field="at")
-    return await explain(platform, job.caller, await platform.run_hot(_any, job, platform, at), at)
+    return await explain(context, job.caller, await context.run_bounded(_any, job, context, at), at)
 
 
-def _any(job: JobAccess, platform: Platform, at: datetime | None) -> Job:
-    with platform.read() as work:
+def _any(job: JobAccess, context: AppContext, at: datetime | None) -> Job:
+    with context.read() as work:
         if at is not None and at > work.now + _CLOCKS_DIFFER:
             raise InvalidRequest(
                 f"at: {at:%Y-%m-%d %H:%M:%S%z} is in the future; `whatif` tells when a job is expected to start.",

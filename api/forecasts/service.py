@@ -21,7 +21,7 @@ from trainmaster.wire.forecasts import (
 )
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.jobs.service import Submission
 from core.db.repositories import questions
@@ -39,7 +39,7 @@ _LAST_LOOK_S: Final = 0.25
 _RING_AGAIN_S: Final = 1.0
 
 
-def ask_of(platform: Platform, caller: Caller, submission: Submission, job: Job | None = None) -> Ask:
+def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job | None = None) -> Ask:
     """The question about a job that is not submitted, or about ``job``, which waits, with another spec."""
     spec = submission.spec
     gang = gang_of(spec).to_json()
@@ -49,7 +49,7 @@ def ask_of(platform: Platform, caller: Caller, submission: Submission, job: Job 
         spec.project,
         caller.user,
         spec.priority,
-        platform.clock(),
+        context.clock(),
         gang,
         spec.max_run_time,
         spec.code or "",
@@ -90,16 +90,16 @@ def in_cluster(ask: Ask, cluster: ClusterChange | None) -> Ask:
     return replace(ask, more_nodes=cluster.more_nodes, like=cluster.like, without=tuple(cluster.without))
 
 
-async def forecast(platform: Platform, caller: Caller, ask: Ask) -> ForecastView:
+async def forecast(context: AppContext, caller: Caller, ask: Ask) -> ForecastView:
     """The planner's own answer, mostly within a tenth of a second.
 
     Raises:
         Unavailable: no scheduler answers in time, or too much is asked.
     """
-    return forecast_view(await answer(platform, caller, Kind.FORECAST, ask.to_json()))
+    return forecast_view(await answer(context, caller, Kind.FORECAST, ask.to_json()))
 
 
-async def explain(platform: Platform, caller: Caller, job: Job, at: datetime | None) -> ExplanationView:
+async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | None) -> ExplanationView:
     """Why the job waited at that time, or waits now.
 
     Raises:
@@ -107,7 +107,7 @@ async def explain(platform: Platform, caller: Caller, job: Job, at: datetime | N
         Unavailable: no scheduler answers in time, or too much is asked.
     """
     asked = {"job_id": job.id, "name": job.name, "at": None if at is None else at.isoformat()}
-    told = await answer(platform, caller, Kind.EXPLANATION, asked)
+    told = await answer(context, caller, Kind.EXPLANATION, asked)
     return ExplanationView(
         job_id=job.id,
         at=told["at"],
@@ -125,7 +125,7 @@ async def explain(platform: Platform, caller: Caller, job: Job, at: datetime | N
     )
 
 
-async def answer(platform: Platform, caller: Caller, kind: Kind, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+async def answer(context: AppContext, caller: Caller, kind: Kind, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the scheduler says; who asks waits for it.
 
     Raises:
@@ -133,13 +133,13 @@ async def answer(platform: Platform, caller: Caller, kind: Kind, asked: Mapping[
         TrainmasterError: it cannot be answered.
     """
     question_id = new_id("question")
-    await to_thread.run_sync(put, platform, question_id, caller.user_id, kind, asked)
+    await to_thread.run_sync(put, context, question_id, caller.user_id, kind, asked)
     try:
         with anyio.move_on_after(kind.patience.total_seconds()):
-            return unless_error(await _wait(platform, question_id))
+            return unless_error(await _wait(context, question_id))
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(_drop, platform, question_id)
+            await to_thread.run_sync(_drop, context, question_id)
     raise Unavailable(
         "The scheduler does not answer now; `trainmaster version --server` tells how it is.", retry_after_s=5.0
     )
@@ -159,36 +159,36 @@ def unless_error(told: Mapping[str, Any]) -> Mapping[str, Any]:
     raise TrainmasterError(sentence)
 
 
-async def _wait(platform: Platform, question_id: str) -> Mapping[str, Any]:
+async def _wait(context: AppContext, question_id: str) -> Mapping[str, Any]:
     pause_s, waited_s = _FIRST_LOOK_S, 0.0
     while True:
         await anyio.sleep(pause_s)
-        found = await to_thread.run_sync(_look, platform, question_id)
+        found = await to_thread.run_sync(_look, context, question_id)
         if found is not None:
             return found
         waited_s += pause_s
         if waited_s >= _RING_AGAIN_S:  # the ring may have been lost
-            platform.bell.notify(TOPIC_FORECAST)
+            context.wakeup.notify(TOPIC_FORECAST)
             waited_s = 0.0
         pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
 
-def put(platform: Platform, question_id: str, user_id: str, kind: Kind, asked: Mapping[str, Any]) -> None:
-    with platform.write() as work:
+def put(context: AppContext, question_id: str, user_id: str, kind: Kind, asked: Mapping[str, Any]) -> None:
+    with context.write() as work:
         questions.put(work.session, question_id, user_id, asked, work.now, kind)
         work.notify(TOPIC_FORECAST)
 
 
-def _look(platform: Platform, question_id: str) -> Mapping[str, Any] | None:
-    with platform.read() as work:
+def _look(context: AppContext, question_id: str) -> Mapping[str, Any] | None:
+    with context.read() as work:
         try:
             return questions.answer_to(work.session, question_id)
         except LookupError:  # dropped as too old, by a clock that is far ahead of ours
             return None
 
 
-def _drop(platform: Platform, question_id: str) -> None:
-    with platform.write() as work:
+def _drop(context: AppContext, question_id: str) -> None:
+    with context.write() as work:
         questions.drop(work.session, question_id)
 
 

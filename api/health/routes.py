@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import Request, Response
 from trainmaster.wire.admin import Alive, Health
 
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import PlatformDep
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContextDep
 from api.health import service
 from api.http.routing import new_router
 from api.version import VERSION
@@ -23,25 +23,25 @@ async def get_liveness() -> Alive:
 @router.get(
     "/health", operation_id="get_health", summary="How the platform and its parts are", openapi_extra={"security": []}
 )
-async def get_health(platform: PlatformDep) -> Health:
+async def get_health(context: AppContextDep) -> Health:
     """200 whenever the process lives; ``status`` says whether all is well."""
-    return await service.look_within(platform, VERSION)
+    return await service.look_within(context, VERSION)
 
 
 @router.get(
     "/ready", operation_id="get_readiness", summary="Whether requests can be served now", openapi_extra={"security": []}
 )
-async def get_readiness(request: Request, platform: PlatformDep, response: Response) -> Health:
+async def get_readiness(request: Request, context: AppContextDep, response: Response) -> Health:
     """503 while the database is away and from the moment that this process is asked to end.
 
     A scheduler or a broker that is away lets jobs wait, but requests are served.
     """
-    closing: Closing = request.app.state.closing
-    if closing.is_leaving:
+    shutdown: GracefulShutdown = request.app.state.shutdown
+    if shutdown.is_draining:
         health = service.leaving(VERSION)
     else:
-        health = await service.look_within(platform, VERSION)
-    if closing.is_leaving or health.parts["database"] != service.OK:
+        health = await service.look_within(context, VERSION)
+    if shutdown.is_draining or health.parts["database"] != service.OK:
         response.status_code = 503
         response.headers["Retry-After"] = "2"
     return health

@@ -10,9 +10,9 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 from trainmaster.wire.admin import Health
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from core.db.leases import TICK, TICK_DONE, marked_at
-from core.db.tables import Lease, Node, Stranger
+from core.db.tables import Lease, Node, Orphan
 from core.domain.errors import Unavailable
 from core.settings import Settings
 from core.wakeups import ReportsProblem
@@ -23,35 +23,35 @@ _IDLE: Final = timedelta(seconds=15)
 _LOOK_WITHIN_S: Final = 1.5
 
 
-def look(platform: Platform, version: str) -> Health:
+def look(context: AppContext, version: str) -> Health:
     """Each part's state, a sentence where it is not well. Never raises."""
     try:
-        with platform.read() as work:
+        with context.read() as work:
             work.session.execute(text("select 1"))
             parts = {
                 "database": OK,
-                "scheduler": _scheduler(work.session, platform.settings, work.now),
+                "scheduler": _scheduler(work.session, context.settings, work.now),
                 "nodes": _nodes(work.session),
                 "executor": _executor(work.session),
             }
     except Unavailable as error:
         parts = {"database": error.sentence, "scheduler": "unknown while the database is away"}
         parts |= dict.fromkeys(("nodes", "executor"), "unknown")
-    parts["bell"] = _bell(platform)
+    parts["bell"] = _bell(context)
     return Health(
         status="ok" if all(part == OK for part in parts.values()) else "degraded", version=version, parts=parts
     )
 
 
-async def look_within(platform: Platform, version: str) -> Health:
+async def look_within(context: AppContext, version: str) -> Health:
     """The same as ``look``, within ``_LOOK_WITHIN_S`` whatever hangs.
 
     In threads of its own: when requests hold all the others, who asks for the reason must not wait in line with them.
     """
     with move_on_after(_LOOK_WITHIN_S):
-        return await to_thread.run_sync(look, platform, version, limiter=platform.lookers, abandon_on_cancel=True)
+        return await to_thread.run_sync(look, context, version, limiter=context.probe_threads, abandon_on_cancel=True)
     parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
-    parts["bell"] = _bell(platform, is_asking=False)  # here nothing may wait
+    parts["bell"] = _bell(context, is_asking=False)  # here nothing may wait
     return Health(status="degraded", version=version, parts=parts)
 
 
@@ -83,7 +83,7 @@ def _nodes(session: Session) -> str:
 
 def _executor(session: Session) -> str:
     """What the last sweep found there that this database does not know."""
-    kinds = session.scalars(select(Stranger.is_foreign)).all()
+    kinds = session.scalars(select(Orphan.is_foreign)).all()
     told = []
     if foreign := sum(kinds):
         told.append(f"{foreign} of another database, which are left alone and keep what they have")
@@ -92,8 +92,8 @@ def _executor(session: Session) -> str:
     return f"holds attempts: {' and '.join(told)}; `GET /api/v1/events` says more" if told else OK
 
 
-def _bell(platform: Platform, *, is_asking: bool = True) -> str:
+def _bell(context: AppContext, *, is_asking: bool = True) -> str:
     """The bell is a hint: without it a tick comes at its interval, not at once."""
-    if not isinstance(platform.bell, ReportsProblem):
+    if not isinstance(context.wakeup, ReportsProblem):
         return OK
-    return platform.bell.problem(is_asking=is_asking) or OK
+    return context.wakeup.problem(is_asking=is_asking) or OK

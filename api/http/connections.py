@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _ABORT: Final = "abort_connection"
 
 
-class Connection(HttpToolsProtocol):
+class AbortableConnection(HttpToolsProtocol):
     """The server's own, and each request's state says how to cut it off.
 
     A server closes a connection in good order: what was written is sent first. To who never reads it never is, and the

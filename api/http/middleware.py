@@ -12,10 +12,10 @@ from typing import Any, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.app.graceful_shutdown import Closing
+from api.app.graceful_shutdown import GracefulShutdown
 from api.http.content_length import content_length
 from api.http.problems import response_to, unexpected_response
-from api.prometheus.recorder import Recorder
+from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from core.domain.errors import ClientTooOld, PayloadTooLarge
 
@@ -46,10 +46,10 @@ class Envelope:
     A server that is leaving asks each client to come back over a new connection, which leads to another server.
     """
 
-    def __init__(self, app: ASGIApp, *, recorder: Recorder, closing: Closing) -> None:
+    def __init__(self, app: ASGIApp, *, recorder: RequestMetrics, shutdown: GracefulShutdown) -> None:
         self.app = app
         self.recorder = recorder
-        self.closing = closing
+        self.shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -67,7 +67,7 @@ class Envelope:
                 status, answered_after = message["status"], time.perf_counter() - started
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
-                if self.closing.is_leaving:
+                if self.shutdown.is_draining:
                     headers["Connection"] = "close"
             await send(message)
 
@@ -90,7 +90,7 @@ def _operation_of(scope: Scope) -> str:
     return getattr(route, "operation_id", None) or getattr(route, "name", None) or "none"
 
 
-class Gate:
+class RequestLimits:
     """Turns away clients that are too old, and bodies that are too large."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -156,7 +156,7 @@ def is_prediction(path: str) -> bool:
     return path.startswith("/api/v1/projects/") and path.endswith((":predict", ":rawPredict"))
 
 
-class Delivery:
+class ResponseEncoding:
     """Whole JSON answers get an ETag (304 when the client has it already) and are pressed for clients that take gzip.
 
     HEAD gets the headers that GET would get. Streams, ranges and files pass untouched.

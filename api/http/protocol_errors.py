@@ -20,7 +20,7 @@ from core.domain.errors import StaleWrite, TrainmasterError, Unauthenticated
 Codes: TypeAlias = tuple[tuple[type[TrainmasterError], int, str], ...]
 
 
-class TranslatedRoute(StrictRoute):
+class ProtocolRoute(StrictRoute):
     """Answers every error of ours as another system would, our own bugs included."""
 
     codes: ClassVar[Codes]

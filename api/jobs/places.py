@@ -8,8 +8,8 @@ from difflib import get_close_matches
 
 from trainmaster.spec import JobSpec
 
-from api.app.unit_of_work import Platform
-from api.auth import Caller, Member
+from api.app.unit_of_work import AppContext
+from api.auth import Caller, ProjectMembership
 from core.domain.errors import InvalidSpec, NotFound, TrainmasterError
 from core.storage.registry import FOLDER as MODELS
 from core.storage.registry import is_place_of
@@ -23,7 +23,7 @@ class Output:
     path: str | None  # None: a folder of the job's own
 
 
-def check_places(platform: Platform, caller: Caller, member: Member, spec: JobSpec) -> Output:
+def check_places(context: AppContext, caller: Caller, member: ProjectMembership, spec: JobSpec) -> Output:
     """Where the output goes, after all places of ``spec`` proved to be there and the caller's to use.
 
     Looks at the file system of volumes that the control plane sees; no session is open meanwhile.
@@ -31,12 +31,12 @@ def check_places(platform: Platform, caller: Caller, member: Member, spec: JobSp
     Raises:
         InvalidSpec: all mistakes at once, each with its field.
     """
-    checker = _Checker(platform, caller, member)
+    checker = _Checker(context, caller, member)
     if spec.input is not None:
         checker.check("input", *split_location(spec.input, field="input"), writes=False)
     for number, mount in enumerate(spec.mounts):
         checker.check(f"mounts.{number}", mount.volume, mount.path, writes=not mount.read_only)
-    output = Output(platform.settings.default_volume, None)
+    output = Output(context.settings.default_volume, None)
     if spec.output is not None:
         volume, path = split_location(spec.output, field="output")
         output = Output(volume, path)
@@ -50,22 +50,22 @@ def check_places(platform: Platform, caller: Caller, member: Member, spec: JobSp
 
 
 class _Checker:
-    def __init__(self, platform: Platform, caller: Caller, member: Member) -> None:
-        self.platform = platform
+    def __init__(self, context: AppContext, caller: Caller, member: ProjectMembership) -> None:
+        self.context = context
         self.caller = caller
         self.member = member
         self.mistakes: list[dict[str, str | None]] = []
 
     def check(self, field: str, volume_name: str, path: str, *, writes: bool, must_exist: bool = True) -> None:
-        volume = self.platform.volumes.find(volume_name, self.platform.clock())
+        volume = self.context.volumes.find(volume_name, self.context.clock())
         if volume is None:
-            close = get_close_matches(volume_name, self.platform.volumes.names(), 1)
+            close = get_close_matches(volume_name, self.context.volumes.names(), 1)
             hint = f"did you mean {close[0]}?" if close else "`trainmaster volumes` lists them"
             self._add(field, f"there is no volume {volume_name!r}", hint)
             return
         if writes and volume.is_read_only:
             self._add(field, f"volume {volume_name!r} is read-only", "choose another volume to write to")
-        is_shared = volume_name == self.platform.settings.default_volume
+        is_shared = volume_name == self.context.settings.default_volume
         if is_shared and not self._check_owner(field, volume_name, path, writes=writes):
             return  # what lies there is not theirs to know
         if volume.root is not None:

@@ -10,7 +10,7 @@ from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, ResumeRequest, SubmitRequest
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
 from api.checkpoints.actions import find_complete
 from api.http.routing import new_router
@@ -53,18 +53,18 @@ def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = 
     responses={200: {"model": JobSpec, "description": "With `dry_run`: the canonical spec; nothing was submitted."}},
 )
 async def submit_job(
-    body: SubmitRequest, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None
+    body: SubmitRequest, caller: Writer, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Queue a job. Every mistake of the spec is told at once. Needs the role `member` in the project."""
-    return await platform.run_hot(_submit_new, body, caller, platform, key)
+    return await context.run_bounded(_submit_new, body, caller, context, key)
 
 
-def _submit_new(body: SubmitRequest, caller: Caller, platform: Platform, key: str | None) -> Response:
+def _submit_new(body: SubmitRequest, caller: Caller, context: AppContext, key: str | None) -> Response:
     spec = read_spec(body)
-    submission = check_submission(platform, caller, spec)
+    submission = check_submission(context, caller, spec)
     if body.dry_run:
         return _json(spec)
-    return _submit(platform, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
+    return _submit(context, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
 
 
 @router.post(
@@ -75,10 +75,10 @@ def _submit_new(body: SubmitRequest, caller: Caller, platform: Platform, key: st
     response_model=JobDetail,
 )
 def clone_job(
-    body: CloneRequest, job: JobViewer, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None
+    body: CloneRequest, job: JobViewer, caller: Writer, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Needs the role `member` in the new job's project, and `viewer` in the original's."""
-    with platform.read() as work:
+    with context.read() as work:
         original = job.load(work.session)
         resume_from = _resume_from(work.session, original, body)
         name = body.changes.get("name")
@@ -87,10 +87,10 @@ def clone_job(
     raw = changed_spec(original.spec, {**body.changes, "name": name})
     if resume_from is not None:
         raw = with_resume_mount(raw, original)
-    submission = check_submission(platform, caller, canonical(raw))
+    submission = check_submission(context, caller, canonical(raw))
     submission = replace(submission, cloned_from=original.id, resume_from=resume_from)
     digest = digest_of("clone", {"job": original.id, **body.model_dump(mode="json")})
-    return _submit(platform, caller, submission, key, digest)
+    return _submit(context, caller, submission, key, digest)
 
 
 def _resume_from(session: Session, original: Job, body: CloneRequest) -> str | None:
@@ -99,9 +99,9 @@ def _resume_from(session: Session, original: Job, body: CloneRequest) -> str | N
     return resume_path(session, original) if body.resume else None
 
 
-def _submit(platform: Platform, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
+def _submit(context: AppContext, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
     # One statement writes the job; what `submit` does before it (an archive is in use) may stand without a job.
-    with platform.write(by_statement=True) as work:
+    with context.write(by_statement=True) as work:
         submitted = submit(work, caller, submission, key=key, digest=digest)
         if submitted.row is None:
             earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id), work.now)
@@ -120,8 +120,8 @@ def _location(job_id: str) -> dict[str, str]:
     summary="Jobs, newest first unless `sort` says otherwise",
     response_model=Page[JobView],
 )
-def list_jobs(query: JobQueryParams, caller: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def list_jobs(query: JobQueryParams, caller: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         page = list_page(work, caller, query)
     return _json(page)
 
@@ -129,33 +129,33 @@ def list_jobs(query: JobQueryParams, caller: Reader, platform: PlatformDep) -> R
 @router.get(
     "/{job}", operation_id="get_job", summary="One job with its spec and newest attempt", response_model=JobDetail
 )
-def get_job(job: JobViewer, platform: PlatformDep) -> Response:
+def get_job(job: JobViewer, context: AppContextDep) -> Response:
     """While it waits: why, and its position in the queue. Send `If-None-Match` to hear only of changes."""
-    with platform.read() as work:
+    with context.read() as work:
         detail = load_detail(work.session, job.load(work.session), work.now)
     return _json(detail)
 
 
 @router.post("/{job}/cancel", operation_id="cancel_job", summary="Cancel a job", response_model=JobDetail)
-def cancel_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None = None) -> Response:
+def cancel_job(job: JobMember, context: AppContextDep, body: ReasonRequest | None = None) -> Response:
     """At once while it waits; else its replicas get SIGTERM, and SIGKILL after the grace time."""
-    return _ask(platform, job, verbs.Verb.CANCEL, body)
+    return _ask(context, job, verbs.Verb.CANCEL, body)
 
 
 @router.post("/{job}/pause", operation_id="pause_job", summary="Pause a job", response_model=JobDetail)
-def pause_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None = None) -> Response:
+def pause_job(job: JobMember, context: AppContextDep, body: ReasonRequest | None = None) -> Response:
     """It gives up its place and goes on from its newest checkpoint when it is resumed."""
-    return _ask(platform, job, verbs.Verb.PAUSE, body)
+    return _ask(context, job, verbs.Verb.PAUSE, body)
 
 
 @router.post("/{job}/resume", operation_id="resume_job", summary="Resume a paused job", response_model=JobDetail)
-def resume_job(job: JobMember, platform: PlatformDep, body: ResumeRequest | None = None) -> Response:
+def resume_job(job: JobMember, context: AppContextDep, body: ResumeRequest | None = None) -> Response:
     """It goes to the end of the queue of its priority. With `checkpoint` it goes on from that one of its checkpoints: then
     it may also be queued, or run: it is stopped and started again.
     """
     if body is None or body.checkpoint is None:
-        return _ask(platform, job, verbs.Verb.RESUME, body)
-    with platform.write() as work:
+        return _ask(context, job, verbs.Verb.RESUME, body)
+    with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.resume_from(work, job.caller, row, find_complete(work.session, row, body.checkpoint), body.reason)
@@ -163,8 +163,8 @@ def resume_job(job: JobMember, platform: PlatformDep, body: ResumeRequest | None
     return _json(detail)
 
 
-def _ask(platform: Platform, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:
-    with platform.write() as work:
+def _ask(context: AppContext, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:
+    with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.ask(work, job.caller, row, verb, body.reason if body else "")
@@ -175,11 +175,11 @@ def _ask(platform: Platform, job: JobAccess, verb: verbs.Verb, body: ReasonReque
 @router.delete("/{job}", operation_id="delete_job", summary="Forget an ended job", status_code=204)
 def delete_job(
     job: JobMember,
-    platform: PlatformDep,
+    context: AppContextDep,
     files: Annotated[bool, Query(description="Also remove its output, when that is a folder of its own.")] = False,
 ) -> Response:
     """The job is listed no more. Without `files` its output stays where it is."""
-    with platform.write() as work:
+    with context.write() as work:
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.delete(work, job.caller, row)

@@ -41,7 +41,7 @@ def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
         "project": row.project,
         "user": row.user,
         "state": row.state,
-        "wanted": row.wanted,
+        "wanted": row.desired_state,
         "priority": row.priority,
         "labels": row.labels or {},
         "roles": {role[0]: role[1] for role in roles},

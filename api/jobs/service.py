@@ -13,8 +13,8 @@ from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
-from api.app.unit_of_work import Platform, UnitOfWork
-from api.auth import Caller, Member
+from api.app.unit_of_work import AppContext, UnitOfWork
+from api.auth import Caller, ProjectMembership
 from api.jobs.places import Output, check_places
 from core.db.json import dump_json
 from core.db.repositories.new_jobs import JobOrder, new_job
@@ -30,7 +30,7 @@ class Submission:
     """A job that may be submitted: its spec, checked, and where its output goes."""
 
     spec: JobSpec
-    member: Member
+    member: ProjectMembership
     output: Output
     cloned_from: str | None = None
     resume_from: str | None = None
@@ -77,23 +77,23 @@ def invalid_spec(error: SpecError) -> InvalidSpec:
     )
 
 
-def check_submission(platform: Platform, caller: Caller, spec: JobSpec) -> Submission:
+def check_submission(context: AppContext, caller: Caller, spec: JobSpec) -> Submission:
     """Prove, without an open transaction, that ``spec`` can run here for this caller."""
-    member = _membership(platform, caller, spec.project)
-    _check_images(platform, spec)
-    return Submission(spec, member, check_places(platform, caller, member, spec))
+    member = _membership(context, caller, spec.project)
+    _check_images(context, spec)
+    return Submission(spec, member, check_places(context, caller, member, spec))
 
 
-def _membership(platform: Platform, caller: Caller, project: str) -> Member:
+def _membership(context: AppContext, caller: Caller, project: str) -> ProjectMembership:
     known = next((member for member in caller.projects.values() if member.project == project), None)
     if known is not None and known.role != "viewer":
         return known
-    with platform.read() as work:  # the cache is seconds old: before saying no, look again
+    with context.read() as work:  # the cache is seconds old: before saying no, look again
         return caller.member_of(work.session, project, "member")
 
 
-def _check_images(platform: Platform, spec: JobSpec) -> None:
-    if platform.settings.executor != "process":
+def _check_images(context: AppContext, spec: JobSpec) -> None:
+    if context.settings.executor != "process":
         return
     images = [("image", spec.image)] + [(f"roles.{name}.image", role.image) for name, role in spec.roles.items()]
     mistakes: list[dict[str, str | None]] = [

@@ -17,7 +17,7 @@ from core.db.repositories.jobs import set_job
 from core.db.tables import Attempt, Job
 from core.domain.errors import Conflict, IllegalTransition
 from core.domain.jobs.lifecycle import Effect, JobEvent, advance, can_advance
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.storage.outputs import OUTPUT_MOUNT
 from core.wakeups import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
@@ -29,7 +29,7 @@ class Verb(StrEnum):
 
 
 _EVENTS: Final = {Verb.CANCEL: JobEvent.CANCEL, Verb.PAUSE: JobEvent.PAUSE, Verb.RESUME: JobEvent.RESUME}
-_WANTED: Final = {Verb.CANCEL: Wanted.CANCEL, Verb.PAUSE: Wanted.PAUSE, Verb.RESUME: Wanted.RUN}
+_WANTED: Final = {Verb.CANCEL: DesiredState.CANCEL, Verb.PAUSE: DesiredState.PAUSE, Verb.RESUME: DesiredState.RUN}
 # Asking for what is so already changes nothing and is no mistake: a client may repeat a request that it lost sight of.
 _REACHED: Final = {
     Verb.CANCEL: frozenset({JobState.CANCELLED, JobState.CANCELLING}),
@@ -71,13 +71,15 @@ def _ask(work: UnitOfWork, caller: Caller, job: Job, verb: Verb, reason: str) ->
         return
     if verb is Verb.RESUME:
         # Taking back a pause that has not happened yet is fine; everything else is what the table says of it.
-        if job.desired_state != Wanted.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
+        if job.desired_state != DesiredState.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
             advance(state, JobEvent.RESUME)
-    elif job.desired_state == Wanted.CANCEL or not can_advance(state, _EVENTS[verb]):
+    elif job.desired_state == DesiredState.CANCEL or not can_advance(state, _EVENTS[verb]):
         # A cancel is not taken back: pausing a job that is being cancelled is refused like one that is.
-        asked_from = JobState.CANCELLING if job.desired_state == Wanted.CANCEL and not state.is_terminal else state
+        asked_from = (
+            JobState.CANCELLING if job.desired_state == DesiredState.CANCEL and not state.is_terminal else state
+        )
         advance(asked_from, _EVENTS[verb])
-    set_job(work.session, job, wanted=wanted.value, updated_at=work.now)
+    set_job(work.session, job, desired_state=wanted.value, updated_at=work.now)
     tell(work, caller, job, f"job.{verb}_requested", reason)
     live = live_attempt_id(work.session, job.id)
     if live is not None:
@@ -94,7 +96,7 @@ def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, rea
         StaleWrite: it moved in the same moment.
     """
     state = JobState(job.state)
-    is_ending = job.desired_state == Wanted.CANCEL or state is JobState.CANCELLING
+    is_ending = job.desired_state == DesiredState.CANCEL or state is JobState.CANCELLING
     if state.is_terminal or is_ending:
         try:
             advance(JobState.CANCELLING if is_ending and not state.is_terminal else state, JobEvent.RESUME)
@@ -106,9 +108,9 @@ def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, rea
     set_job(work.session, job, **changes, updated_at=work.now)
     said = f"to go on from {checkpoint}" + (f": {reason}" if reason else "")
     if state is JobState.PAUSED:
-        _move_now(work, caller, job, JobEvent.RESUME, Wanted.RUN, said)
+        _move_now(work, caller, job, JobEvent.RESUME, DesiredState.RUN, said)
         return
-    set_job(work.session, job, wanted=Wanted.RUN.value, updated_at=work.now)
+    set_job(work.session, job, desired_state=DesiredState.RUN.value, updated_at=work.now)
     tell(work, caller, job, "job.checkpoint_chosen", said)
     live = live_attempt_id(work.session, job.id)
     if live is None:
@@ -124,9 +126,9 @@ def resume_from(work: UnitOfWork, caller: Caller, job: Job, checkpoint: str, rea
     work.notify(TOPIC_RECONCILE, live)
 
 
-def _move_now(work: UnitOfWork, caller: Caller, job: Job, event: JobEvent, wanted: Wanted, reason: str) -> None:
+def _move_now(work: UnitOfWork, caller: Caller, job: Job, event: JobEvent, wanted: DesiredState, reason: str) -> None:
     move = advance(JobState(job.state), event)
-    changes: dict[str, Any] = {"state": move.state.value, "wanted": wanted.value, "updated_at": work.now}
+    changes: dict[str, Any] = {"state": move.state.value, "desired_state": wanted.value, "updated_at": work.now}
     if Effect.STAMP_QUEUED in move.effects:
         changes["queued_at"] = work.now
     if Effect.STAMP_FINISHED in move.effects:

@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import SESSION_COOKIE, Caller, Reader, Writer, caller_of_token, refuse_foreign_page
 from api.http.routing import new_router
 from api.login import service
@@ -22,18 +22,18 @@ router = new_router("login")
     status_code=201,
     openapi_extra={"security": []},
 )
-def exchange_login(body: LoginExchange, platform: PlatformDep, response: Response) -> TokenCreated:
+def exchange_login(body: LoginExchange, context: AppContextDep, response: Response) -> TokenCreated:
     """The code is spent by this; the token is in this answer and never again."""
     response.headers["Cache-Control"] = "no-store"
-    with platform.write() as work:
+    with context.write() as work:
         return service.exchange_code(work, body.code, name="login", ttl=service.TOKEN_TTL)
 
 
 @router.post("/login/codes", operation_id="create_login_code", summary="A one-time login code", status_code=201)
-def create_login_code(caller: Writer, platform: PlatformDep, response: Response) -> LoginCodeCreated:
+def create_login_code(caller: Writer, context: AppContextDep, response: Response) -> LoginCodeCreated:
     """For a browser or another machine of the caller's. The token must have every scope that the code gives."""
     response.headers["Cache-Control"] = "no-store"
-    with platform.write() as work:
+    with context.write() as work:
         return service.make_code(work, caller)
 
 
@@ -44,7 +44,7 @@ def create_login_code(caller: Writer, platform: PlatformDep, response: Response)
     status_code=201,
     openapi_extra={"security": []},
 )
-async def open_session(body: SessionOpen, request: Request, platform: PlatformDep, response: Response) -> Identity:
+async def open_session(body: SessionOpen, request: Request, context: AppContextDep, response: Response) -> Identity:
     """For a token or a one-time code. The session is a cookie that scripts cannot read, and the answer has no token. It is
     good for 30 days, and never longer than the token, with which it is revoked, too.
 
@@ -54,11 +54,11 @@ async def open_session(body: SessionOpen, request: Request, platform: PlatformDe
     if (body.token is None) == (body.code is None):
         raise InvalidRequest("Give token or code, and not both.", field="token")
     if body.token is not None:
-        caller = await caller_of_token(request, platform, body.token.strip())
-        token, left = await run_in_threadpool(_session_of, platform, caller)
+        caller = await caller_of_token(request, context, body.token.strip())
+        token, left = await run_in_threadpool(_session_of, context, caller)
     else:
-        token, left = await run_in_threadpool(_session_for, platform, body.code or ""), service.SESSION_TTL
-        caller = await caller_of_token(request, platform, token)
+        token, left = await run_in_threadpool(_session_for, context, body.code or ""), service.SESSION_TTL
+        caller = await caller_of_token(request, context, token)
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
         SESSION_COOKIE,
@@ -67,16 +67,16 @@ async def open_session(body: SessionOpen, request: Request, platform: PlatformDe
         path="/",
         httponly=True,
         samesite="strict",  # a link from outside opens the page, which needs no session; the page's own requests have it
-        secure=platform.settings.api_url.startswith("https://"),
+        secure=context.settings.api_url.startswith("https://"),
     )
     return service.identity(caller)
 
 
 @router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
-def close_session(request: Request, caller: Reader, platform: PlatformDep) -> Response:
+def close_session(request: Request, caller: Reader, context: AppContextDep) -> Response:
     """The token behind the cookie is revoked at once. A program's token stays as it is."""
     if SESSION_COOKIE in request.cookies:
-        with platform.write() as work:
+        with context.write() as work:
             service.close_session(work, caller)
         request.app.state.callers.clear()
     response = Response(status_code=204)
@@ -84,13 +84,13 @@ def close_session(request: Request, caller: Reader, platform: PlatformDep) -> Re
     return response
 
 
-def _session_of(platform: Platform, caller: Caller) -> tuple[str, timedelta]:
-    with platform.write() as work:
+def _session_of(context: AppContext, caller: Caller) -> tuple[str, timedelta]:
+    with context.write() as work:
         return service.open_session(work, caller)
 
 
-def _session_for(platform: Platform, code: str) -> str:
-    with platform.write() as work:
+def _session_for(context: AppContext, code: str) -> str:
+    with context.write() as work:
         return service.exchange_code(work, code, name="browser session", ttl=service.SESSION_TTL).token
 
 

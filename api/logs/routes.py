@@ -12,12 +12,12 @@ from fastapi import Header, Query, Request
 from fastapi.responses import Response
 from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
-from trainmaster.spec.model import RoleName
+from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import PlatformDep
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContextDep
 from api.auth import JobViewer, authenticate
 from api.events.watch import watch_of
 from api.http.paging import PageParams
@@ -44,9 +44,9 @@ TailQuery = Annotated[int | None, Query(ge=0, le=_TAIL_LIMIT, description="Only 
 
 
 @router.get("/jobs/{job}/logs", operation_id="list_logs", summary="The log files of all attempts")
-def list_logs(job: JobViewer, platform: PlatformDep, page: PageParams) -> Page[LogSource]:
+def list_logs(job: JobViewer, context: AppContextDep, page: PageParams) -> Page[LogSource]:
     """One entry per replica that has written, attempts in order, replicas in rank order."""
-    return service.sources(service.open_logs(platform, job).logs, page)
+    return service.sources(service.open_logs(context, job).logs, page)
 
 
 @router.get(
@@ -62,7 +62,7 @@ def list_logs(job: JobViewer, platform: PlatformDep, page: PageParams) -> Page[L
 async def stream_logs(
     request: Request,
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     attempt: AttemptQuery = None,
     rank: Annotated[int | None, Query(ge=0, le=10**7, description="Of one process, counted over all replicas.")] = None,
     role: Annotated[RoleName | None, Query()] = None,
@@ -85,7 +85,7 @@ async def stream_logs(
     """Begins with the newest attempt unless `attempt` says another; with `follow` goes on with those after it."""
     finder = LineSearch(search) if search else None
     resume = read_cursor(last_event_id) if last_event_id else None
-    view = await run_in_threadpool(service.open_logs, platform, job)
+    view = await run_in_threadpool(service.open_logs, context, job)
     if rank is not None:
         service.demand_rank(view, rank)
     selection = Selection(
@@ -102,19 +102,19 @@ async def stream_logs(
     place = resume
     if place is None:
         place = await run_in_threadpool(place_of_newest, view.logs, selection, tail_lines=tail_lines)
-    closing: Closing = request.app.state.closing
+    shutdown: GracefulShutdown = request.app.state.shutdown
 
     async def look() -> service.JobLook:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
-        caller = await authenticate(request, platform)
-        return await run_in_threadpool(service.look, platform, replace(job, caller=caller))
+        caller = await authenticate(request, context)
+        return await run_in_threadpool(service.look, context, replace(job, caller=caller))
 
-    watch = watch_of(request, platform)
+    watch = watch_of(request, context)
     stream = LogStream(
         merge=LogMerge(view.logs, selection, place),
         look=look,
         wait=watch.wait,
-        closing=closing,
+        shutdown=shutdown,
         limiter=_limiter(request),
         first_look=view.look,
         follow=follow,
@@ -140,7 +140,7 @@ async def stream_logs(
 def read_log(
     job: JobViewer,
     name: str,
-    platform: PlatformDep,
+    context: AppContextDep,
     attempt: AttemptQuery = None,
     offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit_bytes: Annotated[int | None, Query(ge=1, le=2**40)] = None,
@@ -152,7 +152,7 @@ def read_log(
     """
     if tail_lines is not None and offset:
         raise InvalidRequest("Give offset or tail_lines, not both.", field="tail_lines")
-    logs = service.open_logs(platform, job).logs
+    logs = service.open_logs(context, job).logs
     number = attempt if attempt is not None else service.newest_attempt_with(logs, name).attempt
     fd = logs.open(number, name)
     try:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.spec import JobSpec
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.attempts.schemas import exit_view
 from api.auth import JobAccess
 from api.http.cursors import make_cursor, read_cursor
@@ -53,18 +53,18 @@ class LogView:
     ranks: Mapping[tuple[str, int], tuple[int, int]]
 
 
-def open_logs(platform: Platform, access: JobAccess) -> LogView:
+def open_logs(context: AppContext, access: JobAccess) -> LogView:
     """Raises ``NotFound``, ``Forbidden``, ``Conflict`` (the control plane does not see the volume)."""
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         return LogView(
             _look_at(job), JobLogs(job_output(work.session, job), job.id), ranks_of(JobSpec.model_validate(job.spec))
         )
 
 
-def look(platform: Platform, access: JobAccess) -> JobLook:
+def look(context: AppContext, access: JobAccess) -> JobLook:
     """The job's state now; raises ``NotFound`` when it was deleted or the caller may not see it any more."""
-    with platform.read() as work:
+    with context.read() as work:
         return _look_at(access.load(work.session))
 
 

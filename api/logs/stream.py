@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from api.app.graceful_shutdown import Closing
+from api.app.graceful_shutdown import GracefulShutdown
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from api.logs.cursor import write_cursor
 from api.logs.lines import Cursors, LineEvents
@@ -46,7 +46,7 @@ class LogStream:
     merge: LogMerge
     look: Callable[[], Awaitable[JobLook]]
     wait: Callable[[float], Awaitable[bool]]
-    closing: Closing
+    shutdown: GracefulShutdown
     limiter: CapacityLimiter
     first_look: JobLook
     follow: bool
@@ -63,7 +63,7 @@ class LogStream:
         now_look = self.first_look
         looked_at = quiet_since = spoke_at = anyio.current_time()
         has_news = False
-        while not self.closing.is_set:
+        while not self.shutdown.is_stopping:
             if now_look != self._told:
                 self._told = now_look
                 spoke_at = anyio.current_time()
@@ -98,7 +98,7 @@ class LogStream:
 
     async def _read_all(self, *, is_final: bool) -> AsyncIterator[bytes]:
         await self._in_thread(self.merge.refresh)
-        while not self.closing.is_set:
+        while not self.shutdown.is_stopping:
             chunk, has_more = await self._in_thread(lambda: self._read_batch(is_final=is_final))
             if chunk:
                 yield chunk

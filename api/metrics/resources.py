@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from trainmaster.wire.metrics import GpuUse, ReplicaUse, ResourceSummary
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from core.db.repositories.metrics.reads import Filter, Series, find_series, values_since
 from core.db.tables import MetricStream
@@ -41,9 +41,9 @@ _OWN: Final = frozenset(
 _SAMPLES: Final = 6
 
 
-def summarise(platform: Platform, access: JobAccess, *, attempt: int | None, window_s: float) -> ResourceSummary:
+def summarise(context: AppContext, access: JobAccess, *, attempt: int | None, window_s: float) -> ResourceSummary:
     """Means over the last ``window_s`` seconds before each replica's newest sample."""
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         number = attempt or _newest_attempt(work.session, job.id)
         only = Filter(attempt=number, kind="scalar", prefix=SYSTEM)

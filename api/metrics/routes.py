@@ -9,12 +9,12 @@ from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from trainmaster.spec.model import RoleName
+from trainmaster.spec.fields import RoleName
 from trainmaster.wire.base import Page
 from trainmaster.wire.metrics import Chart, MetricKind, MetricName, MetricObjectView, MetricView, ResourceSummary
 
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import PlatformDep
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContextDep
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.http.paging import PAGE_LIMIT, PageQuery
 from api.http.routing import new_router
@@ -88,17 +88,19 @@ class ObjectQuery(PageQuery):
     summary="The series of a job, with their newest points",
     response_model=Page[MetricView],
 )
-def list_metrics(job: JobViewer, platform: PlatformDep, query: Annotated[MetricQuery, Query()]) -> Response:
+def list_metrics(job: JobViewer, context: AppContextDep, query: Annotated[MetricQuery, Query()]) -> Response:
     """By attempt, role, index and name."""
     only = _only(query.name, query.prefix, query.attempt, query.role, query.index, system=query.system, kind=query.kind)
-    return _json(service.list_metrics(platform, job, only, limit=query.limit, cursor=query.cursor))
+    return _json(service.list_metrics(context, job, only, limit=query.limit, cursor=query.cursor))
 
 
 @router.get("/jobs/{job}/metrics/names", operation_id="list_metric_names", summary="What a job's series are called")
-def list_metric_names(job: JobViewer, platform: PlatformDep, query: Annotated[NameQuery, Query()]) -> Page[MetricName]:
+def list_metric_names(
+    job: JobViewer, context: AppContextDep, query: Annotated[NameQuery, Query()]
+) -> Page[MetricName]:
     """Each name once for each kind, by name: of a gang of many replicas far fewer than there are series."""
     only = _only([], query.prefix, None, None, None, system=query.system, kind=query.kind)
-    return service.list_names(platform, job, only, limit=query.limit, cursor=query.cursor)
+    return service.list_names(context, job, only, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(
@@ -109,7 +111,7 @@ def list_metric_names(job: JobViewer, platform: PlatformDep, query: Annotated[Na
 )
 def chart_metrics(
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     name: Names = [],  # noqa: B006 (never changed)
     prefix: PrefixQuery = "",
     attempt: AttemptQuery = None,
@@ -122,7 +124,7 @@ def chart_metrics(
 ) -> Response:
     """All points where there are few; else so many buckets of equal width, with the lowest and highest value of each."""
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
-    return _json(service.chart(platform, [job], ChartQuery(only, _window(by, low, high), buckets)))
+    return _json(service.chart(context, [job], ChartQuery(only, _window(by, low, high), buckets)))
 
 
 @router.get(
@@ -133,7 +135,7 @@ def chart_metrics(
 )
 def compare_metrics(
     caller: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     job: Annotated[
         list[Annotated[str, Query(max_length=100)]],
         Query(description="Ids or names of jobs, each given again.", min_length=1, max_length=_JOBS),
@@ -150,7 +152,7 @@ def compare_metrics(
     """Like a job's chart, for jobs to be laid over each other."""
     only = _only(name, prefix, None, role, index, system=True, kind="scalar")
     accesses = [JobAccess(caller, ref, "viewer") for ref in dict.fromkeys(job)]
-    return _json(service.chart(platform, accesses, ChartQuery(only, _window(by, low, high), buckets)))
+    return _json(service.chart(context, accesses, ChartQuery(only, _window(by, low, high), buckets)))
 
 
 @router.get(
@@ -166,7 +168,7 @@ def compare_metrics(
 async def stream_metrics(
     request: Request,
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     name: Names = [],  # noqa: B006 (never changed)
     prefix: PrefixQuery = "",
     attempt: AttemptQuery = None,
@@ -179,16 +181,16 @@ async def stream_metrics(
     since = last_event_id if last_event_id is not None else after
     seen = None if since is None else read_cursor(since)
     only = _only(name, prefix, attempt, role, index, system=True, kind="scalar")
-    job_id, _ = await run_in_threadpool(_state, platform, job)
-    closing: Closing = request.app.state.closing
+    job_id, _ = await run_in_threadpool(_state, context, job)
+    shutdown: GracefulShutdown = request.app.state.shutdown
 
     async def is_over() -> bool:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
-        caller = await authenticate(request, platform)
-        return JobState((await run_in_threadpool(_state, platform, replace(job, caller=caller)))[1]).is_terminal
+        caller = await authenticate(request, context)
+        return JobState((await run_in_threadpool(_state, context, replace(job, caller=caller)))[1]).is_terminal
 
     stream = MetricStreamer(
-        platform=platform, job_id=job_id, only=only, look=is_over, run=run_in_threadpool, closing=closing, seen=seen
+        context=context, job_id=job_id, only=only, look=is_over, run=run_in_threadpool, shutdown=shutdown, seen=seen
     )
     return stream_response(stream.events())
 
@@ -197,11 +199,11 @@ async def stream_metrics(
     "/jobs/{job}/metrics/objects", operation_id="list_metric_objects", summary="A series' histograms, images or texts"
 )
 def list_metric_objects(
-    job: JobViewer, platform: PlatformDep, query: Annotated[ObjectQuery, Query()]
+    job: JobViewer, context: AppContextDep, query: Annotated[ObjectQuery, Query()]
 ) -> Page[MetricObjectView]:
     """Oldest first, of the newest attempt that has any. Of each series about a hundred are kept, spread over its time."""
     only = _only([query.name], "", query.attempt, query.role, query.index, system=True, kind=query.kind)
-    return Page[MetricObjectView](**service.objects(platform, job, only, limit=query.limit, cursor=query.cursor))
+    return Page[MetricObjectView](**service.objects(context, job, only, limit=query.limit, cursor=query.cursor))
 
 
 @router.get(
@@ -212,10 +214,10 @@ def list_metric_objects(
     responses={200: {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}}},
 )
 def read_metric_image(
-    job: JobViewer, platform: PlatformDep, image: Annotated[int, Path(ge=1, le=2**62, description="Its id.")]
+    job: JobViewer, context: AppContextDep, image: Annotated[int, Path(ge=1, le=2**62, description="Its id.")]
 ) -> Response:
     """The file as it was sent."""
-    media_type, data = service.image(platform, job, image)
+    media_type, data = service.image(context, job, image)
     # A job's bytes: shown as an image or not at all.
     headers = {
         "X-Content-Type-Options": "nosniff",
@@ -230,12 +232,12 @@ def read_metric_image(
 )
 def summarise_resources(
     job: JobViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     attempt: AttemptQuery = None,
     window_s: Annotated[float, Query(ge=10, le=86_400, description="Means of the last so many seconds.")] = 300,
 ) -> ResourceSummary:
     """Of the newest attempt unless `attempt` says another. GPUs that idle and ranks far from the others are told in `notes`."""
-    return resources.summarise(platform, job, attempt=attempt, window_s=window_s)
+    return resources.summarise(context, job, attempt=attempt, window_s=window_s)
 
 
 def _only(
@@ -271,8 +273,8 @@ def _window(by: By, low: float | None, high: float | None) -> Window:
     return Window(by, None if low is None else round(low * scale), None if high is None else round(high * scale))
 
 
-def _state(platform: PlatformDep, access: JobAccess) -> tuple[str, str]:
-    with platform.read() as work:
+def _state(context: AppContextDep, access: JobAccess) -> tuple[str, str]:
+    with context.read() as work:
         job = access.load(work.session)
         return job.id, job.state
 

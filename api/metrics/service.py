@@ -10,7 +10,7 @@ import orjson
 from trainmaster.wire.base import Page
 from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import JobAccess
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import cut
@@ -36,10 +36,10 @@ class ChartQuery:
     buckets: int
 
 
-def list_metrics(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> Plain:
+def list_metrics(context: AppContext, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> Plain:
     """A page of the job's series, by attempt, role, index and name."""
     after = read_cursor(cursor, (int,))[0] if cursor is not None else None
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         page, has_more = cut(find_series(work.session, [job.id], only, limit=limit + 1, after=after), limit)
     return {
@@ -49,11 +49,11 @@ def list_metrics(platform: Platform, access: JobAccess, only: Filter, *, limit: 
 
 
 def list_names(
-    platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None
+    context: AppContext, access: JobAccess, only: Filter, *, limit: int, cursor: str | None
 ) -> Page[MetricName]:
     """A page of what the job's series are called."""
     after = read_cursor(cursor, (int,))[0] if cursor is not None else None
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         page, has_more = cut(find_names(work.session, job.id, only, limit=limit + 1, after=after), limit)
     return Page(
@@ -62,9 +62,9 @@ def list_names(
     )
 
 
-def chart(platform: Platform, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:
+def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:
     """The series of these jobs that the filter takes, each in the window."""
-    with platform.read() as work:
+    with context.read() as work:
         jobs = {access.load(work.session).id: None for access in accesses}
         found = find_series(work.session, list(jobs), query.only, limit=SERIES_LIMIT + 1)
         shown = found[:SERIES_LIMIT]
@@ -76,7 +76,7 @@ def chart(platform: Platform, accesses: Sequence[JobAccess], query: ChartQuery) 
     return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}
 
 
-def objects(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> dict[str, Any]:
+def objects(context: AppContext, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> dict[str, Any]:
     """A page of one series' histograms, images or texts, oldest first.
 
     Raises:
@@ -84,7 +84,7 @@ def objects(platform: Platform, access: JobAccess, only: Filter, *, limit: int, 
         InvalidRequest: several series are meant; or the cursor is none.
     """
     after = read_cursor(cursor, (int,))[0] if cursor is not None else 0
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         found = [one for one in find_series(work.session, [job.id], only, limit=100) if one.kind != "scalar"]
         if not found:
@@ -106,9 +106,9 @@ def objects(platform: Platform, access: JobAccess, only: Filter, *, limit: int, 
     return {"items": items, "next_cursor": None if is_last else make_cursor(items[-1].id)}
 
 
-def image(platform: Platform, access: JobAccess, object_id: int) -> tuple[str, bytes]:
+def image(context: AppContext, access: JobAccess, object_id: int) -> tuple[str, bytes]:
     """An image's media type and bytes. Raises ``NotFound``."""
-    with platform.read() as work:
+    with context.read() as work:
         job = access.load(work.session)
         found = work.session.get(MetricObject, object_id)
         if found is None or not found.media_type.startswith("image/") or not _is_of(work, found, job.id):

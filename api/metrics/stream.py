@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import anyio
 
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import Platform
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContext
 from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from api.metrics.columns import point_fields, series_fields
 from api.metrics.cursor import of_counts
@@ -32,12 +32,12 @@ class MetricStreamer:
     a function in a thread.
     """
 
-    platform: Platform
+    context: AppContext
     job_id: str
     only: Filter
     look: Callable[[], Awaitable[bool]]
     run: Callable[..., Awaitable[Any]]
-    closing: Closing
+    shutdown: GracefulShutdown
     seen: dict[int, int] | None
     _position: tuple[tuple[int, int], ...] = field(default=(), init=False)
     _has_more: bool = field(default=False, init=False)
@@ -48,7 +48,7 @@ class MetricStreamer:
 
     async def _events(self) -> AsyncIterator[bytes]:
         spoke_at = anyio.current_time()
-        while not self.closing.is_set:
+        while not self.shutdown.is_stopping:
             try:
                 is_over = await self.look()
                 chunks = await self.run(self._read)
@@ -69,7 +69,7 @@ class MetricStreamer:
 
     def _read(self) -> list[bytes]:
         """What is new as events. Blocks."""
-        with self.platform.read() as work:
+        with self.context.read() as work:
             position = position_of(work.session, self.job_id)
             if self.seen is not None and position == self._position:
                 return []

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Path
 from sqlalchemy.orm import Session
 
-from api.auth import Caller, Member, ProjectAccess, Role, project_of
+from api.auth import Caller, ProjectAccess, ProjectMembership, Role, project_of
 from core.db.tables import Model, ModelVersion
 from core.registry import versions
 from core.registry.versions import By
@@ -26,7 +26,7 @@ class ModelAccess:
     def caller(self) -> Caller:
         return self.project.caller
 
-    def member(self, session: Session) -> Member:
+    def member(self, session: Session) -> ProjectMembership:
         return self.caller.member_of(session, self.project.name, self.project.role)
 
     def load(self, session: Session) -> Model:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from trainmaster.wire import models as wire
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Reader
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageParams, PageQuery, plain, rows_by_name
@@ -56,18 +56,18 @@ class FileQuery(PageQuery):
 
 @router.post(_ALL, operation_id="create_model", summary="Create a model without versions", status_code=201)
 def create_model(
-    body: wire.ModelCreate, project: ProjectMember, platform: PlatformDep, key: IdempotencyKey = None
+    body: wire.ModelCreate, project: ProjectMember, context: AppContextDep, key: IdempotencyKey = None
 ) -> wire.ModelView:
     """Registering a version makes the model, too."""
-    with platform.write() as work:
+    with context.write() as work:
         return model_views(work.session, [service.create(work, project, body, key)])[0]
 
 
 @router.get(_ALL, operation_id="list_models", summary="Models of a project, by name")
 def list_models(
-    project: ProjectViewer, platform: PlatformDep, query: Annotated[ModelQuery, Query()]
+    project: ProjectViewer, context: AppContextDep, query: Annotated[ModelQuery, Query()]
 ) -> Page[wire.ModelView]:
-    with platform.read() as work:
+    with context.read() as work:
         wanted = select(Model).where(Model.project_id == project.load(work.session).id, Model.deleted_at.is_(None))
         if query.search:
             wanted = wanted.where(Model.name.contains(plain(query.search), autoescape=True))
@@ -76,36 +76,38 @@ def list_models(
 
 
 @router.get("/models", operation_id="find_models", summary="Models of all projects, by name")
-def find_models(caller: Reader, platform: PlatformDep, query: Annotated[ModelsQuery, Query()]) -> Page[wire.ModelView]:
+def find_models(
+    caller: Reader, context: AppContextDep, query: Annotated[ModelsQuery, Query()]
+) -> Page[wire.ModelView]:
     """Those that the caller may see."""
-    with platform.read() as work:
+    with context.read() as work:
         return find_page(work, caller, query)
 
 
 @router.get(_ONE, operation_id="get_model", summary="One model with its aliases")
-def get_model(model: ModelViewer, platform: PlatformDep) -> wire.ModelView:
-    with platform.read() as work:
+def get_model(model: ModelViewer, context: AppContextDep) -> wire.ModelView:
+    with context.read() as work:
         return model_views(work.session, [model.load(work.session)])[0]
 
 
 @router.patch(_ONE, operation_id="change_model", summary="Change a model's description, labels or protection")
-def change_model(body: wire.ModelChanges, model: ModelMember, platform: PlatformDep) -> wire.ModelView:
-    with platform.write() as work:
+def change_model(body: wire.ModelChanges, model: ModelMember, context: AppContextDep) -> wire.ModelView:
+    with context.write() as work:
         return model_views(work.session, [service.change_model(work, model, body)])[0]
 
 
 @router.delete(_ONE, operation_id="delete_model", summary="Delete a model with all its versions", status_code=204)
-def delete_model(model: ModelMember, platform: PlatformDep, force: Annotated[bool, _FORCE] = False) -> Response:
+def delete_model(model: ModelMember, context: AppContextDep, force: Annotated[bool, _FORCE] = False) -> Response:
     """Refused while it or a version is protected, an alias points to a version, or one is deployed."""
-    with platform.write() as work:
+    with context.write() as work:
         service.delete_model(work, model, force=force)
     return Response(status_code=204)
 
 
 @router.get(f"{_ONE}/history", operation_id="list_model_changes", summary="What was changed, newest first")
-def list_model_changes(model: ModelViewer, platform: PlatformDep, page: PageParams) -> Page[wire.ModelChange]:
+def list_model_changes(model: ModelViewer, context: AppContextDep, page: PageParams) -> Page[wire.ModelChange]:
     """Aliases, stages, protection, versions: who changed them and when."""
-    with platform.read() as work:
+    with context.read() as work:
         wanted = select(ModelChange).where(ModelChange.model_id == model.load(work.session).id)
         if page.cursor is not None:
             wanted = wanted.where(ModelChange.id < int(read_cursor(page.cursor, (int,))[0]))
@@ -116,18 +118,18 @@ def list_model_changes(model: ModelViewer, platform: PlatformDep, page: PagePara
 
 @router.put(f"{_ONE}/aliases/{{alias}}", operation_id="set_model_alias", summary="Point an alias to a version")
 def set_model_alias(
-    alias: AliasName, body: wire.AliasRequest, model: ModelMember, platform: PlatformDep
+    alias: AliasName, body: wire.AliasRequest, model: ModelMember, context: AppContextDep
 ) -> wire.ModelView:
     """In one step: whoever asks by the alias gets the one version or the other."""
-    with platform.write() as work:
+    with context.write() as work:
         return model_views(work.session, [service.set_alias(work, model, alias, body)])[0]
 
 
 @router.delete(
     f"{_ONE}/aliases/{{alias}}", operation_id="remove_model_alias", summary="Remove an alias", status_code=204
 )
-def remove_model_alias(alias: AliasName, model: ModelMember, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def remove_model_alias(alias: AliasName, model: ModelMember, context: AppContextDep) -> Response:
+    with context.write() as work:
         service.remove_alias(work, model, alias)
     return Response(status_code=204)
 
@@ -142,18 +144,18 @@ def register_version(
     body: wire.VersionRegister,
     model: wire.ModelName,
     project: ProjectMember,
-    platform: PlatformDep,
+    context: AppContextDep,
     key: IdempotencyKey = None,
 ) -> wire.VersionDetail:
     """Its files are copied into the registry by and by: the version is `registering`, then `ready`, or `failed` with the
     reason. The model is made where there is none yet.
     """
-    before = service.earlier(platform, project, model, body, key)
+    before = service.earlier(context, project, model, body, key)
     if before is not None:
         return before
-    draft = service.check(platform, project, body)
-    with platform.write() as work:
-        volume = platform.settings.default_volume
+    draft = service.check(context, project, body)
+    with context.write() as work:
+        volume = context.settings.default_volume
         return version_detail(
             work.session, *service.register(work, project, model, draft, body, volume=volume, key=key)
         )
@@ -161,9 +163,9 @@ def register_version(
 
 @router.get(f"{_ONE}/versions", operation_id="list_versions", summary="Versions of a model, newest first")
 def list_versions(
-    model: ModelViewer, platform: PlatformDep, query: Annotated[VersionQuery, Query()]
+    model: ModelViewer, context: AppContextDep, query: Annotated[VersionQuery, Query()]
 ) -> Page[wire.VersionView]:
-    with platform.read() as work:
+    with context.read() as work:
         row = model.load(work.session)
         wanted = models.versions_of(row.id)
         if query.stage is not None:
@@ -178,8 +180,8 @@ def list_versions(
 
 
 @router.get(f"{_ONE}/versions/{{version}}", operation_id="get_version", summary="One version with its lineage")
-def get_version(version: Version, model: ModelViewer, platform: PlatformDep) -> wire.VersionDetail:
-    with platform.read() as work:
+def get_version(version: Version, model: ModelViewer, context: AppContextDep) -> wire.VersionDetail:
+    with context.read() as work:
         return version_detail(work.session, *model.load_version(work.session, version))
 
 
@@ -189,10 +191,10 @@ def get_version(version: Version, model: ModelViewer, platform: PlatformDep) -> 
     summary="Change a version's description, labels or protection",
 )
 def change_version(
-    version: Version, body: wire.VersionChanges, model: ModelMember, platform: PlatformDep
+    version: Version, body: wire.VersionChanges, model: ModelMember, context: AppContextDep
 ) -> wire.VersionDetail:
     """Its files never change."""
-    with platform.write() as work:
+    with context.write() as work:
         return version_detail(work.session, *service.change_version(work, model, version, body))
 
 
@@ -200,9 +202,9 @@ def change_version(
     f"{_ONE}/versions/{{version}}/stage", operation_id="set_version_stage", summary="Move a version to a stage"
 )
 def set_version_stage(
-    version: Version, body: wire.StageRequest, model: ModelMember, platform: PlatformDep
+    version: Version, body: wire.StageRequest, model: ModelMember, context: AppContextDep
 ) -> wire.VersionDetail:
-    with platform.write() as work:
+    with context.write() as work:
         return version_detail(work.session, *service.set_stage(work, model, version, body))
 
 
@@ -210,20 +212,20 @@ def set_version_stage(
     f"{_ONE}/versions/{{version}}", operation_id="delete_version", summary="Delete a version", status_code=204
 )
 def delete_version(
-    version: Version, model: ModelMember, platform: PlatformDep, force: Annotated[bool, _FORCE] = False
+    version: Version, model: ModelMember, context: AppContextDep, force: Annotated[bool, _FORCE] = False
 ) -> Response:
     """Refused while it is protected, an alias points to it, or it is deployed."""
-    with platform.write() as work:
+    with context.write() as work:
         service.delete_version(work, model, version, force=force)
     return Response(status_code=204)
 
 
 @router.get(f"{_ONE}/versions/{{version}}/files", operation_id="list_version_files", summary="Files with their hashes")
 def list_version_files(
-    version: Version, model: ModelViewer, platform: PlatformDep, query: Annotated[FileQuery, Query()]
+    version: Version, model: ModelViewer, context: AppContextDep, query: Annotated[FileQuery, Query()]
 ) -> Page[wire.ModelFile]:
     """By path. Empty while they are being copied."""
-    with platform.read() as work:
+    with context.read() as work:
         _, row = model.load_version(work.session, version)
         wanted = select(ModelFile).where(ModelFile.version_id == row.id, ModelFile.sha256.is_not(None))
         if row.state != "ready":
@@ -247,10 +249,10 @@ def list_version_files(
 )
 @router.head(f"{_ONE}/versions/{{version}}/files/content", include_in_schema=False)
 def download_version_file(
-    version: Version, model: ModelViewer, platform: PlatformDep, path: Annotated[str, Query(max_length=4096)]
+    version: Version, model: ModelViewer, context: AppContextDep, path: Annotated[str, Query(max_length=4096)]
 ) -> Response:
     """`X-Content-SHA256` tells the hash of the whole file."""
-    with platform.read() as work:
+    with context.read() as work:
         project_id = model.member(work.session).project_id
         found = versions.ready_file(work.session, project_id, model.name, version, path)
         tree = tree_of(_volume(work, found.volume))
@@ -265,14 +267,14 @@ def download_version_file(
     responses={200: _TAR, 206: {**_TAR, "description": "The range."}},
 )
 @router.head(f"{_ONE}/versions/{{version}}/archive", include_in_schema=False)
-def download_version(request: Request, version: Version, model: ModelViewer, platform: PlatformDep) -> Response:
+def download_version(request: Request, version: Version, model: ModelViewer, context: AppContextDep) -> Response:
     """The same bytes each time, so that a download that broke off goes on with a range."""
-    tree, found = _ready(platform, model, version)
+    tree, found = _ready(context, model, version)
     return content.archive_answer(tree, found, request)
 
 
-def _ready(platform: Platform, access: ModelAccess, ref: str) -> tuple[Tree, ReadyVersion]:
-    with platform.read() as work:
+def _ready(context: AppContext, access: ModelAccess, ref: str) -> tuple[Tree, ReadyVersion]:
+    with context.read() as work:
         found = versions.ready(work.session, access.member(work.session).project_id, access.name, ref)
         return tree_of(_volume(work, found.volume)), found
 

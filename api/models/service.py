@@ -10,8 +10,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from trainmaster.wire import models as wire
 
-from api.app.unit_of_work import Platform, UnitOfWork
-from api.auth import Caller, Member, ProjectAccess, has_role
+from api.app.unit_of_work import AppContext, UnitOfWork
+from api.auth import Caller, ProjectAccess, ProjectMembership, has_role
 from api.jobs.service import digest_of
 from api.models.access import ModelAccess, by_of
 from api.models.views import version_detail
@@ -67,11 +67,11 @@ class Draft:
     """What may be registered; found without an open transaction."""
 
     job_id: str
-    member: Member
+    member: ProjectMembership
     asked: Asked
 
 
-def check(platform: Platform, access: ProjectAccess, body: wire.VersionRegister) -> Draft:
+def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister) -> Draft:
     """Prove that there is what is to be registered. Looks at the job's output; no session is open meanwhile.
 
     Raises:
@@ -86,7 +86,7 @@ def check(platform: Platform, access: ProjectAccess, body: wire.VersionRegister)
     asked = Asked(body.path, body.checkpoint)
     if body.path is not None:
         split_path(body.path)
-    with platform.read() as work:
+    with context.read() as work:
         member = access.caller.member_of(work.session, access.name, access.role)
         job = _job(work.session, member, body.job)
         state = JobState(job.state)
@@ -96,25 +96,25 @@ def check(platform: Platform, access: ProjectAccess, body: wire.VersionRegister)
         tree = job_output(work.session, job)
         told = set(work.session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id)))
         trial = (job.trial or {}).get("number")
-    volume = platform.volumes.find(platform.settings.default_volume, platform.clock())
+    volume = context.volumes.find(context.settings.default_volume, context.clock())
     if volume is None or volume.root is None or volume.is_read_only:
         raise Conflict(
-            f"The registry keeps its files on volume {platform.settings.default_volume!r}, which is not registered, read-only, or "
+            f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, read-only, or "
             "not seen by the control plane; an admin can change that."
         )
     if has_ended or asked.checkpoint is not None:
-        found = find_source(tree, asked, told=told, trial=trial, limit_bytes=platform.settings.model_limit_bytes)
+        found = find_source(tree, asked, told=told, trial=trial, limit_bytes=context.settings.model_limit_bytes)
         demand_room(tree_of(volume), found.size_bytes)
     return Draft(job.id, member, asked)
 
 
 def earlier(
-    platform: Platform, access: ProjectAccess, model: str, body: wire.VersionRegister, key: str | None
+    context: AppContext, access: ProjectAccess, model: str, body: wire.VersionRegister, key: str | None
 ) -> wire.VersionDetail | None:
     """What an equal request has registered, if one came: its files may be gone from the job's output since."""
     if key is None:
         return None
-    with platform.read() as work:
+    with context.read() as work:
         access.load(work.session)
         before = find_key(work.session, _claim_of(access.caller, key, _asked_for(access, model, body)))
         return None if before is None else version_detail(work.session, *_made(work.session, before))
@@ -164,7 +164,7 @@ def _made(session: Session, version_id: str) -> tuple[Model, ModelVersion]:
     return model, row
 
 
-def _job(session: Session, member: Member, ref: str) -> Job:
+def _job(session: Session, member: ProjectMembership, ref: str) -> Job:
     """Of this project alone: what other projects have is not told."""
     own = select(Job).where(Job.project_id == member.project_id, Job.deleted_at.is_(None))
     job = session.execute(own.where(Job.id == ref)).scalar_one_or_none()

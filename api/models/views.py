@@ -109,7 +109,7 @@ def change_view(row: ModelChange) -> wire.ModelChange:
     return wire.ModelChange(
         at=row.at,
         user=row.user,
-        what=row.what,
+        what=row.kind,
         version=row.version,
         name=row.name,
         before=row.before,

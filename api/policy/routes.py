@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from trainmaster.wire.policy import PolicyUpdate, PolicyView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, Reader
 from api.http.routing import new_router
 from api.policy import service
@@ -11,14 +11,14 @@ router = new_router("policy", "/policy")
 
 
 @router.get("", operation_id="get_policy", summary="The planner's settings")
-def get_policy(_caller: Reader, platform: PlatformDep) -> PolicyView:
+def get_policy(_caller: Reader, context: AppContextDep) -> PolicyView:
     """In which order jobs are taken, and what may be taken from whom."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.get(work)
 
 
 @router.patch("", operation_id="update_policy", summary="Change the planner's settings")
-def update_policy(body: PolicyUpdate, caller: PlatformAdmin, platform: PlatformDep) -> PolicyView:
+def update_policy(body: PolicyUpdate, caller: PlatformAdmin, context: AppContextDep) -> PolicyView:
     """What is not named stays. Counts from the next tick on; `warnings` say what is probably not meant."""
-    with platform.write() as work:
+    with context.write() as work:
         return service.change(work, caller, body)

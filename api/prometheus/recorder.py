@@ -13,7 +13,7 @@ from api.prometheus.predictions import Predictions
 _LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
-class Recorder:
+class RequestMetrics:
     """Counts requests as they pass; what the database knows is read when ``/metrics`` is asked.
 
     ``process``: tells this API process from all others, of this and of other machines.

@@ -7,7 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope, require
 from api.http.routing import new_router
 from api.prometheus.service import render
@@ -22,20 +22,20 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _ask = require(Scope.READ)
 
 
-async def _scraper(request: Request, platform: PlatformDep) -> Caller | None:
+async def _scraper(request: Request, context: AppContextDep) -> Caller | None:
     """A platform admin, whose token need not have more than the scope read; ``None`` for a scraper on this machine, where the settings let it in."""
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in _FORWARDED)
-    if platform.settings.metrics_open_on_loopback and is_here and is_direct and "authorization" not in request.headers:
+    if context.settings.metrics_open_on_loopback and is_here and is_direct and "authorization" not in request.headers:
         return None
-    caller = await _ask(request, platform)
-    if not caller.is_admin and not await run_in_threadpool(_is_admins, platform, caller):
+    caller = await _ask(request, context)
+    if not caller.is_admin and not await run_in_threadpool(_is_admins, context, caller):
         raise Forbidden("The metrics tell of all projects: this needs a token of a platform admin.")
     return caller
 
 
-def _is_admins(platform: Platform, caller: Caller) -> bool:
-    with platform.read() as work:
+def _is_admins(context: AppContext, caller: Caller) -> bool:
+    with context.read() as work:
         return bool(work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one_or_none())
 
 
@@ -49,6 +49,6 @@ Scraper = Annotated[Caller | None, Depends(_scraper)]
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def get_metrics(caller: Scraper, platform: PlatformDep) -> Response:  # noqa: ARG001 (who may ask)
+async def get_metrics(caller: Scraper, context: AppContextDep) -> Response:  # noqa: ARG001 (who may ask)
     """With a platform admin's token, or without one from the machine itself."""
-    return Response(await run_in_threadpool(render, platform), media_type=CONTENT_TYPE_LATEST)
+    return Response(await run_in_threadpool(render, context), media_type=CONTENT_TYPE_LATEST)

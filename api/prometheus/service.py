@@ -11,26 +11,26 @@ from prometheus_client.registry import Collector
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from core.db.leases import BEAT, TICK, TICK_DONE, marked_at
 from core.db.tables import Job, Node, Replica
 from core.domain.errors import TrainmasterError
 from core.domain.jobs.states import JobState, ReplicaState
 
 
-def render(platform: Platform) -> bytes:
+def render(context: AppContext) -> bytes:
     """The text that Prometheus reads. While the database is away, the process's own metrics and ``database_up 0``.
 
     What this process counted says so by its label ``process``: behind a load balancer each look may meet another one, and
     counters of several that look like one would seem to jump.
     """
     try:
-        with platform.read() as work:
+        with context.read() as work:
             families = _families(work)
     except TrainmasterError:
         families = [_gauge("database_up", "Whether the database answers.", 0)]
     registry = CollectorRegistry()
-    recorder = platform.recorder
+    recorder = context.request_metrics
     registry.register(_Ready([*families, *_labelled(recorder.registry.collect(), process=recorder.process)]))
     return generate_latest(registry)
 

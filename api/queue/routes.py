@@ -6,7 +6,7 @@ from fastapi import Query
 from trainmaster.wire.base import Page
 from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Reader
 from api.http.paging import PageParams
 from api.http.routing import new_router
@@ -17,25 +17,25 @@ router = new_router("queue")
 
 
 @router.get("/queue", operation_id="list_queue", summary="The jobs that wait, in the planner's order")
-def list_queue(caller: Reader, platform: PlatformDep, query: Annotated[QueueQuery, Query()]) -> QueuePage:
+def list_queue(caller: Reader, context: AppContextDep, query: Annotated[QueueQuery, Query()]) -> QueuePage:
     """The next job first, each with why it waits and when it is expected to start. Jobs of projects that are not yours are not
     named.
     """
-    with platform.read() as work:
+    with context.read() as work:
         return service.waiting(work, caller, query)
 
 
 @router.get("/queue/running", operation_id="list_running", summary="The jobs that hold resources, and until when")
-def list_running(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[RunningJobView]:
+def list_running(caller: Reader, context: AppContextDep, page: PageParams) -> Page[RunningJobView]:
     """In order of their ids. Jobs of projects that are not yours are not named."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.running(work, caller, page)
 
 
 @router.get("/shares", operation_id="get_shares", summary="Who has which share of the cluster")
-def get_shares(caller: Reader, platform: PlatformDep) -> SharesView:
+def get_shares(caller: Reader, context: AppContextDep) -> SharesView:
     """Of each project: what it holds and wants, what is due to it by its weight, and what it has had lately. Projects that are
     not yours are one line.
     """
-    with platform.read() as work:
+    with context.read() as work:
         return shares.view(work, caller)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from trainmaster.wire.base import Page
 from trainmaster.wire.quotas import QuotaUpdate, QuotaView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, ProjectViewer, Reader
 from api.http.paging import PageParams
 from api.http.routing import new_router
@@ -13,21 +13,21 @@ router = new_router("quotas")
 
 
 @router.get("/quotas", operation_id="list_quotas", summary="Quotas of the caller's projects")
-def list_quotas(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[QuotaView]:
+def list_quotas(caller: Reader, context: AppContextDep, page: PageParams) -> Page[QuotaView]:
     """By name, each with what is used of it now. A platform admin sees all."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.list_page(work, caller, page)
 
 
 @router.get("/projects/{project}/quota", operation_id="get_quota", summary="What a project may hold at once")
-def get_quota(project: ProjectViewer, platform: PlatformDep) -> QuotaView:
+def get_quota(project: ProjectViewer, context: AppContextDep) -> QuotaView:
     """Limits, guarantees and what is used now: of the project, and of its users."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.view_of(work, project.load(work.session))
 
 
 @router.patch("/projects/{project}/quota", operation_id="update_quota", summary="Set a project's quota")
-def update_quota(project: str, body: QuotaUpdate, caller: PlatformAdmin, platform: PlatformDep) -> QuotaView:
+def update_quota(project: str, body: QuotaUpdate, caller: PlatformAdmin, context: AppContextDep) -> QuotaView:
     """What is not named stays. Jobs that run go on; `warnings` say what is probably not meant."""
-    with platform.write() as work:
+    with context.write() as work:
         return service.change(work, caller, service.load(work, caller, project), body)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from trainmaster.wire.base import Page
 from trainmaster.wire.reservations import ReservationCreate, ReservationView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, Reader
 from api.http.paging import PageParams
 from api.http.routing import new_router
@@ -13,24 +13,24 @@ router = new_router("reservations", "/reservations")
 
 
 @router.get("", operation_id="list_reservations", summary="Nodes that are kept for projects")
-def list_reservations(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[ReservationView]:
+def list_reservations(caller: Reader, context: AppContextDep, page: PageParams) -> Page[ReservationView]:
     """Those that are not over, the first to begin first. For whom is told of your own projects."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.list_page(work, caller, page)
 
 
 @router.post("", operation_id="create_reservation", summary="Keep nodes for a project", status_code=201)
-def create_reservation(body: ReservationCreate, caller: PlatformAdmin, platform: PlatformDep) -> ReservationView:
+def create_reservation(body: ReservationCreate, caller: PlatformAdmin, context: AppContextDep) -> ReservationView:
     """From `begins_at` to `ends_at` only this project's jobs may use the nodes; what others run there when it begins is
     preempted. Jobs that surely end before may start there until then.
     """
-    with platform.write() as work:
+    with context.write() as work:
         return service.create(work, caller, body)
 
 
 @router.delete(
     "/{reservation}", operation_id="delete_reservation", summary="Give reserved nodes back to all", status_code=204
 )
-def delete_reservation(reservation: str, caller: PlatformAdmin, platform: PlatformDep) -> None:
-    with platform.write() as work:
+def delete_reservation(reservation: str, caller: PlatformAdmin, context: AppContextDep) -> None:
+    with context.write() as work:
         service.remove(work, caller, reservation)

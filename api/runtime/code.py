@@ -6,21 +6,21 @@ import os
 
 from sqlalchemy import select
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.archives.service import store_of
 from core.db.tables import Attempt, Job
 from core.domain.errors import AttemptEnded, NotFound
 from core.domain.ids import AttemptId
 
 
-def open_code(platform: Platform, attempt_id: AttemptId) -> int:
+def open_code(context: AppContext, attempt_id: AttemptId) -> int:
     """A descriptor of the archive of the attempt's job, for reading.
 
     Raises:
         NotFound: the job has no code, or its archive is gone.
         AttemptEnded: it has ended, or its job was deleted.
     """
-    with platform.read() as work:
+    with context.read() as work:
         row = work.session.execute(
             select(Job.spec, Job.deleted_at, Attempt.ended_at)
             .join(Attempt, Attempt.job_id == Job.id)
@@ -34,6 +34,6 @@ def open_code(platform: Platform, attempt_id: AttemptId) -> int:
     if digest is None:
         raise NotFound("The job was submitted without code.")
     try:
-        return os.open(store_of(platform).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(store_of(context).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NotFound("The job's code archive is gone; submit the job again to upload it anew.") from None

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
 from trainmaster.wire.runtime import Report, ReportAnswer
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import AttemptCaller
 from api.http.ranges import OpenFileResponse
 from api.http.routing import new_router
@@ -25,27 +25,27 @@ _ARCHIVE: Final[dict[str, Any]] = {
 
 
 @router.post("/report", operation_id="report", summary="A replica's heartbeats, progress, checkpoints and events")
-async def report(body: Report, attempt: AttemptCaller, platform: PlatformDep) -> ReportAnswer:
+async def report(body: Report, attempt: AttemptCaller, context: AppContextDep) -> ReportAnswer:
     """With the attempt's token. Items with numbers that were seen already are dropped; `acked` may leave the spool."""
-    return await platform.run_hot(_take, body, attempt, platform)
+    return await context.run_bounded(_take, body, attempt, context)
 
 
-def _take(body: Report, attempt: AttemptId, platform: Platform) -> ReportAnswer:
-    with platform.write() as work:
+def _take(body: Report, attempt: AttemptId, context: AppContext) -> ReportAnswer:
+    with context.write() as work:
         return ReportAnswer(acked=take_report(work.session, attempt, body, now=work.now))
 
 
 @router.post("/metrics", operation_id="add_metrics", summary="Points of many series at once")
-async def add_metrics(body: MetricsBatch, attempt: AttemptCaller, platform: PlatformDep) -> MetricsAnswer:
+async def add_metrics(body: MetricsBatch, attempt: AttemptCaller, context: AppContextDep) -> MetricsAnswer:
     """With the attempt's token, from any process of the replica. `Content-Encoding: gzip` is understood.
 
     With `batch` a batch that is sent again counts once. What cannot be used is told in `faults`, the rest is taken.
     """
-    return await platform.run_hot(_add, body, attempt, platform)
+    return await context.run_bounded(_add, body, attempt, context)
 
 
-def _add(body: MetricsBatch, attempt: AttemptId, platform: Platform) -> MetricsAnswer:
-    with platform.write() as work:
+def _add(body: MetricsBatch, attempt: AttemptId, context: AppContext) -> MetricsAnswer:
+    with context.write() as work:
         return take_batch(work, attempt, body)
 
 
@@ -56,6 +56,6 @@ def _add(body: MetricsBatch, attempt: AttemptId, platform: Platform) -> MetricsA
     response_class=Response,
     responses={200: _ARCHIVE, 206: {**_ARCHIVE, "description": "The range."}},
 )
-async def download_code(attempt: AttemptCaller, platform: PlatformDep) -> Response:
+async def download_code(attempt: AttemptCaller, context: AppContextDep) -> Response:
     """With the attempt's token, while the attempt lives. `Range` and `If-Range` are honoured."""
-    return OpenFileResponse(await run_in_threadpool(open_code, platform, attempt), media_type="application/gzip")
+    return OpenFileResponse(await run_in_threadpool(open_code, context, attempt), media_type="application/gzip")

@@ -24,7 +24,7 @@ def list_names(work: UnitOfWork, project: Project, page: PageQuery) -> Page[Secr
 def put(work: UnitOfWork, caller: Caller, project: Project, name: str, value: str, *, key: bytes) -> SecretView:
     """Set or replace. Replicas that run keep what they started with."""
     sealed = seal(key, project.id, name, value)
-    work.session.merge(Secret(project_id=project.id, name=name, sealed=sealed, updated_at=work.now))
+    work.session.merge(Secret(project_id=project.id, name=name, ciphertext=sealed, updated_at=work.now))
     work.session.flush()
     append_event(
         work.session, at=work.now, kind="secret.set", actor=caller.actor, project_id=project.id, data={"name": name}

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Path
 from trainmaster.wire.forecasts import SimulationRequest, SimulationStatusView
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin
 from api.http.routing import new_router
 from api.simulations import service
@@ -19,11 +19,11 @@ router = new_router("simulations")
     operation_id="begin_simulation",
     summary="Try another policy or other nodes on the jobs of the last days",
 )
-def begin_simulation(body: SimulationRequest, caller: PlatformAdmin, platform: PlatformDep) -> SimulationStatusView:
+def begin_simulation(body: SimulationRequest, caller: PlatformAdmin, context: AppContextDep) -> SimulationStatusView:
     """The jobs that have ended lately are run again through the planner, in time that is only thought of: as things are, and
     as they would be. It takes seconds to minutes: ask for the result by its id. Nothing is changed.
     """
-    with platform.write() as work:
+    with context.write() as work:
         return service.begin(work, caller, body)
 
 
@@ -31,8 +31,8 @@ def begin_simulation(body: SimulationRequest, caller: PlatformAdmin, platform: P
     "/simulations/{simulation}", operation_id="get_simulation", summary="How a simulation stands, and its result"
 )
 def get_simulation(
-    simulation: Annotated[str, Path(max_length=100)], caller: PlatformAdmin, platform: PlatformDep
+    simulation: Annotated[str, Path(max_length=100)], caller: PlatformAdmin, context: AppContextDep
 ) -> SimulationStatusView:
     """The result stays for an hour."""
-    with platform.write() as work:
+    with context.write() as work:
         return service.get(work, caller, simulation)

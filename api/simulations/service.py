@@ -79,7 +79,7 @@ def _waiting(work: UnitOfWork, simulation_id: str, found: Standing) -> Simulatio
     sentence = "It waits for a scheduler to begin with it."
     if found.before:
         sentence = f"It waits until {found.before} that {'was' if found.before == 1 else 'were'} asked for earlier {'is' if found.before == 1 else 'are'} done."
-    elif work.now - found.asked_at > _LATE:
+    elif work.now - found.created_at > _LATE:
         sentence = "No scheduler has begun with it yet; `trainmaster version --server` tells how the scheduler is."
     return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
 

@@ -10,7 +10,7 @@ from fastapi import Depends, Path
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from api.auth import Caller, Member, Role, Scope, require
+from api.auth import Caller, ProjectMembership, Role, Scope, require
 from core.db.tables import Study
 from core.domain.errors import NotFound
 
@@ -31,7 +31,7 @@ class StudyAccess:
     ref: str
     role: Role
 
-    def load(self, session: Session, *, is_locked: bool = False) -> tuple[Study, Member]:
+    def load(self, session: Session, *, is_locked: bool = False) -> tuple[Study, ProjectMembership]:
         """The row, and the caller's place in its project. Raises ``NotFound`` or ``Forbidden``.
 
         ``is_locked``: nobody else changes it before this transaction's end.

@@ -14,7 +14,7 @@ from sqlalchemy import Table, insert
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import Suggestions, TrialComplete, TrialView
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.jobs.service import digest_of
 from api.studies.access import StudyAccess
 from api.studies.views import trial_views
@@ -67,7 +67,7 @@ class Given:
 Answer = Given | IdempotencyMismatch | None
 
 
-async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
+async def suggest(context: AppContext, access: StudyAccess, asked: Ask) -> Given:
     """Up to ``asked.count`` trials: new ones from the points that were drawn ahead. Waits a while when there is none yet.
 
     Raises:
@@ -76,9 +76,9 @@ async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
     until_s = time.monotonic() + _WAIT_S
     # Of one token: what one of them may, all may.
     line = ("suggest", access.ref, access.caller.token_id)
-    give = partial(platform.run_hot, _take, platform, access)
+    give = partial(context.run_bounded, _take, context, access)
     while True:
-        found = await platform.together.answer(line, asked, give, names=asked.names)
+        found = await context.batcher.answer(line, asked, give, names=asked.names)
         if isinstance(found, IdempotencyMismatch):
             raise found
         if found is not None:
@@ -88,10 +88,10 @@ async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
         await sleep(_LOOK_S)
 
 
-def _take(platform: Platform, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
+def _take(context: AppContext, access: StudyAccess, asks: Sequence[Ask]) -> list[Answer]:
     for _ in range(_TRIES):
         try:
-            with platform.write() as work:
+            with context.write() as work:
                 return take(work, access, asks)
         except StaleWrite:
             continue  # somebody has changed the study in the same moment
@@ -148,7 +148,7 @@ class _Giving:
         lacking = asked.count - len(held)
         ahead = self._ahead()
         given, made = len(self._rows), row.trial_count + len(self._rows)
-        chosen = row.prepared[given : given + min(lacking, ahead.room)]
+        chosen = row.prefetched_points[given : given + min(lacking, ahead.room)]
         if not chosen and not kept:
             if ahead.room:
                 work.notify(TOPIC_STUDY, row.id)
@@ -169,7 +169,7 @@ class _Giving:
             return
         change_study(
             session, row.id, row.generation, self._work.now,
-            trial_count=row.trial_count + given, prepared=row.prepared[given:],
+            trial_count=row.trial_count + given, prefetched_points=row.prefetched_points[given:],
         )  # fmt: skip
         session.connection().execute(_NEW, self._rows)
         self._work.notify(TOPIC_STUDY, row.id)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyCurves, TrialColumns, TrialCurve
 

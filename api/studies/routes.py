@@ -26,7 +26,7 @@ from trainmaster.wire.studies import (
     TrialView,
 )
 
-from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import Reader, Writer
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageParams
@@ -54,44 +54,44 @@ TrialNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The trial's n
     response_model=StudyDetail,
     responses={200: {"model": StudySpec, "description": "With `dry_run`: the canonical spec; nothing was created."}},
 )
-def create_study(body: StudyCreate, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None) -> Response:
+def create_study(body: StudyCreate, caller: Writer, context: AppContextDep, key: IdempotencyKey = None) -> Response:
     """Its first trials begin at once. Every mistake of the spec is told at once. Needs the role `member` in the project."""
     spec = service.read_study(body)
     digest = digest_of("study", spec.model_dump(mode="json"))
-    with platform.read() as work:
+    with context.read() as work:
         before = None if body.dry_run else service.made_before(work, caller, key, digest)
         if before is not None:
             return _created(work, before)
-    draft = service.check_study(platform, caller, spec)
+    draft = service.check_study(context, caller, spec)
     if not body.wait_for_nodes:
-        service.demand_place(platform, caller, draft)
+        service.demand_place(context, caller, draft)
     if body.dry_run:
         return _json(spec.model_dump_json())
-    with platform.write() as work:
+    with context.write() as work:
         return _created(work, service.create(work, caller, draft, key=key, digest=digest))
 
 
 @router.get("", operation_id="list_studies", summary="Studies, newest first")
-def list_studies(query: StudyQueryParams, caller: Reader, platform: PlatformDep) -> Page[StudyView]:
-    with platform.read() as work:
+def list_studies(query: StudyQueryParams, caller: Reader, context: AppContextDep) -> Page[StudyView]:
+    with context.read() as work:
         return list_page(work, caller, query)
 
 
 @router.get("/{study}", operation_id="get_study", summary="One study with its spec and how its best grew")
-def get_study(study: StudyViewer, platform: PlatformDep) -> StudyDetail:
-    with platform.read() as work:
+def get_study(study: StudyViewer, context: AppContextDep) -> StudyDetail:
+    with context.read() as work:
         return study_detail(work.session, study.load(work.session)[0])
 
 
 @router.get("/{study}/best", operation_id="get_study_best", summary="The best trial, or the Pareto front")
-def get_study_best(study: StudyViewer, platform: PlatformDep) -> StudyBest:
-    with platform.read() as work:
+def get_study_best(study: StudyViewer, context: AppContextDep) -> StudyBest:
+    with context.read() as work:
         return study_best(work.session, study.load(work.session)[0])
 
 
 @router.get("/{study}/trials", operation_id="list_trials", summary="A study's trials, by number")
-def list_trials(study: StudyViewer, platform: PlatformDep, page: PageParams) -> Page[TrialView]:
-    with platform.read() as work:
+def list_trials(study: StudyViewer, context: AppContextDep, page: PageParams) -> Page[TrialView]:
+    with context.read() as work:
         row, _ = study.load(work.session)
         after = int(read_cursor(page.cursor, (int,))[0]) if page.cursor is not None else 0
         found = trial_views(work.session, row.id, after=after, limit=page.limit + 1)
@@ -102,11 +102,11 @@ def list_trials(study: StudyViewer, platform: PlatformDep, page: PageParams) -> 
 @router.get("/{study}/columns", operation_id="get_trial_columns", summary="A study's trials in columns, for charts")
 def get_trial_columns(
     study: StudyViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     since: Annotated[datetime | None, Query(description="`until` of an earlier answer: only what has changed.")] = None,
 ) -> TrialColumns:
     """Of trials that are over nothing changes any more: who gives back `until` as `since` is told the new ones alone."""
-    with platform.read() as work:
+    with context.read() as work:
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
         return trial_columns(work.session, study.load(work.session)[0], since, work.now)
@@ -115,30 +115,30 @@ def get_trial_columns(
 @router.get("/{study}/curves", operation_id="get_study_curves", summary="What trials reported on their way")
 def get_study_curves(
     study: StudyViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     limit: Annotated[int, Query(ge=1, le=200, description="Curves at most.")] = 60,
 ) -> StudyCurves:
     """Of those that run, of the best, and of the newest; of the first metric, each thinned to 200 points."""
-    with platform.read() as work:
+    with context.read() as work:
         return study_curves(work.session, study.load(work.session)[0], limit)
 
 
 @router.get("/{study}/importance", operation_id="get_study_importance", summary="Which parameters matter")
 async def get_study_importance(
     study: StudyViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     metric: Annotated[
         str | None, Query(max_length=200, description="One of several metrics; unstated, all of them together.")
     ] = None,
 ) -> StudyImportance:
     """By PED-ANOVA, conditional parameters included. Kept until another trial has a result."""
-    return await insight.importance(platform, study, metric)
+    return await insight.importance(context, study, metric)
 
 
 @router.get("/{study}/prediction", operation_id="get_study_prediction", summary="What more trials would bring")
 async def get_study_prediction(
     study: StudyViewer,
-    platform: PlatformDep,
+    context: AppContextDep,
     more: Annotated[
         int | None,
         Query(
@@ -149,7 +149,7 @@ async def get_study_prediction(
     ] = None,
 ) -> StudyPrediction:
     """An extrapolation of the best so far with an interval of 80 %, or the reason why there is none."""
-    return await insight.prediction(platform, study, more)
+    return await insight.prediction(context, study, more)
 
 
 @router.post(
@@ -161,10 +161,10 @@ async def get_study_prediction(
     responses={200: {"model": StudySpec, "description": "With `dry_run`: the canonical spec; nothing was created."}},
 )
 def clone_study(
-    body: StudyClone, study: StudyViewer, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None
+    body: StudyClone, study: StudyViewer, caller: Writer, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
     """Needs the role `member` in the new study's project, and `viewer` in the original's."""
-    with platform.read() as work:
+    with context.read() as work:
         original, _ = study.load(work.session)
         origin, name = original.id, original.name
         digest = digest_of("study clone", {"study": origin, **body.model_dump(mode="json")})
@@ -172,51 +172,51 @@ def clone_study(
         if before is not None:
             return _created(work, before)
         spec = cloned_spec(work.session, caller, original, body)
-    draft = replace(service.check_study(platform, caller, spec), cloned_from=origin)
+    draft = replace(service.check_study(context, caller, spec), cloned_from=origin)
     if not body.wait_for_nodes:
-        service.demand_place(platform, caller, draft)
+        service.demand_place(context, caller, draft)
     if body.dry_run:
         return _json(spec.model_dump_json())
-    with platform.write() as work:
+    with context.write() as work:
         reason = f"cloned from {name} ({origin})"
         return _created(work, service.create(work, caller, draft, reason, key=key, digest=digest))
 
 
 @router.post("/{study}/stop", operation_id="stop_study", summary="Stop a study and cancel its trials")
-def stop_study(study: StudyMember, platform: PlatformDep, body: ReasonRequest | None = None) -> StudyDetail:
+def stop_study(study: StudyMember, context: AppContextDep, body: ReasonRequest | None = None) -> StudyDetail:
     """What its trials have found stays."""
-    return _ask(platform, study, StudyEvent.STOP, body)
+    return _ask(context, study, StudyEvent.STOP, body)
 
 
 @router.post("/{study}/pause", operation_id="pause_study", summary="Begin no more trials for now")
-def pause_study(study: StudyMember, platform: PlatformDep, body: ReasonRequest | None = None) -> StudyDetail:
+def pause_study(study: StudyMember, context: AppContextDep, body: ReasonRequest | None = None) -> StudyDetail:
     """Trials that run go on."""
-    return _ask(platform, study, StudyEvent.PAUSE, body)
+    return _ask(context, study, StudyEvent.PAUSE, body)
 
 
 @router.post("/{study}/resume", operation_id="resume_study", summary="Go on with a paused study")
-def resume_study(study: StudyMember, platform: PlatformDep, body: ReasonRequest | None = None) -> StudyDetail:
-    return _ask(platform, study, StudyEvent.RESUME, body)
+def resume_study(study: StudyMember, context: AppContextDep, body: ReasonRequest | None = None) -> StudyDetail:
+    return _ask(context, study, StudyEvent.RESUME, body)
 
 
 @router.post("/{study}/extend", operation_id="extend_study", summary="Add to a study's budget")
-def extend_study(body: StudyExtend, study: StudyMember, platform: PlatformDep) -> StudyDetail:
+def extend_study(body: StudyExtend, study: StudyMember, context: AppContextDep) -> StudyDetail:
     """One that has ended goes on."""
-    with platform.write() as work:
+    with context.write() as work:
         return study_detail(work.session, service.extend(work, study, body))
 
 
 @router.delete("/{study}", operation_id="delete_study", summary="Forget an ended study", status_code=204)
-def delete_study(study: StudyMember, platform: PlatformDep) -> None:
+def delete_study(study: StudyMember, context: AppContextDep) -> None:
     """The jobs of its trials stay."""
-    with platform.write() as work:
+    with context.write() as work:
         service.delete(work, study)
 
 
 @router.post("/{study}/suggestions", operation_id="suggest_trials", summary="Ask for points to try by yourself")
 async def suggest_trials(
     study: StudyMember,
-    platform: PlatformDep,
+    context: AppContextDep,
     response: Response,
     body: SuggestRequest | None = None,
     key: IdempotencyKey = None,
@@ -225,7 +225,7 @@ async def suggest_trials(
     for the study's `lost_after`.
     """
     asked = ask_tell.Ask(key=key) if body is None else ask_tell.Ask(body.count, body.client, key)
-    given = await ask_tell.suggest(platform, study, asked)
+    given = await ask_tell.suggest(context, study, asked)
     if not given.is_new:
         response.headers[REPLAYED] = "true"
     return given.suggestions
@@ -234,21 +234,21 @@ async def suggest_trials(
 @router.post(
     "/{study}/trials/{number}/heartbeat", operation_id="heartbeat_trial", summary="Say that a trial is worked on"
 )
-def heartbeat_trial(number: TrialNumber, study: StudyMember, platform: PlatformDep) -> TrialView:
+def heartbeat_trial(number: TrialNumber, study: StudyMember, context: AppContextDep) -> TrialView:
     """Of a study without a template. Its time until it is lost begins anew; `state` says whether it still counts."""
-    with platform.write() as work:
+    with context.write() as work:
         return ask_tell.heartbeat(work, study, number)
 
 
 @router.post("/{study}/trials/{number}/complete", operation_id="complete_trial", summary="Tell what a trial came to")
-def complete_trial(body: TrialComplete, number: TrialNumber, study: StudyMember, platform: PlatformDep) -> TrialView:
+def complete_trial(body: TrialComplete, number: TrialNumber, study: StudyMember, context: AppContextDep) -> TrialView:
     """Of a study without a template. Without a `result` the trial has failed."""
-    with platform.write() as work:
+    with context.write() as work:
         return ask_tell.complete(work, study, number, body)
 
 
-def _ask(platform: Platform, study: StudyAccess, event: StudyEvent, body: ReasonRequest | None) -> StudyDetail:
-    with platform.write() as work:
+def _ask(context: AppContext, study: StudyAccess, event: StudyEvent, body: ReasonRequest | None) -> StudyDetail:
+    with context.write() as work:
         return study_detail(work.session, service.ask(work, study, event, body.reason if body else ""))
 
 

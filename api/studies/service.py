@@ -15,7 +15,7 @@ from trainmaster.spec.error_messages import explain_error
 from trainmaster.studies import Budget, Space, StudySpec, parse_study, parse_study_text
 from trainmaster.wire.studies import StudyCreate, StudyExtend
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from api.forecasts.placing import why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
@@ -69,17 +69,17 @@ def read_study(request: StudyCreate) -> StudySpec:
         raise invalid_spec(error) from error
 
 
-def check_study(platform: Platform, caller: Caller, spec: StudySpec) -> Draft:
+def check_study(context: AppContext, caller: Caller, spec: StudySpec) -> Draft:
     """Prove, without an open transaction, that the template can run here for this caller."""
     mistakes: list[InvalidSpec] = []
-    with platform.read() as work:
+    with context.read() as work:
         project_id = caller.member_of(work.session, spec.project, "member").project_id
         if spec.warm_start:
             mistakes += _known(work.session, caller, spec)[1]
     submission = None
     if spec.template is not None:
         try:
-            submission = check_submission(platform, caller, spec.template)
+            submission = check_submission(context, caller, spec.template)
         except InvalidSpec as error:
             mistakes.append(_of_template(error))
     if mistakes:
@@ -100,7 +100,7 @@ def made_before(work: UnitOfWork, caller: Caller, key: str | None, digest: str) 
     return None if study_id is None else Created(_made_before(work.session, study_id), is_new=False)
 
 
-def demand_place(platform: Platform, caller: Caller, draft: Draft) -> None:
+def demand_place(context: AppContext, caller: Caller, draft: Draft) -> None:
     """Refuse a study none of whose trials could ever start: it would stand there for its whole time and try nothing.
 
     A single job of this kind is taken and tells why it waits; a study hides that behind its trials, and its time runs.
@@ -111,7 +111,7 @@ def demand_place(platform: Platform, caller: Caller, draft: Draft) -> None:
     """
     if draft.submission is None:
         return
-    reason = why_never(platform, caller, draft.submission)
+    reason = why_never(context, caller, draft.submission)
     if reason is None:
         return
     field = _field_of(draft.submission, reason.numbers)
@@ -182,10 +182,10 @@ def create(
         output_volume=output[0],
         output_path=output[1],
         trial_count=0,
-        proposed=0,
-        prepared=[],
-        prepared_at=0,
-        known=known,
+        proposed_count=0,
+        prefetched_points=[],
+        prefetched_after=0,
+        prior_trials=known,
         cloned_from=draft.cloned_from,
         created_at=work.now,
         started_at=work.now,

@@ -29,7 +29,7 @@ def trial_views(
     query = (
         select(
             Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.reason, Trial.job_id, Trial.gpu_s,
-            Trial.client, Trial.heard_at, Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
+            Trial.client, Trial.heartbeat_at, Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
         )
         .outerjoin(Job, Job.id == Trial.job_id)
         .where(Trial.study_id == study_id, Trial.number > after)
@@ -77,7 +77,7 @@ def _namesakes(session: Session, study: Study) -> list[str]:
 
 
 def winner_view(session: Session, study: Study) -> StudyWinner | None:
-    kept = study.winner
+    kept = study.best_trial
     if kept is None:
         return None
     job = session.get(Job, kept["job"])
@@ -161,7 +161,7 @@ def _trial(row: AnyRow) -> TrialView:
         job_state=row.job_state,
         gpu_hours=row.gpu_s / 3600,
         client=row.client,
-        heard_at=row.heard_at,
+        heard_at=row.heartbeat_at,
         created_at=row.created_at,
         ended_at=row.ended_at,
     )

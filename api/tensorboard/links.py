@@ -17,7 +17,7 @@ from sqlalchemy import delete, select
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.jobs import TensorBoardLinkView
 
-from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.auth import CALLER_TTL, Caller, JobAccess, load_caller
 from api.tensorboard.viewers import Output
 from core.db.tables import Job, TensorBoardLink, Token, Volume
@@ -76,9 +76,9 @@ def make_link(work: UnitOfWork, caller: Caller, refs: Sequence[str]) -> TensorBo
     return TensorBoardLinkView(path=f"{PREFIX}/{secret}/", jobs=sorted(jobs), expires_at=expires_at)
 
 
-def load_sight(platform: Platform, secret: str, now: datetime) -> Sight:
+def load_sight(context: AppContext, secret: str, now: datetime) -> Sight:
     """What the address shows now. Raises ``NotFound`` when it is unknown, over, or its user may see a job no more."""
-    with platform.read() as work:
+    with context.read() as work:
         row = work.session.execute(
             select(TensorBoardLink, Token.digest)
             .join(Token, Token.id == TensorBoardLink.token_id)
@@ -88,8 +88,8 @@ def load_sight(platform: Platform, secret: str, now: datetime) -> Sight:
         raise NotFound(_GONE)
     link, digest = row
     try:
-        caller, _ = load_caller(platform, digest, now)
-        with platform.read() as work:
+        caller, _ = load_caller(context, digest, now)
+        with context.read() as work:
             jobs = [JobAccess(caller, job_id, "viewer").load(work.session) for job_id in link.job_ids]
             names = _names(jobs)
             outputs = tuple(_output(work, job, names[job.id]) for job in jobs)
@@ -98,12 +98,12 @@ def load_sight(platform: Platform, secret: str, now: datetime) -> Sight:
     return Sight(secret, ",".join(job.id for job in jobs), outputs)
 
 
-async def _sight(request: Request, platform: PlatformDep, secret: Annotated[str, Path(max_length=100)]) -> Sight:
+async def _sight(request: Request, context: AppContextDep, secret: Annotated[str, Path(max_length=100)]) -> Sight:
     cache: SightCache = request.app.state.sights
-    digest, now = token_digest(secret), platform.clock()
+    digest, now = token_digest(secret), context.clock()
     known = cache.get(digest, now)
     if known is None:
-        known = await run_in_threadpool(load_sight, platform, secret, now)
+        known = await run_in_threadpool(load_sight, context, secret, now)
         cache.put(digest, known, now + CALLER_TTL)
     return known
 

@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 from trainmaster.wire.jobs import TensorBoardAsk, TensorBoardLinkView
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader
 from api.http.routing import PROBLEMS, StrictRoute
 from api.tensorboard.links import PREFIX, Sight, SightDep, make_link
@@ -41,18 +41,18 @@ _METHODS: Final = "GET, HEAD, POST"
     status_code=201,
 )
 async def open_tensorboard(
-    body: TensorBoardAsk, caller: Reader, platform: PlatformDep, response: Response
+    body: TensorBoardAsk, caller: Reader, context: AppContextDep, response: Response
 ) -> TensorBoardLinkView:
     """`path` is below the API's own address, good for a day or as long as the token that asked, and needs no token: do
     not give it away. TensorBoard starts with the first look, and ends when nobody has looked for a while.
     """
     demand_installed()
     response.headers["Cache-Control"] = "no-store"
-    return await run_in_threadpool(_make, platform, caller, body)
+    return await run_in_threadpool(_make, context, caller, body)
 
 
-def _make(platform: Platform, caller: Caller, body: TensorBoardAsk) -> TensorBoardLinkView:
-    with platform.write() as work:
+def _make(context: AppContext, caller: Caller, body: TensorBoardAsk) -> TensorBoardLinkView:
+    with context.write() as work:
         return make_link(work, caller, body.jobs)
 
 

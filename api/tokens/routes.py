@@ -6,7 +6,7 @@ from fastapi import Query, Response
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
 from api.http.routing import new_router
 from api.tokens import service
@@ -16,23 +16,23 @@ router = new_router("tokens", "/tokens")
 
 @router.get("", operation_id="list_tokens", summary="The caller's tokens")
 def list_tokens(
-    caller: Reader, platform: PlatformDep, query: Annotated[service.TokenQuery, Query()]
+    caller: Reader, context: AppContextDep, query: Annotated[service.TokenQuery, Query()]
 ) -> Page[TokenView]:
     """Newest first; their text is never shown again."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.list_tokens(work, caller, query)
 
 
 @router.post("", operation_id="create_token", summary="Make a token", status_code=201)
-def create_token(body: TokenCreate, caller: Writer, platform: PlatformDep, response: Response) -> TokenCreated:
+def create_token(body: TokenCreate, caller: Writer, context: AppContextDep, response: Response) -> TokenCreated:
     """`token` is shown this once. Its scopes cannot exceed those of the token that makes it."""
     response.headers["Cache-Control"] = "no-store"
-    with platform.write() as work:
+    with context.write() as work:
         return service.create(work, caller, body)
 
 
 @router.delete("/{token_id}", operation_id="revoke_token", summary="Revoke a token", status_code=204)
-def revoke_token(token_id: str, caller: Writer, platform: PlatformDep) -> None:
+def revoke_token(token_id: str, caller: Writer, context: AppContextDep) -> None:
     """At once on this process, within seconds on others. One's own current token may be revoked, too."""
-    with platform.write() as work:
+    with context.write() as work:
         service.revoke(work, caller, token_id)

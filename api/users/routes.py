@@ -3,7 +3,7 @@ from __future__ import annotations
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
 from trainmaster.wire.base import Page
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, Reader
 from api.http.paging import PageParams
 from api.http.routing import new_router
@@ -13,21 +13,21 @@ router = new_router("users", "/users")
 
 
 @router.get("", operation_id="list_users", summary="The users that you may know of")
-def list_users(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[UserView]:
+def list_users(caller: Reader, context: AppContextDep, page: PageParams) -> Page[UserView]:
     """By name. Platform admins see all; others see themselves and the members of their projects."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.list_users(work, caller, page)
 
 
 @router.post("", operation_id="create_user", summary="Make a user", status_code=201)
-def create_user(body: UserCreate, caller: PlatformAdmin, platform: PlatformDep) -> UserView:
+def create_user(body: UserCreate, caller: PlatformAdmin, context: AppContextDep) -> UserView:
     """The user gets in with a token that an admin makes: `POST /tokens` with `user`."""
-    with platform.write() as work:
+    with context.write() as work:
         return service.view_of(service.create(work, caller, body))
 
 
 @router.patch("/{user}", operation_id="update_user", summary="Make a user admin, or disable")
-def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, platform: PlatformDep) -> UserView:
+def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, context: AppContextDep) -> UserView:
     """A disabled user's tokens are refused; running jobs go on. The last platform admin stays."""
-    with platform.write() as work:
+    with context.write() as work:
         return service.view_of(service.update(work, caller, user, body))

@@ -4,7 +4,7 @@ from trainmaster.wire.admin import VolumeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import PlatformAdmin, Reader
 from api.http.paging import PageParams
 from api.http.routing import new_router
@@ -14,32 +14,32 @@ router = new_router("volumes", "/volumes")
 
 
 @router.get("", operation_id="list_volumes", summary="Storage that jobs may use")
-def list_volumes(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[VolumeView]:
+def list_volumes(caller: Reader, context: AppContextDep, page: PageParams) -> Page[VolumeView]:
     """By name. `root` and `config` are shown to platform admins."""
-    with platform.read() as work:
+    with context.read() as work:
         return service.list_volumes(work, caller, page)
 
 
 @router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)
-def create_volume(body: VolumeCreate, caller: PlatformAdmin, platform: PlatformDep) -> VolumeView:
+def create_volume(body: VolumeCreate, caller: PlatformAdmin, context: AppContextDep) -> VolumeView:
     """`root` is where the control plane sees it: needed for a local one; without it files and logs are not served.
     `config` is how containers mount it: `nfs` takes `server` and `path`, `pvc` a `claim`, `csi` a `driver` with its
     `attributes`, `local` a `path` if the nodes see the folder elsewhere.
     """
-    root = service.check_root(body, platform.settings)
-    service.demand_no_models(body, root, platform.volumes.find(platform.settings.default_volume, platform.clock()))
-    with platform.write() as work:
+    root = service.check_root(body, context.settings)
+    service.demand_no_models(body, root, context.volumes.find(context.settings.default_volume, context.clock()))
+    with context.write() as work:
         return service.view_of(service.register(work, caller, body, root), caller)
 
 
 @router.get("/{volume}", operation_id="get_volume", summary="One volume")
-def get_volume(volume: str, caller: Reader, platform: PlatformDep) -> VolumeView:
-    with platform.read() as work:
+def get_volume(volume: str, caller: Reader, context: AppContextDep) -> VolumeView:
+    with context.read() as work:
         return service.view_of(service.load(work, volume), caller)
 
 
 @router.delete("/{volume}", operation_id="delete_volume", summary="Forget a volume", status_code=204)
-def delete_volume(volume: str, caller: PlatformAdmin, platform: PlatformDep) -> None:
+def delete_volume(volume: str, caller: PlatformAdmin, context: AppContextDep) -> None:
     """Its files stay. Refused while jobs that have not ended use it."""
-    with platform.write() as work:
-        service.remove(work, caller, volume, platform.settings)
+    with context.write() as work:
+        service.remove(work, caller, volume, context.settings)

@@ -13,7 +13,7 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
 from api.app.unit_of_work import UnitOfWork
-from api.app.volume_cache import VolumeFacts
+from api.app.volume_cache import CachedVolume
 from api.auth import Caller
 from api.http.paging import PageQuery, rows_by_name
 from core.db.repositories.events import append_event
@@ -85,7 +85,7 @@ def check_root(body: VolumeCreate, settings: Settings) -> str | None:
     return str(resolved if body.kind == "local" else root)
 
 
-def demand_no_models(body: VolumeCreate, root: str | None, shared: VolumeFacts | None) -> None:
+def demand_no_models(body: VolumeCreate, root: str | None, shared: CachedVolume | None) -> None:
     """Refuse a folder by which jobs could write to registered models. ``shared``: the volume of the projects' own folders.
 
     Raises:

@@ -154,7 +154,7 @@ def add_token(
             scopes=list(scopes),
             created_at=now,
             expires_at=now + ttl if ttl else None,
-            opened_by=opened_by,
+            parent_token_id=opened_by,
         )
     )
     session.flush()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 from trainmaster.wire.models import ModelLineage
 
 from core.db.repositories.metrics.reads import Filter, Series, find_names, find_series

@@ -246,7 +246,7 @@ def _new_version(
         stage=told.stage.value,
         description=told.description,
         labels=dict(told.labels),
-        wanted={"aliases": sorted(set(told.aliases)), "user": by.user}
+        registration={"aliases": sorted(set(told.aliases)), "user": by.user}
         | ({"keeps_better": True} if told.keeps_better else {}),
         volume=volume,
         path=place_of(project, version_id),

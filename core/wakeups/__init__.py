@@ -13,8 +13,8 @@ from core.wakeups.base import (
     ReportsProblem,
     Wakeup,
 )
-from core.wakeups.factory import make_bell
-from core.wakeups.socket import BellSocket, SocketBell, bell_path
+from core.wakeups.factory import make_wakeup
+from core.wakeups.socket import SocketWakeup, WakeupSocket, wakeup_socket_path
 
 __all__ = [
     "TOPIC_ENDPOINT",
@@ -24,10 +24,10 @@ __all__ = [
     "TOPIC_STUDY",
     "TOPIC_TICK",
     "Wakeup",
-    "BellSocket",
+    "WakeupSocket",
     "NoWakeup",
-    "SocketBell",
+    "SocketWakeup",
     "ReportsProblem",
-    "bell_path",
-    "make_bell",
+    "wakeup_socket_path",
+    "make_wakeup",
 ]

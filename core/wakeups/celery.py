@@ -36,7 +36,7 @@ _ANSWER_HOLDS_S: Final = 1.0
 _AWAY: Final = "Redis, the broker, does not answer; jobs are taken, but the schedulers look at their own interval only"
 
 
-class CeleryBell:
+class CeleryWakeup:
     """Hands each ring to one background thread: a broker that is slow or away never holds a request up."""
 
     def __init__(self, broker_url: str) -> None:
@@ -68,7 +68,7 @@ class CeleryBell:
                 self._asking.release()
         return self._problem
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         try:
             self._waiting.put_nowait((topic, key))
         except queue.Full:

@@ -14,18 +14,18 @@ _MAX_SOCKET_PATH: Final = 107
 _MAX_MESSAGE: Final = 512
 
 
-def bell_path(run_dir: Path) -> Path:
+def wakeup_socket_path(run_dir: Path) -> Path:
     """Where the scheduler listens."""
     return run_dir / "bell.sock"
 
 
-class SocketBell:
+class SocketWakeup:
     """Sends ``topic key`` to a Unix datagram socket. With nobody there the ring is lost, as a ring may be."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         with (
             contextlib.suppress(OSError),
             _reachable(self._path) as address,
@@ -36,7 +36,7 @@ class SocketBell:
             sender.sendto(f"{topic} {key}".encode()[:_MAX_MESSAGE], address)
 
 
-class BellSocket:
+class WakeupSocket:
     """The listening end. Close it to remove the socket's file."""
 
     def __init__(self, path: Path) -> None:

@@ -53,7 +53,7 @@ def read_facts(record: bytes) -> dict[str, Any]:
     return dict(facts) if isinstance(facts, dict) else {}
 
 
-def plain_exit(
+def exit_without_record(
     code: int | None,
     *,
     at: datetime,

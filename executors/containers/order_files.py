@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
-from executors.containers.paths import PLACES, STOP_ASKED, WORK
+from executors.containers.paths import MOUNT_INODES, STOP_REQUEST, WORK
 from executors.order_file import order_fields, world_fields
 
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -64,14 +64,14 @@ def render_order(
     fields["cwd"] = WORK if order.command else None
     fields["termination_path"] = termination_path
     fields["enforced"] = sorted(enforced)
-    fields["asked_path"] = STOP_ASKED
+    fields["asked_path"] = STOP_REQUEST
     fields["use_cgroups"] = False
     files = {"order.json": json.dumps(fields).encode(), "order.sh": _script(fields).encode()}
     if order.token is not None:
         files["token"] = order.token.encode()
     seen = [f"{mount.inode} {mount.target}\n" for mount in order.mounts if mount.inode is not None]
     if is_watched and seen:
-        files[PLACES] = "".join(seen).encode()
+        files[MOUNT_INODES] = "".join(seen).encode()
     return files
 
 

@@ -19,12 +19,12 @@ WORLD: Final = f"{STATE}/world.json"  # of an elastic gang: the newest world
 # Where an engine can change a file of a running container but send it no signal without losing its end: empty until
 # the stop is asked for, then what STOP_MARK would hold.
 ASKED: Final = "/trainmaster/asked"
-STOP_ASKED: Final = f"{ASKED}/stop"
+STOP_REQUEST: Final = f"{ASKED}/stop"
 # The same for WORLD: empty, or its content compressed by zlib and then in base64.
-WORLD_ASKED: Final = f"{ASKED}/world"
+WORLD_REQUEST: Final = f"{ASKED}/world"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' own default
 # In ORDER: what must be mounted where, a line each, "<inode> <target>"; `start` compares.
-PLACES: Final = "places"
+MOUNT_INODES: Final = "places"
 OWN: Final = f"{WORK}/.trainmaster"
 JOINS: Final = f"{OWN}/joins"  # made by a replica that joins an elastic gang, when it waits for nothing but its world
 

@@ -1,5 +1,5 @@
 """The engine's API as far as the driver needs it. What it answers is told in two families: ``ExecutorTryAgain`` when the
-engine is away or in trouble, :class:`EngineSaysNo` when it answered and will not.
+engine is away or in trouble, :class:`EngineError` when it answered and will not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POOL: Final = 32  # connections that are kept open, so threads that talk at onc
 _AWAY_STATUS: Final = (502, 503, 504)  # what a proxy in front of the engine says for it
 
 
-class EngineSaysNo(Exception):
+class EngineError(Exception):
     """The engine's answer to a request that it will not do. ``message`` is its own word."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -37,15 +37,15 @@ class EngineSaysNo(Exception):
         self.message = message
 
 
-class Missing(EngineSaysNo):
+class EngineObjectMissing(EngineError):
     """There is no such thing (404)."""
 
 
-class Taken(EngineSaysNo):
+class NameTaken(EngineError):
     """The name is taken, or the thing is in a state that does not allow it (409)."""
 
 
-class Engine:
+class DockerEngine:
     """One connection pool to one engine, made at the first call. Safe for many threads.
 
     Args:
@@ -81,13 +81,13 @@ class Engine:
     # Images
 
     def image(self, name: str) -> dict[str, Any]:
-        """Raises :class:`Missing`."""
+        """Raises :class:`EngineObjectMissing`."""
         found: dict[str, Any] = self._ask(lambda client: client.inspect_image(name))  # type: ignore[no-untyped-call]
         return found
 
     def pull(self, name: str) -> Iterator[dict[str, Any]]:
         """Pull it; the engine's lines of progress. Raises as all calls do, at the first line or at any later one."""
-        with _in_families():
+        with _as_our_errors():
             yield from self._connected().pull(name, stream=True, decode=True)
 
     # Containers
@@ -100,7 +100,7 @@ class Engine:
     def container(self, name: str) -> dict[str, Any] | None:
         try:
             found: dict[str, Any] = self._ask(lambda client: client.inspect_container(name))
-        except Missing:
+        except EngineObjectMissing:
             return None
         return found
 
@@ -112,7 +112,7 @@ class Engine:
         return str(created["Id"])
 
     def rename(self, container: str, name: str) -> None:
-        """Raises :class:`Taken` when another container has that name: of all who try, one succeeds."""
+        """Raises :class:`NameTaken` when another container has that name: of all who try, one succeeds."""
         self._ask(lambda client: client.rename(container, name))
 
     def start(self, container: str) -> None:
@@ -131,8 +131,8 @@ class Engine:
 
     def logs(self, container: str, lines: int) -> str:
         """The last lines that process 1 itself wrote."""
-        said: bytes = self._ask(lambda client: client.logs(container, tail=lines))
-        return said.decode(errors="replace")
+        message: bytes = self._ask(lambda client: client.logs(container, tail=lines))
+        return message.decode(errors="replace")
 
     # Files in containers
 
@@ -149,7 +149,7 @@ class Engine:
 
         try:
             return self._ask(fetch)
-        except Missing:
+        except EngineObjectMissing:
             return None
 
     def read(self, container: str, path: str) -> bytes | None:
@@ -175,7 +175,7 @@ class Engine:
 
         try:
             return self._ask(look)
-        except Missing:
+        except EngineObjectMissing:
             return None
 
     # Networks and volumes
@@ -200,7 +200,7 @@ class Engine:
     def has_volume(self, name: str) -> bool:
         try:
             self._ask(lambda client: client.inspect_volume(name))
-        except Missing:
+        except EngineObjectMissing:
             return False
         return True
 
@@ -214,7 +214,7 @@ class Engine:
     # Talking
 
     def _ask(self, request: Callable[[docker.APIClient], T]) -> T:
-        with _in_families():
+        with _as_our_errors():
             return request(self._connected())
 
     def _connected(self) -> docker.APIClient:
@@ -238,7 +238,7 @@ class Engine:
 
 
 @contextmanager
-def _in_families() -> Iterator[None]:
+def _as_our_errors() -> Iterator[None]:
     try:
         yield
     except APIError as error:
@@ -258,7 +258,7 @@ def _answer(error: APIError) -> Exception:
     message = str(error.explanation or error).strip()
     if status in _AWAY_STATUS:
         return ExecutorTryAgain(f"The Docker engine does not answer ({message}); it is tried again.")
-    kind = {404: Missing, 409: Taken}.get(status, EngineSaysNo)
+    kind = {404: EngineObjectMissing, 409: NameTaken}.get(status, EngineError)
     return kind(status, message)
 
 

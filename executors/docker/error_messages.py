@@ -7,7 +7,7 @@ from typing import Final
 
 from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
 from executors.base import ReplicaOrder
-from executors.docker.engine import EngineSaysNo, Missing
+from executors.docker.engine import EngineError, EngineObjectMissing
 
 _FULL: Final = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _NO_ADDRESSES: Final = re.compile(r"non-overlapping IPv4 address pool|all predefined address pools", re.IGNORECASE)
@@ -21,7 +21,7 @@ _NO_USER: Final = re.compile(r"unable to find (?:user|group) (\S+?):")
 _NO_LIMIT: Final = re.compile(r"Range of CPUs|[Mm]inimum memory limit|exceed")
 
 
-def not_created(error: EngineSaysNo, order: ReplicaOrder, image: str) -> ExecutorError:
+def not_created(error: EngineError, order: ReplicaOrder, image: str) -> ExecutorError:
     """Why a replica could not be created or started."""
     message, role = error.message, order.key.role
     if found := _NO_SOURCE.search(message):
@@ -50,7 +50,7 @@ def not_created(error: EngineSaysNo, order: ReplicaOrder, image: str) -> Executo
             f"Image {image} wants to run as {found.group(1)}, whom it does not know; mend its USER.",
             field=f"roles.{role}.image",
         )
-    if isinstance(error, Missing):  # the image, or the network: taken away since we looked
+    if isinstance(error, EngineObjectMissing):  # the image, or the network: taken away since we looked
         return ExecutorTryAgain(f"Something was taken away from the Docker engine ({message}); it is tried again.")
     if error.status == 400:
         field = f"roles.{role}.resources" if _NO_LIMIT.search(message) else None
@@ -68,12 +68,12 @@ def _no_source(order: ReplicaOrder, path: str) -> ExecutorRefused:
     )
 
 
-_NOT_SHOWN: Final = (
+_NO_ACCESS: Final = (
     "its registry has no such image, or shows it only to those who are logged in; check the name, or have the "
     "administrator run `docker login` for the platform's user"
 )
 # Pulling. The first that fits counts; ``True``: the user's or the administrator's to mend, so no use in trying again.
-_PULL: Final = (
+_PULL_ERRORS: Final = (
     (re.compile(r"no space left", re.IGNORECASE), False, "the disk of the Docker engine's machine is full"),
     (re.compile(r"toomanyrequests|429|rate limit", re.IGNORECASE), False, "its registry asks us to wait"),
     (
@@ -84,7 +84,7 @@ _PULL: Final = (
     (
         re.compile(r"may require 'docker login'|does not exist or may|pull access denied", re.IGNORECASE),
         True,
-        _NOT_SHOWN,
+        _NO_ACCESS,
     ),
     (
         re.compile(r"unauthorized|authentication required|no basic auth|denied|forbidden", re.IGNORECASE),
@@ -114,9 +114,9 @@ _PULL: Final = (
 
 def not_pulled(name: str, message: str) -> ExecutorError:
     """Why an image could not be pulled."""
-    said = message.strip().rstrip(".")
-    for pattern, is_final, words in _PULL:
-        if pattern.search(said):
+    message = message.strip().rstrip(".")
+    for pattern, is_final, words in _PULL_ERRORS:
+        if pattern.search(message):
             kind = ExecutorRefused if is_final else ExecutorTryAgain
-            return kind(f"Image {name} cannot be pulled: {words} ({said}).")
-    return ExecutorTryAgain(f"Image {name} cannot be pulled ({said}); it is tried again.")
+            return kind(f"Image {name} cannot be pulled: {words} ({message}).")
+    return ExecutorTryAgain(f"Image {name} cannot be pulled ({message}); it is tried again.")

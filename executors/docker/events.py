@@ -13,7 +13,7 @@ import structlog
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.containers import labels
-from executors.docker.engine import Engine, EngineSaysNo
+from executors.docker.engine import DockerEngine, EngineError
 
 log = structlog.get_logger(__name__)
 
@@ -21,35 +21,36 @@ _EVENTS: Final = ("start", "die", "oom", "destroy", "pause", "unpause")
 _AGAIN_S: Final = 2.0  # after the engine went away
 # The engine tells of no file: replicas that start are looked at so often, in at most a fifth of the time.
 _LOOK_S: Final = 0.1
-_SHARE: Final = 0.2
+_MAX_POLL_SHARE: Final = 0.2
 
 
-class Hints:
+class EngineEvents:
     """Listens to the engine from the first :meth:`wait` on.
 
     Args:
         on_death: called with the id of each container that died.
-        look: attempts whose starting replicas have told something new since the last look; asked while ``wait`` waits.
+        poll_status: attempts whose starting replicas have written a new status since the last call; called while
+            ``wait`` waits.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DockerEngine,
         instance: str,
         on_death: Callable[[str], None],
-        look: Callable[[], Iterable[AttemptId]],
+        poll_status: Callable[[], Iterable[AttemptId]],
     ) -> None:
         self._engine = engine
         self._instance = instance
         self._on_death = on_death
-        self._look = look
+        self._poll_status = poll_status
         self._changed: set[AttemptId] = set()
         self._wake = threading.Condition()
         self._stream: Any = None
         self._is_stopping = False
         self._thread: threading.Thread | None = None
 
-    def tell(self, attempt: AttemptId) -> None:
+    def mark_changed(self, attempt: AttemptId) -> None:
         with self._wake:
             self._changed.add(attempt)
             self._wake.notify()
@@ -72,10 +73,10 @@ class Hints:
             if time.monotonic() >= end:
                 return frozenset()
             begin = time.monotonic()
-            with contextlib.suppress(ExecutorTryAgain, EngineSaysNo):
-                for attempt in self._look():
-                    self.tell(attempt)
-            pause_s = max(_LOOK_S, (time.monotonic() - begin) / _SHARE)
+            with contextlib.suppress(ExecutorTryAgain, EngineError):
+                for attempt in self._poll_status():
+                    self.mark_changed(attempt)
+            pause_s = max(_LOOK_S, (time.monotonic() - begin) / _MAX_POLL_SHARE)
 
     def stop(self) -> None:
         with self._wake:
@@ -99,8 +100,8 @@ class Hints:
                         self._on_death(str(actor.get("ID")))
                     attempt = (actor.get("Attributes") or {}).get(labels.ATTEMPT)
                     if attempt:
-                        self.tell(AttemptId(attempt))
-            except (ExecutorTryAgain, EngineSaysNo) as away:
+                        self.mark_changed(AttemptId(attempt))
+            except (ExecutorTryAgain, EngineError) as away:
                 log.debug("engine.away", why=str(away))
             except Exception as error:  # noqa: BLE001 - hints may fail in any way; the watch goes on without them
                 log.debug("engine.events_ended", why=repr(error))

@@ -26,24 +26,24 @@ from typing import Any, Final, TypeVar
 from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import PS_PORT, Layout, Ports
-from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
+from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.containers import exits, labels, names, order_files, paths
 from executors.docker import error_messages, files, nodes, render
-from executors.docker.engine import Engine, EngineSaysNo, Missing, Taken
-from executors.docker.events import Hints
-from executors.docker.images import ImageFacts, Images
-from executors.docker.observe import Sights
+from executors.docker.engine import DockerEngine, EngineError, EngineObjectMissing, NameTaken
+from executors.docker.events import EngineEvents
+from executors.docker.images import DockerImages, ImageFacts
+from executors.docker.observe import ContainerObserver
 from executors.docker.runtime import RuntimeFiles
-from executors.foreign_usage import without
+from executors.foreign_usage import subtract_usage
 from executors.gpu_sharing import with_memory_limit
 
 T = TypeVar("T")
-_NETWORK_S: Final = 10.0  # for another creator to finish the attempt's network
-_GONE_S: Final = 20.0  # for the engine to remove what it was told to remove
+_NETWORK_TIMEOUT_S: Final = 10.0  # for another creator to finish the attempt's network
+_REMOVAL_TIMEOUT_S: Final = 20.0  # for the engine to remove what it was told to remove
 _LOOK_S: Final = 0.02
 _TOMBSTONE_LIFE: Final = timedelta(days=1)
 _CLEAN_EVERY_S: Final = 600.0
-_AT_ONCE: Final = 8
+_REMOVAL_THREADS: Final = 8
 
 
 class DockerExecutor:
@@ -61,8 +61,8 @@ class DockerExecutor:
 
     def __init__(
         self,
-        engine: Engine,
-        rules: render.Rules,
+        engine: DockerEngine,
+        settings: render.ContainerSettings,
         *,
         runtime_image: str,
         default_image: str = "",
@@ -70,29 +70,33 @@ class DockerExecutor:
         tombstone_life: timedelta = _TOMBSTONE_LIFE,
     ) -> None:
         self._engine = engine
-        self._rules = rules
+        self._settings = settings
         self._default_image = default_image
         self._gpus = gpus
         self._tombstone_life = tombstone_life
-        self._sights = Sights(engine)
-        self._hints = Hints(engine, rules.instance, self._sights.note_death, self._sights.news)
-        self._images = Images(engine)
-        self._runtime = RuntimeFiles(engine, self._images, runtime_image, rules.instance)
+        self._observer = ContainerObserver(engine)
+        self._events = EngineEvents(
+            engine, settings.instance, self._observer.record_death, self._observer.attempts_with_news
+        )
+        self._images = DockerImages(engine)
+        self._runtime = RuntimeFiles(engine, self._images, runtime_image, settings.instance)
         self._node: str | None = None
         self._cleaned_at = float("-inf")
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        self._hints.stop()
+        self._events.stop()
         self._engine.close()
 
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
-        info = self._learn()
+        info = self._read_info()
         whole = nodes.describe(info, self._gpus())
-        found = self._ask(lambda: self._engine.containers(labels.selector(self._rules.instance)))
+        found = self._ask(lambda: self._engine.containers(labels.selector(self._settings.instance)))
         others = [c["Id"] for c in found if nodes.is_live_and_of_another_database(c, database_id)]
         inspected = (self._ask(partial(self._engine.container, container)) for container in others)
-        return (without(whole, [nodes.read_held(container) for container in inspected if container is not None]),)
+        return (
+            subtract_usage(whole, [nodes.read_usage(container) for container in inspected if container is not None]),
+        )
 
     def assign_addresses(
         self,
@@ -116,7 +120,7 @@ class DockerExecutor:
 
     def create(self, order: ReplicaOrder) -> None:
         """Blocks for about half a second, more on a busy engine; never for a pull."""
-        render.check(order_files, self._node_name(), self._rules)
+        render.check(order_files, self._node_name(), self._settings)
         if order_files.request.gpu_milli:
             order_files = with_memory_limit(order_files, self._gpus())
         name = render.container_name(order_files.key)
@@ -133,9 +137,9 @@ class DockerExecutor:
             # Only now: who removes the attempt from here on has our container before its eyes.
             self._check_tombstone(order_files.key.attempt_id, tidy=True)
             self._engine.start(name)
-        except EngineSaysNo as error:
+        except EngineError as error:
             self._check_tombstone(order_files.key.attempt_id, tidy=True)
-            if isinstance(error, Missing) and self._engine.container(name) is None:
+            if isinstance(error, EngineObjectMissing) and self._engine.container(name) is None:
                 raise ExecutorTryAgain(
                     "Its container was taken away while it was being made; it is tried again."
                 ) from error
@@ -147,14 +151,14 @@ class DockerExecutor:
         if found is None or not self._is_own(found) or not found["State"].get("Running"):
             return
         try:
-            mark = files.one_file(Path(paths.STOP_MARK).name, exits.stop_mark(grace), self._owner(found))
+            mark = files.single_file_archive(Path(paths.STOP_MARK).name, exits.stop_mark(grace), self._owner(found))
             self._engine.put(name, paths.STATE, mark)
             if found["State"].get("Paused"):
                 self._engine.unpause(name)
             self._engine.kill(name, "SIGTERM")
-        except (Missing, Taken):  # it ended by itself in this moment
+        except (EngineObjectMissing, NameTaken):  # it ended by itself in this moment
             return
-        except EngineSaysNo as error:
+        except EngineError as error:
             raise ExecutorTryAgain(f"The Docker engine did not stop it: {error.message}; it is tried again.") from error
 
     def change_world(self, wanted: ReplicaOrder) -> None:
@@ -165,22 +169,22 @@ class DockerExecutor:
         if found is None or not self._is_own(found) or not found["State"].get("Running"):
             return
         container = str(found["Id"])
-        if not self._ask(lambda: self._sights.may_tell(container, wanted.key, world)):
+        if not self._ask(lambda: self._observer.needs_world(container, wanted.key, world)):
             return
         # A time of its own, for inodes come again: by both the runtime sees that the file is another one.
-        content = files.one_file(
+        content = files.single_file_archive(
             Path(paths.WORLD).name, order_files.render_world(wanted), self._owner(found), mtime=world
         )
         try:
             self._engine.put(container, paths.STATE, content)
-        except (Missing, Taken):
+        except (EngineObjectMissing, NameTaken):
             return
-        except EngineSaysNo as error:
+        except EngineError as error:
             raise ExecutorTryAgain(
                 f"The Docker engine did not tell it of world {world}: {error.message}; it is tried again."
             ) from error
 
-    def give_up(self, key: ReplicaKey) -> None:
+    def kill(self, key: ReplicaKey) -> None:
         """See :class:`executors.base.ChangesWorlds`. A container that has ended keeps its name, and with it its record."""
         name = render.container_name(key)
         found = self._ask(lambda: self._engine.container(name))
@@ -188,16 +192,18 @@ class DockerExecutor:
             return
         try:
             self._engine.kill(name, "SIGKILL")
-        except (Missing, Taken):
+        except (EngineObjectMissing, NameTaken):
             return
-        except EngineSaysNo as error:
+        except EngineError as error:
             raise ExecutorTryAgain(f"The Docker engine did not end it: {error.message}; it is tried again.") from error
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 - always is
-        return newest_of_each(self._ask(partial(self._sights.see, summary)) for summary in self._list(attempt_id))
+        return newest_generations(
+            self._ask(partial(self._observer.observe, summary)) for summary in self._list(attempt_id)
+        )
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        own = labels.selector(self._rules.instance)
+        own = labels.selector(self._settings.instance)
         found = [
             *self._ask(lambda: self._engine.containers(own)),
             *self._ask(lambda: self._engine.networks(own)),
@@ -207,31 +213,31 @@ class DockerExecutor:
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Raises :class:`ExecutorTryAgain` when the engine does not get rid of a container within twenty seconds."""
-        own = {labels.INSTANCE: self._rules.instance, render.REMOVED: attempt_id}
-        self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id, self._rules.instance), own))
+        own = {labels.INSTANCE: self._settings.instance, render.REMOVED: attempt_id}
+        self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id, self._settings.instance), own))
         self._until_gone(lambda: self._list(attempt_id), self._engine.remove_container, "Id")
-        wanted = labels.selector(self._rules.instance, attempt_id)
+        wanted = labels.selector(self._settings.instance, attempt_id)
         self._until_gone(lambda: self._engine.networks(wanted), self._engine.remove_network, "Id")
         self._until_gone(lambda: self._engine.volumes(wanted), self._engine.remove_volume, "Name")
-        self._sights.forget(attempt_id)
+        self._observer.forget(attempt_id)
         self._forget_old_tombstones()
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
-        """See :class:`executors.base.TellsChanges`."""
-        return self._hints.wait(timeout_s)
+        """See :class:`executors.base.ReportsChanges`."""
+        return self._events.wait(timeout_s)
 
     # Creating
 
     def _node_name(self) -> str:
-        return self._node or nodes.node_name(self._learn())
+        return self._node or nodes.node_name(self._read_info())
 
-    def _learn(self) -> Mapping[str, Any]:
+    def _read_info(self) -> Mapping[str, Any]:
         """What the engine says of its machine."""
         info = self._ask(self._engine.info)
         # Docker Desktop's engine is in a virtual machine, though its socket is here.
         is_here = self._engine.is_local and info.get("OperatingSystem") != "Docker Desktop"
-        shm_bytes = int(info.get("MemTotal") or 0) // 2 or self._rules.shm_bytes
-        self._rules = replace(self._rules, shm_bytes=shm_bytes, is_here=is_here)
+        shm_bytes = int(info.get("MemTotal") or 0) // 2 or self._settings.shm_bytes
+        self._settings = replace(self._settings, shm_bytes=shm_bytes, is_here=is_here)
         self._node = nodes.node_name(info)
         return info
 
@@ -246,7 +252,7 @@ class DockerExecutor:
 
     def _check_tombstone(self, attempt: AttemptId, *, tidy: bool = False) -> None:
         """Raise when the attempt was removed; ``tidy``: after taking away what we may have made of it."""
-        if not self._ask(lambda: self._engine.has_volume(render.tombstone_name(attempt, self._rules.instance))):
+        if not self._ask(lambda: self._engine.has_volume(render.tombstone_name(attempt, self._settings.instance))):
             return
         if tidy:
             with contextlib.suppress(ExecutorTryAgain):  # the sweep finds what is left
@@ -258,39 +264,39 @@ class DockerExecutor:
         facts = self._images.find(image)
         runtime = self._runtime.members()
         self._make_network(wanted)
-        body = render.render_container(wanted, image, self._rules)
+        body = render.render_container(wanted, image, self._settings)
         container = self._engine.create_container(body, f"{name}.{secrets.token_hex(4)}")
         try:
             self._fill(container, wanted, facts, runtime)
             self._engine.rename(container, name)
-        except Taken:
+        except NameTaken:
             self._engine.remove_container(container)
             found = self._engine.container(name)
             if found is not None and not self._is_own(found):
                 raise _foreign(name) from None
         except BaseException:
             # Not started and without its name it does nothing; the attempt's removal would find it, too.
-            with contextlib.suppress(EngineSaysNo, ExecutorTryAgain):
+            with contextlib.suppress(EngineError, ExecutorTryAgain):
                 self._engine.remove_container(container)
             raise
 
     def _owner(self, found: Mapping[str, Any]) -> files.Owner:
         """Who runs in a container."""
-        return files.owner_of(self._rules.uid, self._rules.gid, str(found["Config"].get("User") or ""))
+        return files.owner_of(self._settings.uid, self._settings.gid, str(found["Config"].get("User") or ""))
 
     def _is_own(self, found: Mapping[str, Any]) -> bool:
         """Whether it is this platform's: another one, restored from the same backup, gives the same names."""
-        return bool((found["Config"].get("Labels") or {}).get(labels.INSTANCE) == self._rules.instance)
+        return bool((found["Config"].get("Labels") or {}).get(labels.INSTANCE) == self._settings.instance)
 
     def _fill(self, container: str, wanted: ReplicaOrder, image: ImageFacts, runtime: bytes) -> None:
-        owner = files.owner_of(self._rules.uid, self._rules.gid, image.user)
+        owner = files.owner_of(self._settings.uid, self._settings.gid, image.user)
         rendered = order_files.render_order(
             wanted,
             image_command=order_files.command_of_image(image.entrypoint, image.cmd, wanted.args),
             code_path=paths.CODE if wanted.code_path is not None else None,
             enforced=("cpu", "memory", "pids"),
-            log_limit_bytes=self._rules.log_limit_bytes,
-            is_watched=self._rules.is_here,
+            log_limit_bytes=self._settings.log_limit_bytes,
+            is_watched=self._settings.is_here,
         )
         scratch = dict.fromkeys([paths.WORK, *(folder.target for folder in paths.scratch_folders(wanted))])
         code = None if wanted.code_path is None else Path(wanted.code_path)
@@ -303,14 +309,14 @@ class DockerExecutor:
 
     def _make_network(self, wanted: ReplicaOrder) -> None:
         """See that the attempt has its network. Of all who try at once one makes it, and the others wait for that one."""
-        own = labels.selector(self._rules.instance, wanted.key.attempt_id)
-        body = render.render_network(wanted, self._rules)
-        end = time.monotonic() + _NETWORK_S
+        own = labels.selector(self._settings.instance, wanted.key.attempt_id)
+        body = render.render_network(wanted, self._settings)
+        end = time.monotonic() + _NETWORK_TIMEOUT_S
         while not self._engine.networks(own, body["name"]):
             try:
                 self._engine.create_network(body)
-            except EngineSaysNo as error:
-                is_being_made = isinstance(error, Taken) or "bridge name" in error.message
+            except EngineError as error:
+                is_being_made = isinstance(error, NameTaken) or "bridge name" in error.message
                 if not is_being_made or time.monotonic() > end:
                     raise
                 time.sleep(_LOOK_S)  # noqa: TID251 - the engine tells nobody when another's network is complete
@@ -318,7 +324,7 @@ class DockerExecutor:
     # Looking and removing
 
     def _list(self, attempt_id: AttemptId) -> list[dict[str, Any]]:
-        return self._ask(lambda: self._engine.containers(labels.selector(self._rules.instance, attempt_id)))
+        return self._ask(lambda: self._engine.containers(labels.selector(self._settings.instance, attempt_id)))
 
     def _until_gone(
         self, find: Callable[[], Sequence[Mapping[str, Any]]], take_away: Callable[[str], None], key: str
@@ -328,25 +334,25 @@ class DockerExecutor:
         def take(thing: Mapping[str, Any]) -> str:
             try:
                 take_away(str(thing[key]))
-            except (Missing, Taken):  # gone, or somebody else is at it
+            except (EngineObjectMissing, NameTaken):  # gone, or somebody else is at it
                 return ""
-            except EngineSaysNo as error:
+            except EngineError as error:
                 return error.message
             return ""
 
-        end = time.monotonic() + _GONE_S
+        end = time.monotonic() + _REMOVAL_TIMEOUT_S
         while found := self._ask(find):
             if len(found) == 1:
-                said = take(found[0])
+                message = take(found[0])
             else:
-                with ThreadPoolExecutor(min(_AT_ONCE, len(found)), thread_name_prefix="remove") as pool:
-                    said = max(pool.map(take, found))
+                with ThreadPoolExecutor(min(_REMOVAL_THREADS, len(found)), thread_name_prefix="remove") as pool:
+                    message = max(pool.map(take, found))
             if time.monotonic() > end:
                 raise ExecutorTryAgain(
                     f"The Docker engine does not get rid of {len(found)} of its containers, networks or volumes"
-                    f"{f' ({said})' if said else ''}; it is tried again."
+                    f"{f' ({message})' if said else ''}; it is tried again."
                 )
-            if said:
+            if message:
                 time.sleep(_LOOK_S)  # noqa: TID251 - the engine frees things a moment after their containers are gone
 
     def _forget_old_tombstones(self) -> None:
@@ -357,10 +363,10 @@ class DockerExecutor:
                 return
             self._cleaned_at = now
         oldest = datetime.now(UTC) - self._tombstone_life  # noqa: TID251 - compared with the engine's own clock
-        own = (f"{labels.INSTANCE}={self._rules.instance}", render.REMOVED)
+        own = (f"{labels.INSTANCE}={self._settings.instance}", render.REMOVED)
         for volume in self._ask(lambda: self._engine.volumes(own)):
             if datetime.fromisoformat(volume["CreatedAt"]) < oldest:
-                with contextlib.suppress(EngineSaysNo):
+                with contextlib.suppress(EngineError):
                     self._engine.remove_volume(volume["Name"])
 
     @staticmethod
@@ -368,7 +374,7 @@ class DockerExecutor:
         """The answer; a no that nobody expected is tried again."""
         try:
             return question()
-        except EngineSaysNo as error:
+        except EngineError as error:
             raise ExecutorTryAgain(f"The Docker engine failed: {error.message}. It is tried again.") from error
 
 

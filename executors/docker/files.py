@@ -50,7 +50,7 @@ def runtime_members(archive: bytes) -> bytes:
                 member.uid = member.gid = 0
                 member.uname = member.gname = ""
                 target.addfile(member, source.extractfile(member) if member.isfile() else None)
-            end = out.tell()
+            end = out.mark_changed()
         return out.getvalue()[:end]
 
 
@@ -81,7 +81,7 @@ def pack(
     return out
 
 
-def one_file(name: str, content: bytes, owner: Owner, *, mtime: int = 0) -> bytes:
+def single_file_archive(name: str, content: bytes, owner: Owner, *, mtime: int = 0) -> bytes:
     """An archive of a single file. ``mtime``: its time of change, in seconds."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:

@@ -10,15 +10,15 @@ from typing import Any, Final
 import structlog
 
 from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
-from executors.docker.engine import Engine, EngineSaysNo, Missing
+from executors.docker.engine import DockerEngine, EngineError, EngineObjectMissing
 from executors.docker.error_messages import not_pulled
 
 log = structlog.get_logger(__name__)
 
 # A pull that ended quickly is told in the same call: most failures do, and small images.
-_PATIENCE_S: Final = 1.0
+_PULL_WAIT_S: Final = 1.0
 # A failure is told again without another pull for so long: the replicas of a gang ask one after another.
-_REMEMBER_S: Final = 10.0
+_FAILURE_CACHE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class ImageFacts:
     user: str = ""
 
 
-class Images:
+class DockerImages:
     """Safe for many threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
         self._pulls: dict[str, _Pull] = {}
@@ -48,19 +48,19 @@ class Images:
         """
         try:
             return _facts(self._engine.image(name))
-        except Missing:
+        except EngineObjectMissing:
             pass
-        except EngineSaysNo as error:
+        except EngineError as error:
             raise not_pulled(name, error.message) from error
         pull = self._pull(name)
-        pull.ended.wait(_PATIENCE_S)
+        pull.ended.wait(_PULL_WAIT_S)
         if pull.failure is not None:
             raise pull.failure
         if not pull.ended.is_set():
             raise ExecutorTryAgain(pull.detail)
         try:
             return _facts(self._engine.image(name))
-        except EngineSaysNo as error:
+        except EngineError as error:
             raise ExecutorTryAgain(f"Image {name} was pulled and is gone again; it is tried again.") from error
 
     def _pull(self, name: str) -> _Pull:
@@ -77,7 +77,7 @@ class Images:
 class _Pull:
     """One pull in a thread of its own. ``failure`` is set before ``ended``."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: DockerEngine, name: str) -> None:
         self.name = name
         self.detail = f"Pulling image {name}."
         self.ended = threading.Event()
@@ -90,7 +90,7 @@ class _Pull:
         threading.Thread(target=self._run, name=f"pull {self.name}", daemon=True).start()
 
     def is_fresh(self, now: float) -> bool:
-        return not self.ended.is_set() or (self.failure is not None and now - self._ended_at < _REMEMBER_S)
+        return not self.ended.is_set() or (self.failure is not None and now - self._ended_at < _FAILURE_CACHE_S)
 
     def _run(self) -> None:
         log.info("image.pulling", image=self.name)
@@ -102,7 +102,7 @@ class _Pull:
                 self._note(line)
         except ExecutorTryAgain as away:
             self.failure = away
-        except EngineSaysNo as error:
+        except EngineError as error:
             self.failure = not_pulled(self.name, error.message)
         except Exception as error:
             log.exception("image.pull_failed", image=self.name)

@@ -12,11 +12,11 @@ from core.domain.sharing.gpu_models import normal_model
 from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
 from executors.containers import labels
-from executors.docker.engine import Engine
+from executors.docker.engine import DockerEngine
 from executors.docker.render import MEMORY
-from executors.foreign_usage import Held
+from executors.foreign_usage import ForeignUsage
 from executors.process import machine
-from executors.process.machine import GpuLook
+from executors.process.machine import GpuCache
 
 # Left to the engine and the system: a twentieth of the memory, at most this.
 _RESERVE_BYTES: Final = 1024 * 2**20
@@ -56,21 +56,21 @@ def is_live_and_of_another_database(summary: Mapping[str, Any], database_id: str
     return is_live and labels.is_of_another_database(summary.get("Labels") or {}, database_id)
 
 
-def read_held(container: Mapping[str, Any]) -> Held:
+def read_usage(container: Mapping[str, Any]) -> ForeignUsage:
     """What a replica's container was given, as :mod:`executors.docker.render` has written it down."""
     host, own = container["HostConfig"], container["Config"].get("Labels") or {}
     gpus = {gpu for wanted in host.get("DeviceRequests") or () for gpu in wanted.get("DeviceIDs") or ()}
     # Of a version that wrote no such label only a limit tells.
     memory_bytes = int(own.get(MEMORY) or host.get("Memory") or 0)
-    return Held(int(host.get("CpuShares") or 0) * 1000 // 1024, memory_bytes, frozenset(gpus))
+    return ForeignUsage(int(host.get("CpuShares") or 0) * 1000 // 1024, memory_bytes, frozenset(gpus))
 
 
-def find_gpus(engine: Engine) -> Callable[[], tuple[Gpu, ...]]:
+def find_gpus(engine: DockerEngine) -> Callable[[], tuple[Gpu, ...]]:
     """Asks this machine's driver, by UUID, where the engine is on this machine; elsewhere there is nobody to ask."""
     if not engine.is_local:
         return tuple
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return GpuLook(partial(machine.find_gpus, visible=visible))
+    return GpuCache(partial(machine.find_gpus, visible=visible))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:

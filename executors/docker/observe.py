@@ -15,10 +15,10 @@ from typing import Any, Final
 from core.domain.ids import AttemptId
 from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey
 from executors.containers import exits, labels, paths
-from executors.docker.engine import Engine, Missing
+from executors.docker.engine import DockerEngine, EngineObjectMissing
 from executors.docker.render import container_name
 
-_KEPT: Final = 20_000
+_MAX_KNOWN: Final = 20_000
 # The engine's word for a container that ran when the machine went down and was found dead at the next start.
 _FOUND_DEAD: Final = 255
 _KILLED: Final = 137
@@ -31,7 +31,7 @@ _NEVER_RAN: Final = frozenset(
         ExitCause.PEERS_MISSING,
     }
 )
-_LAST_WORDS: Final = 20  # lines
+_LOG_TAIL_LINES: Final = 20  # lines
 
 
 _FRESH: Final = exits.Status(Phase.PENDING, "The runtime is being started.")
@@ -39,7 +39,7 @@ _FRESH: Final = exits.Status(Phase.PENDING, "The runtime is being started.")
 
 @dataclass(slots=True)
 class _Known:
-    """What was seen of one container. ``stamp``: of the status file when it was read. ``told``: the newest world that this
+    """What was seen of one container. ``stamp``: of the status file when it was read. ``announced_world``: the newest world that this
     process has told it of.
     """
 
@@ -47,20 +47,20 @@ class _Known:
     stamp: str | None = None
     status: exits.Status = _FRESH
     end: Observation | None = None
-    told: int = 0
+    announced_world: int = 0
     is_starting: bool = False
-    is_told_dead: bool = False
+    has_died: bool = False
 
 
-class Sights:
+class ContainerObserver:
     """Safe for many threads."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
         self._known: dict[str, _Known] = {}
         self._lock = threading.Lock()
 
-    def see(self, summary: Mapping[str, Any]) -> Observation | None:
+    def observe(self, summary: Mapping[str, Any]) -> Observation | None:
         """What there is to say of one container of the engine's list.
 
         ``None`` for what is no replica: a container that was never started (its creator died, the next one starts it) or
@@ -74,9 +74,9 @@ class Sights:
             case "created" | "removing":
                 return None
             case "exited" | "dead":
-                return self._end(container, key)
+                return self._observe_ended(container, key)
             case state:
-                return self._life(container, key, is_paused=state == "paused", address=_address_of(summary))
+                return self._observe_running(container, key, is_paused=state == "paused", address=_address_of(summary))
 
     def forget(self, attempt: AttemptId) -> None:
         """Its containers are gone."""
@@ -85,7 +85,7 @@ class Sights:
             for name in gone:
                 del self._known[name]
 
-    def news(self) -> list[AttemptId]:
+    def attempts_with_news(self) -> list[AttemptId]:
         """Attempts with a replica that starts, or changes its world, and has told something new since it was seen."""
         with self._lock:
             starting = [(name, known) for name, known in self._known.items() if known.is_starting]
@@ -95,43 +95,43 @@ class Sights:
             if self._engine.stamp(name, paths.STATUS) not in (None, known.stamp)
         ]
 
-    def may_tell(self, container: str, key: ReplicaKey, world: int) -> bool:
+    def needs_world(self, container: str, key: ReplicaKey, world: int) -> bool:
         """Whether it knows of no world as new as this one; then its status is looked at until it says that it does."""
         known = self._get(container, key)
-        self._look(container, known)
+        self._refresh_status(container, known)
         if int(known.status.facts.get("world", -1)) >= world:
             return False
-        known.told = max(known.told, world)
-        return known.told == world
+        known.announced_world = max(known.announced_world, world)
+        return known.announced_world == world
 
-    def note_death(self, container: str) -> None:
+    def record_death(self, container: str) -> None:
         """The engine has told that it died. Its list may go on showing it as running for a moment."""
         with self._lock:
             known = self._known.get(container)
             if known is not None:
-                known.is_told_dead = True
+                known.has_died = True
 
     # Running
 
-    def _life(self, container: str, key: ReplicaKey, *, is_paused: bool, address: str) -> Observation:
+    def _observe_running(self, container: str, key: ReplicaKey, *, is_paused: bool, address: str) -> Observation:
         known = self._get(container, key)
-        if known.end is None and known.is_told_dead:
+        if known.end is None and known.has_died:
             found = self._engine.container(container)
             if found is not None and not found["State"].get("Running"):
-                return self._end(container, key) or Observation(key, Phase.LOST)
+                return self._observe_ended(container, key) or Observation(key, Phase.LOST)
         if known.end is not None:
             return known.end  # started twice by two creators: the runtime refuses the second time
         # One of an elastic gang goes on telling when it runs.
         if known.status.phase is not Phase.RUNNING or known.status.facts:
-            self._look(container, known)
+            self._refresh_status(container, known)
         status = known.status
-        is_changing = bool(status.facts) and status.facts["world"] < known.told
+        is_changing = bool(status.facts) and status.facts["world"] < known.announced_world
         known.is_starting = status.phase is not Phase.RUNNING or is_changing
         detail = "It is paused (`docker pause`)." if is_paused else status.detail
         facts = {"container": container[:12], **({"address": address} if address else {}), **status.facts}
         return Observation(key, status.phase, status.started_at, None, detail, facts)
 
-    def _look(self, container: str, known: _Known) -> None:
+    def _refresh_status(self, container: str, known: _Known) -> None:
         """Read its status if it is another one."""
         stamp = self._engine.stamp(container, paths.STATUS)
         if stamp is not None and stamp != known.stamp:
@@ -140,17 +140,17 @@ class Sights:
 
     # Ended
 
-    def _end(self, container: str, key: ReplicaKey) -> Observation | None:
+    def _observe_ended(self, container: str, key: ReplicaKey) -> Observation | None:
         known = self._get(container, key)
         known.is_starting = False
         if known.end is None:
             try:
-                known.end = self._read_end(container, key, known.status.started_at)
-            except Missing:  # removed in this moment
+                known.end = self._read_exit(container, key, known.status.started_at)
+            except EngineObjectMissing:  # removed in this moment
                 return None
         return known.end
 
-    def _read_end(self, container: str, key: ReplicaKey, started_at: datetime | None) -> Observation | None:
+    def _read_exit(self, container: str, key: ReplicaKey, started_at: datetime | None) -> Observation | None:
         found = self._engine.container(container)
         if found is None:
             return None
@@ -167,33 +167,33 @@ class Sights:
         """The runtime was killed itself, or could not write."""
         state = found["State"]
         code, at = int(state["ExitCode"]), _time(state.get("FinishedAt")) or datetime.now(UTC)  # noqa: TID251 - the edge
-        said = self._engine.logs(container, _LAST_WORDS)
+        message = self._engine.logs(container, _LOG_TAIL_LINES)
         if code == _FOUND_DEAD:
             sentence = "The Docker engine or its machine went down and took the container with it."
-            return ReplicaExit(ExitCause.NODE_LOST, None, sentence, at, said)
+            return ReplicaExit(ExitCause.NODE_LOST, None, sentence, at, message)
         if code == _KILLED and not state.get("OOMKilled"):
             return ReplicaExit(
                 ExitCause.SIGNALLED,
                 code,
                 "Its container was killed from outside the platform (`docker kill`).",
                 at,
-                said,
+                message,
             )
-        return exits.plain_exit(
+        return exits.exit_without_record(
             code,
             at=at,
             is_out_of_memory=bool(state.get("OOMKilled")),
             reason=str(state.get("Error") or ""),
             was_asked=self._engine.stamp(container, paths.STOP_MARK) is not None,
             memory_bytes=_limit(found),
-            log_tail=said,
+            log_tail=message,
         )
 
     def _get(self, container: str, key: ReplicaKey) -> _Known:
         with self._lock:
             known = self._known.get(container)
             if known is None:
-                while len(self._known) >= _KEPT:
+                while len(self._known) >= _MAX_KNOWN:
                     self._known.pop(next(iter(self._known)))
                 known = self._known[container] = _Known(key)
             return known
@@ -204,7 +204,7 @@ def _with_oom(ended: ReplicaExit, found: Mapping[str, Any]) -> ReplicaExit:
     is_killed = ended.exit_code == _KILLED and ended.cause in (ExitCause.SIGNALLED, ExitCause.EXITED)
     if not (is_killed and found["State"].get("OOMKilled")):
         return ended
-    plain = exits.plain_exit(_KILLED, at=ended.at, is_out_of_memory=True, memory_bytes=_limit(found))
+    plain = exits.exit_without_record(_KILLED, at=ended.at, is_out_of_memory=True, memory_bytes=_limit(found))
     return replace(plain, log_tail=ended.log_tail)
 
 

@@ -21,7 +21,7 @@ _NO_GPUS: Final = "NVIDIA_VISIBLE_DEVICES=void"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ContainerSettings:
     """What holds for all containers of a platform. ``uid`` 0: the image's own user. ``host_paths`` empty: any.
 
     ``shm_bytes``: size of /dev/shm where an order states neither it nor a memory limit; the driver takes half of the
@@ -50,7 +50,7 @@ def tombstone_name(attempt: AttemptId, instance: str) -> str:
     return f"{names.attempt_name(attempt)}.{instance}.removed"
 
 
-def check(order: ReplicaOrder, node: str, rules: Rules) -> None:
+def check(order: ReplicaOrder, node: str, settings: ContainerSettings) -> None:
     """Raise :class:`ExecutorRefused` for what this engine cannot do."""
     key = order.key
     if order.node != node:
@@ -64,31 +64,31 @@ def check(order: ReplicaOrder, node: str, rules: Rules) -> None:
                 f"{mount.target}: a volume of kind {kind} cannot be mounted by a Docker engine; use one of kind local "
                 "or nfs."
             )
-        if kind == "local" and not _is_allowed(mount.source, rules.host_paths):
+        if kind == "local" and not _is_allowed(mount.source, settings.host_paths):
             raise ExecutorRefused(
                 f"{mount.target}: the folder {mount.source} is not among those that volumes may lie under "
                 "(TRAINMASTER_HOST_PATHS)."
             )
 
 
-def render_network(order: ReplicaOrder, rules: Rules) -> dict[str, Any]:
+def render_network(order: ReplicaOrder, settings: ContainerSettings) -> dict[str, Any]:
     """Arguments of the network of the order's attempt.
 
     The engine may make two networks of one name when two ask at once, but never two with one interface: so the
     interface's name decides who is first.
     """
     attempt = order.key.attempt_id
-    mark = hashlib.sha256(f"{rules.instance}/{attempt}".encode()).hexdigest()[:12]
+    mark = hashlib.sha256(f"{settings.instance}/{attempt}".encode()).hexdigest()[:12]
     return {
         "name": network_name(attempt),
         "driver": "bridge",
         "options": {_BRIDGE_NAME: f"tm-{mark}"},  # 15 characters: the kernel's limit
         "check_duplicate": True,
-        "labels": labels.attempt_labels(rules.instance, order),
+        "labels": labels.attempt_labels(settings.instance, order),
     }
 
 
-def render_container(order: ReplicaOrder, image: str, rules: Rules) -> dict[str, Any]:
+def render_container(order: ReplicaOrder, image: str, settings: ContainerSettings) -> dict[str, Any]:
     """The body of the request that creates the container. Nothing in it is secret."""
     key = order.key
     host = names.host_name(key.role, key.index)
@@ -99,32 +99,32 @@ def render_container(order: ReplicaOrder, image: str, rules: Rules) -> dict[str,
         "Entrypoint": list(paths.entry()),
         "Cmd": [],
         "Env": [] if order.gpus else [_NO_GPUS],
-        "Labels": {**labels.replica_labels(rules.instance, order), MEMORY: str(order.request.memory_bytes)},
+        "Labels": {**labels.replica_labels(settings.instance, order), MEMORY: str(order.request.memory_bytes)},
         "StopSignal": "SIGTERM",
         "StopTimeout": math.ceil(order.stop_grace.total_seconds()),
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _host_config(order, network, rules),
+        "HostConfig": _host_config(order, network, settings),
         "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [host]}}},
     }
-    if rules.uid:
-        body["User"] = f"{rules.uid}:{rules.gid}"
+    if settings.uid:
+        body["User"] = f"{settings.uid}:{settings.gid}"
     return body
 
 
-def _host_config(order: ReplicaOrder, network: str, rules: Rules) -> dict[str, Any]:
+def _host_config(order: ReplicaOrder, network: str, settings: ContainerSettings) -> dict[str, Any]:
     config: dict[str, Any] = {
         "NetworkMode": network,
-        "Mounts": _mounts(order, rules),
+        "Mounts": _mounts(order, settings),
         "CpuShares": max(2, order.request.cpu_milli * 1024 // 1000),
         "PidsLimit": order.pids_limit,
-        "ShmSize": _shm_bytes(order, rules),
+        "ShmSize": _shm_bytes(order, settings),
         "SecurityOpt": ["no-new-privileges"],
         "RestartPolicy": {"Name": "no"},
         "Init": False,
         # The replica's own log is kept under the output; this is for the runtime's last words.
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
     }
-    if rules.uid:
+    if settings.uid:
         config["CapDrop"] = ["ALL"]
     if order.cpu_limit_milli is not None:
         config["NanoCpus"] = order.cpu_limit_milli * 1_000_000
@@ -138,23 +138,23 @@ def _host_config(order: ReplicaOrder, network: str, rules: Rules) -> dict[str, A
     return config
 
 
-def _shm_bytes(order: ReplicaOrder, rules: Rules) -> int:
+def _shm_bytes(order: ReplicaOrder, settings: ContainerSettings) -> int:
     """As a machine has it, half of the memory: the engine's own 64 MB are too little for data loaders."""
     if order.shm_bytes is not None:
         return order.shm_bytes
-    return order.memory_limit_bytes // 2 if order.memory_limit_bytes is not None else rules.shm_bytes
+    return order.memory_limit_bytes // 2 if order.memory_limit_bytes is not None else settings.shm_bytes
 
 
-def _mounts(order: ReplicaOrder, rules: Rules) -> list[dict[str, Any]]:
+def _mounts(order: ReplicaOrder, settings: ContainerSettings) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if order.code_digest is not None:
         # An empty folder over what the image has there, on the disk and gone with the container.
-        options = {"NoCopy": True, "Labels": labels.attempt_labels(rules.instance, order)}
+        options = {"NoCopy": True, "Labels": labels.attempt_labels(settings.instance, order)}
         found.append({"Type": "volume", "Target": paths.WORK, "VolumeOptions": options})
-    return found + [_mount(mount, order, rules) for mount in order.mounts]
+    return found + [_mount(mount, order, settings) for mount in order.mounts]
 
 
-def _mount(mount: MountOrder, order: ReplicaOrder, rules: Rules) -> dict[str, Any]:
+def _mount(mount: MountOrder, order: ReplicaOrder, settings: ContainerSettings) -> dict[str, Any]:
     if mount.volume is None or _kind(mount) == "local":
         return {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
     config, path = mount.volume.config, mount.volume.path
@@ -170,7 +170,7 @@ def _mount(mount: MountOrder, order: ReplicaOrder, rules: Rules) -> dict[str, An
         "ReadOnly": mount.read_only,
         "VolumeOptions": {
             "NoCopy": True,
-            "Labels": labels.attempt_labels(rules.instance, order),
+            "Labels": labels.attempt_labels(settings.instance, order),
             "DriverConfig": {"Name": "local", "Options": wanted},
         },
     }

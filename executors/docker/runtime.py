@@ -10,19 +10,19 @@ from typing import Final
 
 from core.domain.errors import ExecutorRefused
 from executors.containers import labels, paths
-from executors.docker.engine import Engine, EngineSaysNo
+from executors.docker.engine import DockerEngine, EngineError
 from executors.docker.files import runtime_members
-from executors.docker.images import Images
+from executors.docker.images import DockerImages
 
 _SOURCE: Final = "trainmaster/runtime-image"
-_LEFT_S: Final = 600.0
+_ABANDONED_AFTER_S: Final = 600.0
 _HINT: Final = "build it (see docs/docker.md), or set TRAINMASTER_RUNTIME_IMAGE to one that can be pulled"
 
 
 class RuntimeFiles:
     """Safe for many threads. The files are read once for each version of the image, through a container that never runs."""
 
-    def __init__(self, engine: Engine, images: Images, image: str, instance: str) -> None:
+    def __init__(self, engine: DockerEngine, images: DockerImages, image: str, instance: str) -> None:
         self._engine = engine
         self._images = images
         self._image = image
@@ -61,7 +61,7 @@ class RuntimeFiles:
         try:
             archive = self._engine.get(container, paths.RUNTIME)
         finally:
-            with contextlib.suppress(EngineSaysNo):
+            with contextlib.suppress(EngineError):
                 self._engine.remove_container(container)
         if archive is None:
             raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {paths.RUNTIME}; {_HINT}.")
@@ -69,8 +69,8 @@ class RuntimeFiles:
 
     def _tidy(self) -> None:
         """Remove what a process left that died while it was here."""
-        oldest = time.time() - _LEFT_S  # noqa: TID251 - compared with the engine's clock
+        oldest = time.time() - _ABANDONED_AFTER_S  # noqa: TID251 - compared with the engine's clock
         for found in self._engine.containers({labels.INSTANCE: self._instance}):
             if _SOURCE in found["Labels"] and found["Created"] < oldest:
-                with contextlib.suppress(EngineSaysNo):
+                with contextlib.suppress(EngineError):
                     self._engine.remove_container(found["Id"])

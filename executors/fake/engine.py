@@ -18,7 +18,7 @@ from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts
 from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
-from executors.foreign_usage import Held, without
+from executors.foreign_usage import ForeignUsage, subtract_usage
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta()
@@ -178,12 +178,16 @@ class FakeEngine:
         with self._lock:
             self._settle()
             others = [
-                (r.order.node, Held(r.order.request.cpu_milli, r.order.request.memory_bytes, frozenset(r.order.gpus)))
+                (
+                    r.order.node,
+                    ForeignUsage(r.order.request.cpu_milli, r.order.request.memory_bytes, frozenset(r.order.gpus)),
+                )
                 for r in self._replicas.values()
                 if r.is_live and database_id and r.order.database_id not in ("", database_id)
             ]
             return tuple(
-                without(node, [held for name, held in others if name == node.name]) for node in self._nodes.values()
+                subtract_usage(node, [held for name, held in others if name == node.name])
+                for node in self._nodes.values()
             )
 
     def assign(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:

@@ -54,7 +54,7 @@ class FakeExecutor:
     def change_world(self, order: ReplicaOrder) -> None:
         self._write("change_world", str(order.key), lambda: self.engine.change_world(order))
 
-    def give_up(self, key: ReplicaKey) -> None:
+    def kill(self, key: ReplicaKey) -> None:
         self._write("give_up", str(key), lambda: self.engine.stop(key, timedelta()))
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:

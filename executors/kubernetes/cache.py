@@ -15,21 +15,21 @@ from typing import Any, Final
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey
 from executors.containers import labels
-from executors.kubernetes.api_server.client import Cluster, Gone, Json, path
+from executors.kubernetes.api_server.client import Gone, Json, KubernetesClient, path
 from executors.kubernetes.api_server.reflector import Reflector
-from executors.kubernetes.pod_usage import NOTHING, Use, excess_use, planned_use, pod_use, without_devices
+from executors.kubernetes.pod_usage import NO_USAGE, NodeUsage, excess_usage, planned_usage, pod_usage, without_devices
 
 # Pods that were deleted, so that an answer which comes late cannot bring them back.
 _REMEMBERED_DEAD: Final = 10_000
-_KEPT_METADATA: Final = (
+_METADATA_FIELDS: Final = (
     "name", "namespace", "uid", "resourceVersion", "labels", "annotations", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds", "ownerReferences",
 )  # fmt: skip
 # On the Pod of an elastic gang: all that the replica must know of its newest world. Only the replica reads it.
-WORLD_TOLD: Final = "trainmaster/world-told"
+WORLD_UPDATE: Final = "trainmaster/world-told"
 # On a Pod that holds a device for those that have parts of it (:mod:`executors.kubernetes.reservations`).
 RESERVATION: Final = "trainmaster/reservation"
-_KEPT_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "affinity")
+_SPEC_FIELDS: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "affinity")
 
 
 def lean_pod(pod: Json) -> Json:
@@ -38,17 +38,17 @@ def lean_pod(pod: Json) -> Json:
     A whole pod is 30 KB of Python objects, and a platform may have five thousand.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    kept = {key: spec[key] for key in _KEPT_SPEC if key in spec}
-    kept["containers"] = [
+    location = {key: spec[key] for key in _SPEC_FIELDS if key in spec}
+    location["containers"] = [
         {"name": c["name"], "image": c.get("image", ""), "resources": c.get("resources") or {}}
         for c in spec["containers"]
     ]
-    own = {key: metadata[key] for key in _KEPT_METADATA if key in metadata}
-    if WORLD_TOLD in (own.get("annotations") or {}):
-        own["annotations"] = {key: value for key, value in own["annotations"].items() if key != WORLD_TOLD}
+    own = {key: metadata[key] for key in _METADATA_FIELDS if key in metadata}
+    if WORLD_UPDATE in (own.get("annotations") or {}):
+        own["annotations"] = {key: value for key, value in own["annotations"].items() if key != WORLD_UPDATE}
     return {
         "metadata": own,
-        "spec": kept,
+        "spec": location,
         "status": pod.get("status") or {},
     }
 
@@ -69,7 +69,7 @@ class PodCache:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubernetesClient,
         instance: str,
         *,
         main: str,
@@ -89,10 +89,10 @@ class PodCache:
         self._own: dict[AttemptId, dict[str, Json]] = {}  # by uid
         self._attempt_of: dict[str, AttemptId] = {}
         self._reserved: dict[str, Json] = {}  # by uid
-        self._counted: dict[str, tuple[str, Use]] = {}  # uid -> node and what is not the planner's own there
-        self._use: dict[str, Use] = {}  # their sums by node
-        self._dead: OrderedDict[str, None] = OrderedDict()
-        self._news: set[AttemptId] = set()
+        self._counted: dict[str, tuple[str, NodeUsage]] = {}  # uid -> node and what is not the planner's own there
+        self._use: dict[str, NodeUsage] = {}  # their sums by node
+        self._deleted_uids: OrderedDict[str, None] = OrderedDict()
+        self._changed_attempts: set[AttemptId] = set()
         self.reflector = Reflector(cluster, path("pods"), self, page=page)
 
     # Questions
@@ -109,13 +109,13 @@ class PodCache:
         with self._changed:
             return tuple(self._reserved.values())
 
-    def marks(self) -> Sequence[Mapping[str, str]]:
+    def labels_of_attempts(self) -> Sequence[Mapping[str, str]]:
         """The labels of one pod of each attempt that has any. No request is made."""
         self.reflector.require()
         with self._changed:
             return [next(iter(pods.values()))["metadata"]["labels"] for pods in self._own.values()]
 
-    def foreign_use(self, database_id: str = "") -> Mapping[str, Use]:
+    def foreign_usage(self, database_id: str = "") -> Mapping[str, NodeUsage]:
         """By node: what is taken there beyond what the planner counts itself. ``pods`` counts all pods, ours too.
 
         The planner knows of ``database_id``'s attempts alone: another database's pods count whole, as any tenant's.
@@ -126,16 +126,16 @@ class PodCache:
             for pods in self._own.values():
                 for pod in pods.values():
                     if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
-                        entry = _entry(pod, planned_use(pod, self._main))
+                        entry = _entry(pod, planned_usage(pod, self._main))
                         if entry is not None:
                             node, use = entry
-                            taken[node] = taken.get(node, NOTHING).plus(use)
+                            taken[node] = taken.get(node, NO_USAGE).plus(use)
             for pod in self._reserved.values():
                 if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
-                    entry = _entry(pod, Use(devices=pod_use(pod).devices))
+                    entry = _entry(pod, NodeUsage(devices=pod_usage(pod).devices))
                     if entry is not None:
                         node, use = entry
-                        taken[node] = taken.get(node, NOTHING).plus(use)
+                        taken[node] = taken.get(node, NO_USAGE).plus(use)
             return taken
 
     def fresh(self, attempt_id: AttemptId) -> tuple[Json, ...]:
@@ -176,9 +176,9 @@ class PodCache:
         """
         self.reflector.start()
         with self._changed:
-            if not self._news:
+            if not self._changed_attempts:
                 self._changed.wait(timeout_s)
-            news, self._news = frozenset(self._news), set()
+            news, self._changed_attempts = frozenset(self._changed_attempts), set()
             return news
 
     # What we hear
@@ -198,17 +198,17 @@ class PodCache:
     def replace(self, items: Iterable[Json], resource_version: str) -> None:
         # Made aside, page by page: the pages of foreign pods are not kept, and a list that breaks changes nothing.
         own: list[Json] = []
-        counted: dict[str, tuple[str, Use]] = {}
+        counted: dict[str, tuple[str, NodeUsage]] = {}
         for pod in items:
             if self._attempt(pod) is not None or self._is_reservation(pod):
                 own.append(pod)
-            elif (entry := _entry(pod, pod_use(pod))) is not None:
+            elif (entry := _entry(pod, pod_usage(pod))) is not None:
                 counted[pod["metadata"]["uid"]] = entry
         listed = int(resource_version)
         with self._changed:
             present = {pod["metadata"]["uid"] for pod in own}
-            kept = self._attempt_of.keys() | self._reserved.keys()
-            for uid in list(self._counted.keys() - kept - counted.keys()):
+            location = self._attempt_of.keys() | self._reserved.keys()
+            for uid in list(self._counted.keys() - location - counted.keys()):
                 self._count(uid, None)
             for uid, foreign in counted.items():
                 self._count(uid, foreign)
@@ -226,21 +226,21 @@ class PodCache:
         uid = pod["metadata"]["uid"]
         if self._is_reservation(pod):
             before = self._reserved.get(uid)
-            if uid not in self._dead and (before is None or _version(before) < _version(pod)):
+            if uid not in self._deleted_uids and (before is None or _version(before) < _version(pod)):
                 self._reserved[uid] = self._keep(pod)
-                self._count(uid, _entry(pod, without_devices(pod_use(pod))))
+                self._count(uid, _entry(pod, without_devices(pod_usage(pod))))
             return
         attempt_id = self._attempt(pod)
         if attempt_id is None:
-            self._count(uid, _entry(pod, pod_use(pod)))
+            self._count(uid, _entry(pod, pod_usage(pod)))
             return
         known = self._own.get(attempt_id, {}).get(uid)
-        if uid in self._dead or (known is not None and _version(known) >= _version(pod)):
+        if uid in self._deleted_uids or (known is not None and _version(known) >= _version(pod)):
             return
         self._own.setdefault(attempt_id, {})[uid] = self._keep(pod)
         self._attempt_of[uid] = attempt_id
-        self._count(uid, _entry(pod, excess_use(pod, self._main)))
-        self._tell(attempt_id)
+        self._count(uid, _entry(pod, excess_usage(pod, self._main)))
+        self._notify(attempt_id)
 
     def _forget(self, uid: str) -> None:
         self._count(uid, None)
@@ -254,14 +254,14 @@ class PodCache:
         if not pods:
             del self._own[attempt_id]
         self._bury(uid)
-        self._tell(attempt_id)
+        self._notify(attempt_id)
 
     def _bury(self, uid: str) -> None:
-        self._dead[uid] = None
-        if len(self._dead) > _REMEMBERED_DEAD:
-            self._dead.popitem(last=False)
+        self._deleted_uids[uid] = None
+        if len(self._deleted_uids) > _REMEMBERED_DEAD:
+            self._deleted_uids.popitem(last=False)
 
-    def _count(self, uid: str, entry: tuple[str, Use] | None) -> None:
+    def _count(self, uid: str, entry: tuple[str, NodeUsage] | None) -> None:
         before = self._counted.get(uid)
         if before == entry:
             return
@@ -269,17 +269,17 @@ class PodCache:
             del self._counted[uid]
             node, use = before
             left = self._use[node].plus(use, -1)
-            if left == NOTHING:
+            if left == NO_USAGE:
                 del self._use[node]
             else:
                 self._use[node] = left
         if entry is not None:
             self._counted[uid] = entry
             node, use = entry
-            self._use[node] = self._use.get(node, NOTHING).plus(use)
+            self._use[node] = self._use.get(node, NO_USAGE).plus(use)
 
-    def _tell(self, attempt_id: AttemptId) -> None:
-        self._news.add(attempt_id)
+    def _notify(self, attempt_id: AttemptId) -> None:
+        self._changed_attempts.add(attempt_id)
         self._changed.notify_all()
 
     def _is_reservation(self, pod: Json) -> bool:
@@ -294,9 +294,9 @@ class PodCache:
         return AttemptId(own[labels.ATTEMPT]) if self._is_home(pod["metadata"]["namespace"]) else None
 
 
-def _entry(pod: Mapping[str, Any], use: Use) -> tuple[str, Use] | None:
+def _entry(pod: Mapping[str, Any], use: NodeUsage) -> tuple[str, NodeUsage] | None:
     node = pod["spec"].get("nodeName")
-    return (node, use) if node and use != NOTHING else None
+    return (node, use) if node and use != NO_USAGE else None
 
 
 def _version(pod: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from core.domain.errors import ExecutorError
-from executors.kubernetes.api_server.client import Cluster, Gone, Json, path
+from executors.kubernetes.api_server.client import Gone, Json, KubernetesClient, path
 from executors.kubernetes.pods.observe import waits_since
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ _OF_IMAGES: Final = frozenset({"Failed", "BackOff", "InspectFailed", "ErrImageNe
 
 
 @dataclass(slots=True)
-class _Told:
+class _NamespaceWarnings:
     """What was told about the pods of a namespace, by their uid. ``is_asking``: a thread is at it."""
 
     due_s: float = 0.0
@@ -40,12 +40,12 @@ class _Told:
     messages: dict[str, tuple[datetime, str]] = field(default_factory=dict)
 
 
-class Warnings:
+class PodWarnings:
     """Asks for the events of pods that wait for long. What is remembered only saves requests."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KubernetesClient) -> None:
         self._cluster = cluster
-        self._told: dict[str, _Told] = {}  # by namespace
+        self._told: dict[str, _NamespaceWarnings] = {}  # by namespace
         self._lock = threading.Lock()
 
     def about(self, pod: Json, now: datetime) -> str:
@@ -58,7 +58,7 @@ class Warnings:
             return ""
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         with self._lock:
-            told = self._told.setdefault(namespace, _Told())
+            told = self._told.setdefault(namespace, _NamespaceWarnings())
             is_ours = not told.is_asking and time.monotonic() >= told.due_s
             told.is_asking = told.is_asking or is_ours
         if is_ours:
@@ -66,7 +66,7 @@ class Warnings:
         at, message = told.messages.get(uid, (since, ""))
         return message if at >= since else ""
 
-    def _refresh(self, namespace: str, told: _Told) -> None:
+    def _refresh(self, namespace: str, told: _NamespaceWarnings) -> None:
         begin_s = time.monotonic()
         try:
             told.messages = self._ask(namespace)

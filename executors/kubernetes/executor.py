@@ -21,20 +21,20 @@ from datetime import UTC, datetime, timedelta
 from core.domain.errors import ExecutorError, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout, Ports
-from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
+from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.containers import labels, names
 from executors.gpu_sharing import with_memory_limit
-from executors.kubernetes.api_server.client import Cluster, Json
+from executors.kubernetes.api_server.client import Json, KubernetesClient
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.events import Warnings
+from executors.kubernetes.events import PodWarnings
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import NodeCache
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
-from executors.kubernetes.pods.create import Starting
-from executors.kubernetes.pods.delete import Ending
+from executors.kubernetes.pods.create import PodCreator
+from executors.kubernetes.pods.delete import PodDeleter
 from executors.kubernetes.pods.observe import Patience, read_pod
-from executors.kubernetes.pods.world_updates import Telling
+from executors.kubernetes.pods.world_updates import WorldUpdates
 from executors.kubernetes.reservations import Reservations
 
 
@@ -53,8 +53,8 @@ class KubernetesExecutor:
 
     def __init__(
         self,
-        cluster: Cluster,
-        options: Options,
+        cluster: KubernetesClient,
+        options: KubernetesOptions,
         *,
         node_selector: str = "",
         patience: Patience | None = None,
@@ -73,10 +73,10 @@ class KubernetesExecutor:
         )
         self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
         self._reservations = Reservations(cluster, options, namespaces, self._pods, self._clock)
-        self._starting = Starting(cluster, options, namespaces, self._pods, self._reservations)
-        self._ending = Ending(cluster, options, namespaces, self._pods, self._clock)
-        self._telling = Telling(cluster, self._pods)
-        self._warnings = Warnings(cluster)
+        self._creator = PodCreator(cluster, options, namespaces, self._pods, self._reservations)
+        self._deleter = PodDeleter(cluster, options, namespaces, self._pods, self._clock)
+        self._world_updates = WorldUpdates(cluster, self._pods)
+        self._warnings = PodWarnings(cluster)
 
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
         return self._nodes.infos(database_id)
@@ -108,33 +108,33 @@ class KubernetesExecutor:
         )
 
     def create(self, order: ReplicaOrder) -> None:
-        self._starting.create(self._with_memory_limit(order))
+        self._creator.create(self._with_memory_limit(order))
 
     def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
         """See :class:`executors.base.CreatesGangs`."""
-        return self._starting.create_all([self._with_memory_limit(order) for order in orders])
+        return self._creator.create_all([self._with_memory_limit(order) for order in orders])
 
     def change_world(self, order: ReplicaOrder) -> None:
         """See :class:`executors.base.ChangesWorlds`. kubelet shows it to the replica within a second."""
-        self._telling.change_world(order)
+        self._world_updates.change_world(order)
 
-    def give_up(self, key: ReplicaKey) -> None:
+    def kill(self, key: ReplicaKey) -> None:
         """See :class:`executors.base.ChangesWorlds`."""
-        self._ending.give_up(key)
+        self._deleter.kill(key)
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
-        self._ending.stop(key, grace)
+        self._deleter.stop(key, grace)
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:
         pods = self._pods.fresh(attempt_id) if fresh else self._pods.pods(attempt_id)
-        return newest_of_each(map(self._read, pods))
+        return newest_generations(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
         """Also forgets which attempts were removed long ago, and shared devices that nobody has any more: it is the
         sweep's call, every few minutes.
         """
-        self._ending.forget_old_tombstones()
-        held = labels.databases([*self._pods.marks(), *self._ending.marks()])
+        self._deleter.forget_old_tombstones()
+        held = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
         self._reservations.sweep(held)
         return held
 
@@ -148,20 +148,20 @@ class KubernetesExecutor:
             ExecutorTryAgain: a pod does not end in time, though its node reports. A minute after its grace it is
                 forgotten, too.
         """
-        self._ending.remove(attempt_id)
-        self._reservations.let_go(attempt_id)
-        self._starting.forget(attempt_id)
+        self._deleter.remove(attempt_id)
+        self._reservations.release(attempt_id)
+        self._creator.forget(attempt_id)
 
-    def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
-        """See :class:`executors.base.TellsLeftovers`."""
-        return self._ending.leftovers(attempt_id)
+    def unkilled_replicas(self, attempt_id: AttemptId) -> Sequence[str]:
+        """See :class:`executors.base.ReportsUnkilledReplicas`."""
+        return self._deleter.unkilled_replicas(attempt_id)
 
-    def forget_leftovers(self, attempt_id: AttemptId) -> None:
-        """See :class:`executors.base.TellsLeftovers`."""
-        self._ending.forget_leftovers(attempt_id)
+    def forget_unkilled_replicas(self, attempt_id: AttemptId) -> None:
+        """See :class:`executors.base.ReportsUnkilledReplicas`."""
+        self._deleter.forget_unkilled_replicas(attempt_id)
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
-        """See :class:`executors.base.TellsChanges`."""
+        """See :class:`executors.base.ReportsChanges`."""
         return self._pods.wait_for_change(timeout_s)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class KubernetesExecutor:
         self._pods.reflector.stop()
         self._nodes.reflector.stop()
         self._cluster.close()
-        self._starting.close()
+        self._creator.close()
 
     def _with_memory_limit(self, order: ReplicaOrder) -> ReplicaOrder:
         if not order.request.gpu_milli:

@@ -1,6 +1,6 @@
 """Where jobs run: one namespace for all, or one per project, made when it is first needed.
 
-A namespace that the platform makes gets ``Options.pod_security`` as its pod security level: ``auto`` is the strictest that
+A namespace that the platform makes gets ``KubernetesOptions.pod_security`` as its pod security level: ``auto`` is the strictest that
 lets its jobs run, and grows laxer with the first job that needs it; empty leaves it to the cluster. One that an
 administrator has made keeps its labels.
 """
@@ -15,16 +15,23 @@ from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaOrder
 from executors.containers import labels, names
-from executors.kubernetes.api_server.client import AlreadyExists, Cluster, Json, NotFound, Refused, path
-from executors.kubernetes.options import Options
+from executors.kubernetes.api_server.client import (
+    ApiRefused,
+    Json,
+    KubernetesClient,
+    ObjectExists,
+    ObjectNotFound,
+    path,
+)
+from executors.kubernetes.options import KubernetesOptions
 
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/, from strict to lax
 LEVELS: Final = ("restricted", "baseline", "privileged")
 AUTO: Final = "auto"
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-_SOMEBODY_ELSES: Final[Json] = {"metadata": {}}
+_FOREIGN_NAMESPACE: Final[Json] = {"metadata": {}}
 # On namespaces that we made and whose level follows from what runs there.
-_FITTED: Final = "trainmaster/pod-security"
+_AUTO_LEVEL: Final = "trainmaster/pod-security"
 # What is left of every name, however it is made to fit.
 _HEAD: Final = 40
 
@@ -32,7 +39,7 @@ _HEAD: Final = 40
 class Namespaces:
     """For many threads. What it knows is only for speed: it is found again by asking."""
 
-    def __init__(self, cluster: Cluster, options: Options) -> None:
+    def __init__(self, cluster: KubernetesClient, options: KubernetesOptions) -> None:
         self._cluster = cluster
         self._options = options
         self._lock = threading.Lock()
@@ -100,14 +107,14 @@ class Namespaces:
         if found.get("status", {}).get("phase") == "Terminating":
             raise ExecutorTryAgain(f"Namespace {namespace} is being deleted; it is made anew when it is gone.")
         own = found["metadata"].get("labels") or {}
-        if own.get(labels.INSTANCE) != self._options.instance or own.get(_FITTED) != AUTO:
+        if own.get(labels.INSTANCE) != self._options.instance or own.get(_AUTO_LEVEL) != AUTO:
             return LEVELS[-1]  # somebody else's to say: the API server tells when a pod is too much
         current = own.get(_ENFORCE, LEVELS[-1])
         if current not in LEVELS or LEVELS.index(current) >= LEVELS.index(level):
             return current if current in LEVELS else LEVELS[-1]
         try:
             self._cluster.patch(path("namespaces", "", namespace), {"metadata": {"labels": {_ENFORCE: level}}})
-        except Refused as refused:
+        except ApiRefused as refused:
             raise ExecutorRefused(
                 f"Jobs of namespace {namespace} need the pod security level {level}, and the platform may not set it: "
                 f"label the namespace {_ENFORCE}={level}. {refused.sentence}"
@@ -117,29 +124,29 @@ class Namespaces:
     def _find(self, namespace: str) -> Json | None:
         try:
             return self._cluster.get(path("namespaces", "", namespace))
-        except NotFound:
+        except ObjectNotFound:
             return None
-        except Refused as refused:
+        except ApiRefused as refused:
             if refused.http_status != 403:
                 raise
             # We may not look at it. The one namespace is the administrator's then, and the first call into it tells
             # whether it is there; a project's may be missing: trying to make it tells.
-            return None if self._options.is_per_project else _SOMEBODY_ELSES
+            return None if self._options.is_per_project else _FOREIGN_NAMESPACE
 
     def _create(self, namespace: str, project: str, level: str) -> Json:
         own = {labels.INSTANCE: self._options.instance, "app.kubernetes.io/managed-by": "trainmaster"}
         if self._options.is_per_project and project:
             own[labels.PROJECT] = labels.label_value(project)
         if self._options.pod_security == AUTO:
-            own |= {_FITTED: AUTO, _ENFORCE: level}
+            own |= {_AUTO_LEVEL: AUTO, _ENFORCE: level}
         elif self._options.pod_security:
             own[_ENFORCE] = self._options.pod_security
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": own}}
         try:
             return self._cluster.post(path("namespaces"), body)
-        except AlreadyExists:
-            return self._find(namespace) or _SOMEBODY_ELSES
-        except Refused as refused:
+        except ObjectExists:
+            return self._find(namespace) or _FOREIGN_NAMESPACE
+        except ApiRefused as refused:
             raise ExecutorRefused(
                 f"Namespace {namespace} does not exist, or the platform has no rights in it, and it may not create it: "
                 f"create it (kubectl create namespace {namespace}) and bind the platform's rights there, or give it the "

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo
-from executors.kubernetes.api_server.client import Cluster, Json, path
+from executors.kubernetes.api_server.client import Json, KubernetesClient, path
 from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.pod_usage import NOTHING, Use
+from executors.kubernetes.pod_usage import NO_USAGE, NodeUsage
 from executors.kubernetes.quantity import milli, units
 from executors.kubernetes.taints import why_closed
 
@@ -65,7 +65,7 @@ def gpu_resource(gpu: str, rules: NodeRules) -> str:
     return gpu.rpartition(":")[0] or rules.gpu_resources[0]
 
 
-def read_node(node: Mapping[str, Any], use: Use, rules: NodeRules) -> NodeInfo:
+def read_node(node: Mapping[str, Any], use: NodeUsage, rules: NodeRules) -> NodeInfo:
     """``node`` as the planner wants it.
 
     Args:
@@ -104,12 +104,12 @@ class NodeCache:
         selector: a label selector of the nodes that jobs may use; empty: all.
     """
 
-    def __init__(self, cluster: Cluster, pods: PodCache, rules: NodeRules, *, selector: str = "") -> None:
+    def __init__(self, cluster: KubernetesClient, pods: PodCache, rules: NodeRules, *, selector: str = "") -> None:
         self._pods = pods
         self._rules = rules
         self._lock = threading.Lock()
         self._nodes: dict[str, Json] = {}
-        self._read: dict[str, tuple[str, Use, NodeInfo]] = {}
+        self._read: dict[str, tuple[str, NodeUsage, NodeInfo]] = {}
         params = {"labelSelector": selector} if selector else {}
         self.reflector = Reflector(cluster, path("nodes"), self, params=params)
 
@@ -120,10 +120,10 @@ class NodeCache:
             ExecutorTryAgain: there is no copy yet, or it is older than half a minute.
         """
         self.reflector.start()
-        use = self._pods.foreign_use(database_id)
+        use = self._pods.foreign_usage(database_id)
         self.reflector.require()
         with self._lock:
-            return tuple(self._info(node, use.get(name, NOTHING)) for name, node in sorted(self._nodes.items()))
+            return tuple(self._info(node, use.get(name, NO_USAGE)) for name, node in sorted(self._nodes.items()))
 
     def replace(self, items: Iterable[Json], resource_version: str) -> None:  # noqa: ARG002 (the Store's interface)
         nodes = {node["metadata"]["name"]: _lean(node) for node in items}
@@ -140,7 +140,7 @@ class NodeCache:
             else:
                 self._nodes[name] = _lean(item)
 
-    def _info(self, node: Json, use: Use) -> NodeInfo:
+    def _info(self, node: Json, use: NodeUsage) -> NodeInfo:
         name, version = node["metadata"]["name"], node["metadata"]["resourceVersion"]
         known = self._read.get(name)
         if known is not None and known[0] == version and known[1] == use:
@@ -216,7 +216,7 @@ def _why_not_ready(status: Mapping[str, Any]) -> str:
 
 
 def _why_closed(
-    own: Mapping[str, str], spec: Mapping[str, Any], status: Mapping[str, Any], use: Use, rules: NodeRules
+    own: Mapping[str, str], spec: Mapping[str, Any], status: Mapping[str, Any], use: NodeUsage, rules: NodeRules
 ) -> str:
     """Why no new work may go to a node that is ready; what runs there stays."""
     if spec.get("unschedulable"):

@@ -9,7 +9,7 @@ from executors.kubernetes.policy import Peer
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class KubernetesOptions:
     """``uid``/``gid`` 0: whatever the image says. ``host_paths``: folders that local volumes may lie under; empty: none.
     ``log_limit_bytes``: of one replica's log; 0: no limit.
 

@@ -12,7 +12,7 @@ _ENDED: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class NodeUsage:
     """Amounts on a node. ``devices``: extended resource -> count; ``pods``: how many pods that is."""
 
     cpu_milli: int = 0
@@ -20,22 +20,22 @@ class Use:
     devices: Mapping[str, int] = field(default_factory=dict)
     pods: int = 0
 
-    def plus(self, other: Use, sign: int = 1) -> Use:
+    def plus(self, other: NodeUsage, sign: int = 1) -> NodeUsage:
         """Both together; with ``sign=-1`` what is left of this one."""
         devices = dict(self.devices)
         for name, count in other.devices.items():
             devices[name] = devices.get(name, 0) + sign * count
-        return Use(
+        return NodeUsage(
             self.cpu_milli + sign * other.cpu_milli,
             self.memory_bytes + sign * other.memory_bytes,
             {name: count for name, count in devices.items() if count},
             self.pods + sign * other.pods,
         )
 
-    def most(self, other: Use) -> Use:
+    def most(self, other: NodeUsage) -> NodeUsage:
         """The larger of each amount."""
         names = {*self.devices, *other.devices}
-        return Use(
+        return NodeUsage(
             max(self.cpu_milli, other.cpu_milli),
             max(self.memory_bytes, other.memory_bytes),
             {name: max(self.devices.get(name, 0), other.devices.get(name, 0)) for name in names},
@@ -43,10 +43,10 @@ class Use:
         )
 
 
-NOTHING: Final = Use()
+NO_USAGE: Final = NodeUsage()
 
 
-def pod_use(pod: Mapping[str, Any]) -> Use:
+def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
     """What the pod keeps from others on its node; nothing once it has ended.
 
     Containers run together, init containers one after another before them, each beside the sidecars (init containers
@@ -54,10 +54,10 @@ def pod_use(pod: Mapping[str, Any]) -> Use:
     https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
     """
     if pod.get("status", {}).get("phase") in _ENDED:
-        return NOTHING
+        return NO_USAGE
     spec = pod["spec"]
-    sidecars = NOTHING
-    peak = NOTHING
+    sidecars = NO_USAGE
+    peak = NO_USAGE
     for container in spec.get("initContainers") or ():
         one = _requests(container)
         if container.get("restartPolicy") == "Always":
@@ -70,51 +70,53 @@ def pod_use(pod: Mapping[str, Any]) -> Use:
     of_pod = (spec.get("resources") or {}).get("requests")
     if of_pod:  # of the pod as a whole (1.34): they take the place of its containers' sums
         own = _amounts(of_pod)
-        whole = Use(
+        whole = NodeUsage(
             own.cpu_milli if "cpu" in of_pod else whole.cpu_milli,
             own.memory_bytes if "memory" in of_pod else whole.memory_bytes,
             whole.devices,
         )
     whole = whole.plus(_amounts(spec.get("overhead") or {}))
-    return Use(whole.cpu_milli, whole.memory_bytes, whole.devices, 1)
+    return NodeUsage(whole.cpu_milli, whole.memory_bytes, whole.devices, 1)
 
 
-def without_devices(use: Use) -> Use:
+def without_devices(use: NodeUsage) -> NodeUsage:
     """What a reservation of a shared device takes beyond the device, which the planner counts itself."""
-    return Use(use.cpu_milli, use.memory_bytes, {}, use.pods)
+    return NodeUsage(use.cpu_milli, use.memory_bytes, {}, use.pods)
 
 
-def excess_use(pod: Mapping[str, Any], main: str) -> Use:
+def excess_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
     """What one of our own pods takes beyond its container ``main``: sidecars that a webhook put in, overhead.
 
     The planner knows of ``main`` alone.
     """
-    whole = pod_use(pod)
+    whole = pod_usage(pod)
     if not whole.pods:
-        return NOTHING
-    rest = whole.plus(planned_use(pod, main), -1)
-    return Use(max(0, rest.cpu_milli), max(0, rest.memory_bytes), {n: c for n, c in rest.devices.items() if c > 0}, 1)
+        return NO_USAGE
+    rest = whole.plus(planned_usage(pod, main), -1)
+    return NodeUsage(
+        max(0, rest.cpu_milli), max(0, rest.memory_bytes), {n: c for n, c in rest.devices.items() if c > 0}, 1
+    )
 
 
-def planned_use(pod: Mapping[str, Any], main: str) -> Use:
+def planned_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
     """What the planner whose pod it is counts itself: its container ``main``. No pod more than :func:`excess_use` has."""
     if pod.get("status", {}).get("phase") in _ENDED:
-        return NOTHING
+        return NO_USAGE
     return _sum(_requests(container) for container in pod["spec"]["containers"] if container["name"] == main)
 
 
-def _requests(container: Mapping[str, Any]) -> Use:
+def _requests(container: Mapping[str, Any]) -> NodeUsage:
     return _amounts((container.get("resources") or {}).get("requests") or {})
 
 
-def _amounts(amounts: Mapping[str, Any]) -> Use:
+def _amounts(amounts: Mapping[str, Any]) -> NodeUsage:
     # Extended resources have a domain in their name; storage, pages and the like are none of ours.
     devices = {name: units(value) for name, value in amounts.items() if "/" in name}
-    return Use(milli(amounts.get("cpu", "0")), units(amounts.get("memory", "0")), devices)
+    return NodeUsage(milli(amounts.get("cpu", "0")), units(amounts.get("memory", "0")), devices)
 
 
-def _sum(parts: Iterable[Use]) -> Use:
-    whole = NOTHING
+def _sum(parts: Iterable[NodeUsage]) -> NodeUsage:
+    whole = NO_USAGE
     for part in parts:
         whole = whole.plus(part)
     return whole

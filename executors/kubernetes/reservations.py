@@ -26,18 +26,18 @@ from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, paths
-from executors.kubernetes.api_server.client import AlreadyExists, Conflict, Json, NotFound, path
+from executors.kubernetes.api_server.client import Json, ObjectConflict, ObjectExists, ObjectNotFound, path
 from executors.kubernetes.cache import RESERVATION
 from executors.kubernetes.nodes import SIMULATED, gpu_resource
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
-from executors.kubernetes.pods.pod_writer import Acting
+from executors.kubernetes.pods.pod_writer import PodWriter
 
 log = structlog.get_logger(__name__)
 
 # On a reservation, one for each attempt that holds it: since when.
-_HELD_BY: Final = "held.trainmaster/"
-_LOOK: Final = "look"
+_HOLDER_PREFIX: Final = "held.trainmaster/"
+_DEVICE_PROBE: Final = "look"
 # Long enough for a node that has the runtime's image; the control loop comes back anyway.
 _WAIT_S: Final = 4.0
 _STEP_S: Final = 0.2
@@ -57,7 +57,7 @@ printf %s "$device" > /dev/termination-log
 """
 
 
-class Reservations(Acting):
+class Reservations(PodWriter):
     """Makes, shares and ends them. Keeps nothing."""
 
     def hold(self, orders: Sequence[ReplicaOrder]) -> Mapping[ReplicaKey, str]:
@@ -72,7 +72,7 @@ class Reservations(Acting):
         if self._options.is_per_project:
             self._namespaces.ensure_own()
         end_s = time.monotonic() + _WAIT_S
-        held = {name: self._held(order) for name, order in wanted.items()}
+        held = {name: self._reserve(order) for name, order in wanted.items()}
         devices: dict[str, str] = {}
         while held:
             for name, pod in list(held.items()):
@@ -83,47 +83,47 @@ class Reservations(Acting):
             if held:
                 if time.monotonic() >= end_s:
                     raise ExecutorTryAgain(_why_waits(next(iter(held.values()))))
-                self._rest.wait(_STEP_S)
-                held = {name: self._again(pod, wanted[name]) for name, pod in held.items()}
+                self._sleep.wait(_STEP_S)
+                held = {name: self._refetch(pod, wanted[name]) for name, pod in held.items()}
         return {order.key: devices[reservation_name(order, self._options)] for order in orders}
 
-    def let_go(self, attempt_id: AttemptId) -> None:
+    def release(self, attempt_id: AttemptId) -> None:
         """The attempt runs no more: what nobody else holds is deleted."""
-        mark = _mark(attempt_id)
+        mark = _holder_key(attempt_id)
         for pod in self._pods.reservations():
             if mark in (pod["metadata"].get("annotations") or {}):
-                self._drop(pod, {mark})
+                self._release_marks(pod, {mark})
 
     def sweep(self, live: Collection[AttemptId]) -> None:
         """Take off the marks of attempts that are not among ``live``, if they are older than a minute."""
-        marks = {_mark(attempt_id) for attempt_id in live}
+        marks = {_holder_key(attempt_id) for attempt_id in live}
         oldest = self._clock() - _YOUNG
         for pod in self._pods.reservations():
             gone = {mark for mark, since in _holders(pod).items() if mark not in marks and _time(since) < oldest}
             if gone or (not _holders(pod) and _time(pod["metadata"]["creationTimestamp"]) < oldest):
                 log.info("kubernetes.reservation_swept", pod=pod["metadata"]["name"], holders=sorted(gone))
-                self._drop(pod, gone)
+                self._release_marks(pod, gone)
 
-    def _held(self, order: ReplicaOrder) -> Json:
+    def _reserve(self, order: ReplicaOrder) -> Json:
         """The reservation, with the mark of the order's attempt on it."""
-        mark = _mark(order.key.attempt_id)
+        mark = _holder_key(order.key.attempt_id)
         wanted = render_reservation(order, self._options)
         url = path("pods", self._options.namespace)
         for _ in range(_TRIES):
             wanted["metadata"]["annotations"] |= {mark: self._clock().isoformat()}
             try:
                 made = self._cluster.post(url, wanted)
-            except AlreadyExists:
-                found = self._marked(f"{url}/{wanted['metadata']['name']}", mark)
+            except ObjectExists:
+                found = self._mark_existing(f"{url}/{wanted['metadata']['name']}", mark)
                 if found is None:
-                    self._rest.wait(_STEP_S)
+                    self._sleep.wait(_STEP_S)
                     continue
                 made = found
             self._pods.put(made)
             return made
         raise ExecutorTryAgain(f"The GPU on {order.node} that it shares is just being given back.")
 
-    def _marked(self, url: str, mark: str) -> Json | None:
+    def _mark_existing(self, url: str, mark: str) -> Json | None:
         """The Pod that is there, marked; ``None`` where it is going, or has ended and is sent away."""
         try:
             known = self._cluster.get(url)
@@ -137,20 +137,20 @@ class Reservations(Acting):
             if known["metadata"].get("deletionTimestamp") is None and mark not in _holders(known):
                 # Always a patch, so that whoever is about to delete it as nobody's meets another version.
                 known = self._cluster.patch(url, {"metadata": {"annotations": {mark: self._clock().isoformat()}}})
-        except (NotFound, Conflict):
+        except (ObjectNotFound, ObjectConflict):
             return None
         return known if known["metadata"].get("deletionTimestamp") is None else None
 
-    def _again(self, pod: Json, order: ReplicaOrder) -> Json:
+    def _refetch(self, pod: Json, order: ReplicaOrder) -> Json:
         try:
             return self._cluster.get(_url(pod))
-        except NotFound:
-            return self._held(order)
+        except ObjectNotFound:
+            return self._reserve(order)
 
     def _device(self, pod: Json, node: str) -> str | None:
         """Which device it got; ``None``: not yet known. Raises ``ExecutorTryAgain`` where nobody can tell."""
         statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
-        ended = next((one["state"].get("terminated") for one in statuses if one["name"] == _LOOK), None)
+        ended = next((one["state"].get("terminated") for one in statuses if one["name"] == _DEVICE_PROBE), None)
         if ended is None:
             return None
         device = str(ended.get("message") or "").strip()
@@ -166,13 +166,13 @@ class Reservations(Acting):
     def _is_simulated(self, node: str) -> bool:
         try:
             own = self._cluster.get(path("nodes", name=node))["metadata"].get("labels") or {}
-        except NotFound:
+        except ObjectNotFound:
             return False
         return own.get(SIMULATED) == "true"
 
-    def _drop(self, pod: Json, marks: Collection[str]) -> None:
+    def _release_marks(self, pod: Json, marks: Collection[str]) -> None:
         """Take ``marks`` off, and delete it if that leaves none."""
-        with suppress(NotFound):
+        with suppress(ObjectNotFound):
             for _ in range(_TRIES):
                 try:
                     if marks:
@@ -180,7 +180,7 @@ class Reservations(Acting):
                         self._pods.put(pod)
                     if not _holders(pod):
                         self._delete(pod)
-                except Conflict:
+                except ObjectConflict:
                     # Somebody marked it in this moment: then it stays, else it is tried again.
                     pod = self._cluster.get(_url(pod))
                 else:
@@ -194,13 +194,13 @@ class Reservations(Acting):
             self._pods.put(answer)
 
 
-def reservation_name(order: ReplicaOrder, options: Options) -> str:
+def reservation_name(order: ReplicaOrder, options: KubernetesOptions) -> str:
     """The same for all that share the device."""
     who = "\n".join((options.instance, order.database_id, order.node, order.gpus[0]))
     return f"gpu-{hashlib.sha256(who.encode()).hexdigest()[:20]}"
 
 
-def render_reservation(order: ReplicaOrder, options: Options) -> Json:
+def render_reservation(order: ReplicaOrder, options: KubernetesOptions) -> Json:
     """The Pod that holds the device of ``order``, without marks."""
     resource = gpu_resource(order.gpus[0], options.rules)
     device = {"limits": {**_OWN_RESOURCES, resource: "1"}, "requests": {**_OWN_RESOURCES, resource: "1"}}
@@ -224,7 +224,7 @@ def render_reservation(order: ReplicaOrder, options: Options) -> Json:
         "affinity": {"nodeAffinity": render.on_node(order.node)},
         "tolerations": render.tolerations(options),
         "securityContext": render.pod_security(options),
-        "initContainers": [{"name": _LOOK, **container, "command": [busybox, "sh", "-c", _SCRIPT, busybox]}],
+        "initContainers": [{"name": _DEVICE_PROBE, **container, "command": [busybox, "sh", "-c", _SCRIPT, busybox]}],
         "containers": [{"name": render.MAIN, **container, "command": [busybox, "sleep", "2147483647"]}],
     }
     if options.pull_secrets:
@@ -234,13 +234,13 @@ def render_reservation(order: ReplicaOrder, options: Options) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _mark(attempt_id: AttemptId) -> str:
-    return f"{_HELD_BY}{names.attempt_name(attempt_id)}"
+def _holder_key(attempt_id: AttemptId) -> str:
+    return f"{_HOLDER_PREFIX}{names.attempt_name(attempt_id)}"
 
 
 def _holders(pod: Mapping[str, Any]) -> dict[str, str]:
     own = pod["metadata"].get("annotations") or {}
-    return {key: value for key, value in own.items() if key.startswith(_HELD_BY)}
+    return {key: value for key, value in own.items() if key.startswith(_HOLDER_PREFIX)}
 
 
 def _time(text: str) -> datetime:

@@ -24,12 +24,12 @@ from core import file_locks
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import PORTS_PER_REPLICA, Layout, Ports
-from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
+from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_generations
 from executors.gpu_sharing import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs, sweep
 from executors.process.folder_watcher import Changes
-from executors.process.machine import GpuLook
+from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
 from executors.process.state import ReplicaFolder, read_replica
@@ -103,7 +103,7 @@ class ProcessExecutor:
         self._view = view
         self._use_cgroups = use_cgroups
         self._gpus = gpus
-        self._look_for_gpus = GpuLook()
+        self._look_for_gpus = GpuCache()
         self._changes: Changes | None = None
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
@@ -158,7 +158,7 @@ class ProcessExecutor:
         if folder.read("exit.json") is None and int(known.get("world") or 0) < (order.world or 0):
             folder.write(WORLD_FILE, world_fields(order))
 
-    def give_up(self, key: ReplicaKey) -> None:
+    def kill(self, key: ReplicaKey) -> None:
         """See :class:`executors.base.ChangesWorlds`."""
         self.stop(key, grace=timedelta())
 
@@ -172,7 +172,7 @@ class ProcessExecutor:
             procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 (always)
-        return newest_of_each(map(self._read, self._folders(attempt_id)))
+        return newest_generations(map(self._read, self._folders(attempt_id)))
 
     def _read(self, path: Path) -> Observation | None:
         if self._changes is not None:
@@ -209,7 +209,7 @@ class ProcessExecutor:
         return not self._changes.is_deaf
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
-        """See :class:`executors.base.TellsChanges`; empty before :meth:`listen`."""
+        """See :class:`executors.base.ReportsChanges`; empty before :meth:`listen`."""
         if self._changes is None:
             time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
             return frozenset()

@@ -24,7 +24,7 @@ def _visible_gpus() -> tuple[Gpu, ...]:
     return find_gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-class GpuLook:
+class GpuCache:
     """Calling it gives the GPUs; ``find`` is asked again when its last answer is older than half a minute."""
 
     def __init__(

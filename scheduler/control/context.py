@@ -13,7 +13,7 @@ from executors.base import ChangesWorlds, Executor
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlContext:
     """One control plane process.
 
     ``holder`` is its name in leases: another process has another one. ``clock`` gives aware UTC. ``secret_key`` signs
@@ -25,7 +25,7 @@ class Control:
 
     sessions: SessionFactory
     executor: Executor
-    bell: Wakeup
+    wakeup: Wakeup
     clock: Callable[[], datetime]
     holder: str
     secret_key: bytes = field(repr=False)

@@ -11,16 +11,16 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.domain.errors import StaleWrite
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 
 
-def acquire(control: Control, name: str) -> HeldLease | None:
+def acquire(control: ControlContext, name: str) -> HeldLease | None:
     """The lease, or ``None`` while another process holds it."""
     with unit_of_work(control.sessions) as session:
         return leases.acquire(session, name, holder=control.holder, now=control.clock(), ttl=control.lease_ttl)
 
 
-def renew(control: Control, lease: HeldLease) -> HeldLease:
+def renew(control: ControlContext, lease: HeldLease) -> HeldLease:
     """The same lease for another full time.
 
     Raises:
@@ -35,14 +35,14 @@ def renew(control: Control, lease: HeldLease) -> HeldLease:
 
 
 @contextmanager
-def fenced(control: Control, lease: HeldLease) -> Iterator[Session]:
+def fenced(control: ControlContext, lease: HeldLease) -> Iterator[Session]:
     """A transaction that is rolled back when the lease is no longer ours."""
     with unit_of_work(control.sessions) as session:
         leases.check(session, lease)
         yield session
 
 
-def release(control: Control, lease: HeldLease) -> None:
+def release(control: ControlContext, lease: HeldLease) -> None:
     """Give it back, so that another process need not wait for it to expire."""
     with unit_of_work(control.sessions) as session:
         leases.release(session, lease, now=control.clock())

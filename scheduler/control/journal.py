@@ -24,7 +24,7 @@ class Journal:
     job_id: str
     attempt_id: str | None = None
 
-    def tell(
+    def add(
         self,
         kind: str,
         reason: str,

@@ -25,18 +25,18 @@ BEAT_LEASE: Final = leases.BEAT
 _TURN_S: Final = 1.0
 
 
-class Leads(Protocol):
+class IsLeader(Protocol):
     """Whether this beat is the one that rings."""
 
     def __call__(self) -> bool: ...
 
 
-def always() -> bool:
+def always_leader() -> bool:
     """For a beat that has its workers for itself."""
     return True
 
 
-class Leadership:
+class LeaderElection:
     """One of many, by the lease ``beat``. Renewed three times in its life; not to be called by two threads."""
 
     def __init__(self, sessions: SessionFactory, holder: str, ttl: timedelta, clock: Callable[[], datetime]) -> None:
@@ -55,7 +55,7 @@ class Leadership:
             self._ask(now_s)
         return self._lease is not None and now_s < self._until_s
 
-    def give_up(self) -> None:
+    def resign(self) -> None:
         """Let the next one lead at once."""
         if self._lease is None:
             return
@@ -82,19 +82,21 @@ class Leadership:
 class Beat:
     """Calls ``ring`` with each name of ``every`` in its time, in seconds, as long as ``leads``."""
 
-    def __init__(self, ring: Callable[[str], None], every: Mapping[str, float], leads: Leads = always) -> None:
-        self._ring = ring
+    def __init__(
+        self, ring: Callable[[str], None], every: Mapping[str, float], is_leader: IsLeader = always_leader
+    ) -> None:
+        self._notify = ring
         self._every = dict(every)
-        self._leads = leads
+        self._leads = is_leader
         self._stopping = threading.Event()
-        self.turned_at_s = time.monotonic()
+        self.last_turn_s = time.monotonic()
         self.is_leading = False
 
     def run(self) -> None:
         """Until ``stop``. What fails is told and tried again when its time comes."""
         due_s = dict.fromkeys(self._every, time.monotonic())
         while not self._stopping.is_set():
-            self.turned_at_s = now_s = time.monotonic()
+            self.last_turn_s = now_s = time.monotonic()
             self.is_leading = self._leads()
             for name, at_s in due_s.items():
                 if at_s > now_s:
@@ -102,7 +104,7 @@ class Beat:
                 # From now, not from when it was due: after a pause nothing is made up for.
                 due_s[name] = now_s + self._every[name]
                 if self.is_leading:
-                    self._ring(name)
+                    self._notify(name)
             self._stopping.wait(min(_TURN_S, max(0.0, min(due_s.values()) - time.monotonic())))
 
     def stop(self) -> None:

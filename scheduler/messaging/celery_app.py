@@ -25,12 +25,12 @@ RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
 HOUSEKEEP: Final = "trainmaster.housekeep"
-LOOK_AHEAD: Final = "trainmaster.look_ahead"
+START_FORECASTS: Final = "trainmaster.look_ahead"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
-CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD, STUDIES_DUE, ENDPOINTS_DUE)
-CARE_QUEUE: Final = "care"
-QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
+MAINTENANCE_TASKS: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, START_FORECASTS, STUDIES_DUE, ENDPOINTS_DUE)
+MAINTENANCE_QUEUE: Final = "care"
+QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], MAINTENANCE_QUEUE)
 
 _SYNC_NODES_S: Final = 5.0
 _LOOK_AHEAD_S: Final = 10.0
@@ -53,7 +53,7 @@ def make_app(settings: Settings) -> Celery:
         enable_utc=True,
         task_ignore_result=True,
         task_acks_late=False,
-        task_default_queue=CARE_QUEUE,
+        task_default_queue=MAINTENANCE_QUEUE,
         task_routes={name: {"queue": QUEUE_OF_TOPIC[topic]} for topic, name in TASK_OF_TOPIC.items()},
         task_serializer="json",
         accept_content=["json"],
@@ -81,7 +81,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         SYNC_NODES: _SYNC_NODES_S,
         SWEEP: _SWEEP_S,
         HOUSEKEEP: _HOUSEKEEP_S,
-        LOOK_AHEAD: _LOOK_AHEAD_S,
+        START_FORECASTS: _LOOK_AHEAD_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,
         ENDPOINTS_DUE: _ENDPOINTS_DUE_S,

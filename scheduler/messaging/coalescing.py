@@ -12,7 +12,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 
-class Gate:
+class PendingDeduplicator:
     """Which messages wait in this process's own queue. Safe for threads.
 
     Args:
@@ -22,59 +22,59 @@ class Gate:
 
     def __init__(self, *, is_local: bool) -> None:
         self._is_local = is_local
-        self._waiting: set[tuple[str, str]] = set()
+        self._pending: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
-    def enter(self, topic: str, key: str) -> bool:
+    def add(self, topic: str, key: str) -> bool:
         """True when the message has to be sent; false when an equal one waits already."""
         if not self._is_local:
             return True
         with self._lock:
-            if (topic, key) in self._waiting:
+            if (topic, key) in self._pending:
                 return False
-            self._waiting.add((topic, key))
+            self._pending.add((topic, key))
             return True
 
-    def leave(self, topic: str, key: str) -> None:
+    def discard(self, topic: str, key: str) -> None:
         """The message is being worked on: one that comes from now on may know more."""
         with self._lock:
-            self._waiting.discard((topic, key))
+            self._pending.discard((topic, key))
 
 
-class Solo:
+class SingleFlight:
     """Runs one thing at a time; a call during a run returns at once and makes exactly one more run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_running = False
-        self._is_asked = False
+        self._is_requested_again = False
 
     def run(self, work: Callable[[], None]) -> None:
         with self._lock:
             if self._is_running:
-                self._is_asked = True
+                self._is_requested_again = True
                 return
             self._is_running = True
         while True:
-            with self._marked():
+            with self._reset_on_error():
                 work()
             with self._lock:
-                if not self._is_asked:
+                if not self._is_requested_again:
                     self._is_running = False
                     return
-                self._is_asked = False
+                self._is_requested_again = False
 
     @contextmanager
-    def _marked(self) -> Iterator[None]:
+    def _reset_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
             with self._lock:
-                self._is_running = self._is_asked = False
+                self._is_running = self._is_requested_again = False
             raise
 
 
-class Crowd:
+class BatchQueue:
     """Works on keys one by one while few come, and on many at once while they pile up. Safe for threads.
 
     Args:
@@ -90,15 +90,15 @@ class Crowd:
         self,
         work: Callable[[Sequence[str]], None],
         *,
-        hands: int,
-        at_once: int,
-        silent_s: float = 60.0,
-        extra: int = 3,
+        workers: int,
+        batch_size: int,
+        stuck_after_s: float = 60.0,
+        max_replacements: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._work, self._hands, self._at_once = work, hands, at_once
-        self._silent_s, self._extra, self._clock = silent_s, extra, clock
-        self._waiting: dict[str, None] = {}
+        self._work, self._workers, self._batch_size = work, workers, batch_size
+        self._stuck_after_s, self._max_replacements, self._clock = stuck_after_s, max_replacements, clock
+        self._pending: dict[str, None] = {}
         self._since: dict[object, float] = {}  # of each hand: when it took the keys that it works on
         self._lock = threading.Lock()
 
@@ -108,52 +108,52 @@ class Crowd:
         Raises:
             Exception: what ``work`` raised first, when nothing is left to do.
         """
-        hand = object()
+        worker = object()
         with self._lock:
-            self._waiting[key] = None
-            if self._heard() >= self._hands or len(self._since) >= self._hands + self._extra:
+            self._pending[key] = None
+            if self._active_workers() >= self._workers or len(self._since) >= self._workers + self._max_replacements:
                 return
-            self._since[hand] = self._clock()
-            is_extra = len(self._since) > self._hands
-        if is_extra:
-            log.warning("crowd.silent", hands=self._hands, silent_s=self._silent_s)
-            threading.Thread(target=self._run_aside, args=(hand,), name="crowd", daemon=True).start()
+            self._since[worker] = self._clock()
+            is_replacement = len(self._since) > self._workers
+        if is_replacement:
+            log.warning("crowd.silent", workers=self._workers, stuck_after_s=self._stuck_after_s)
+            threading.Thread(target=self._run_in_thread, args=(worker,), name="crowd", daemon=True).start()
         else:
-            self._run(hand)
+            self._run(worker)
 
-    def _run_aside(self, hand: object) -> None:
+    def _run_in_thread(self, worker: object) -> None:
         try:
-            self._run(hand)
+            self._run(worker)
         except Exception as error:  # noqa: BLE001 (at the edge: nobody waits for it)
             log.warning("crowd.failed", why=repr(error))
 
-    def _run(self, hand: object) -> None:
+    def _run(self, worker: object) -> None:
         failure: Exception | None = None
-        while keys := self._take(hand):
+        while keys := self._take(worker):
             try:
                 self._work(keys)
             except Exception as error:  # noqa: BLE001 (raised below; nobody else comes for the other keys)
                 failure = failure or error
             except BaseException:
                 with self._lock:
-                    del self._since[hand]
+                    del self._since[worker]
                 raise
         if failure is not None:
             raise failure
 
-    def _heard(self) -> int:
+    def _active_workers(self) -> int:
         """How many hands are not silent."""
         now_s = self._clock()
-        return sum(now_s - since_s < self._silent_s for since_s in self._since.values())
+        return sum(now_s - since_s < self._stuck_after_s for since_s in self._since.values())
 
-    def _take(self, hand: object) -> list[str]:
+    def _take(self, worker: object) -> list[str]:
         with self._lock:
-            del self._since[hand]
-            keys = list(self._waiting)[: self._at_once]
-            if not keys or self._heard() >= self._hands:
+            del self._since[worker]
+            keys = list(self._pending)[: self._batch_size]
+            if not keys or self._active_workers() >= self._workers:
                 # In the same moment in which nothing waits, or enough others go on: nobody leaves a key to one who goes.
                 return []
             for key in keys:
-                del self._waiting[key]
-            self._since[hand] = self._clock()
+                del self._pending[key]
+            self._since[worker] = self._clock()
             return keys

@@ -13,7 +13,7 @@ _LEAST_S: Final = 0.05
 _MOST_S: Final = 1.0
 
 
-class Pace:
+class DutyCycle:
     """After a run that took long the next one is due when as much time has passed again, but a second at most.
 
     Ticks that follow one another at once each start the few jobs for which room has become free meanwhile, and the work
@@ -28,7 +28,7 @@ class Pace:
         self._due_s = 0.0
 
     @property
-    def left_s(self) -> float:
+    def rest_s(self) -> float:
         """Seconds until the next run is due; 0: it is."""
         return max(0.0, self._due_s - self._clock_s())
 

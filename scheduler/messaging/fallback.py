@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from scheduler.messaging.coalescing import Gate
+from scheduler.messaging.coalescing import PendingDeduplicator
 
 log = structlog.get_logger(__name__)
 
@@ -29,26 +29,26 @@ _UNLUCKY_INTERVALS: Final = 20.0
 _STOP_WITHIN_S: Final = 20.0
 
 
-class Hands:
+class LocalTaskPool:
     """A few threads for tasks without a message. Equal ones that still wait are one."""
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="hands")
-        self._gate = Gate(is_local=True)
+        self._deduplicator = PendingDeduplicator(is_local=True)
 
-    def do(self, name: str, key: str, work: Callable[[], None]) -> None:
+    def submit(self, name: str, key: str, work: Callable[[], None]) -> None:
         """``work`` soon, in a thread; it must not raise."""
-        if not self._gate.enter(name, key):
+        if not self._deduplicator.add(name, key):
             return
 
         def run() -> None:
-            self._gate.leave(name, key)
+            self._deduplicator.discard(name, key)
             work()
 
         try:
             self._pool.submit(run)
         except RuntimeError:  # going down: another process does it
-            self._gate.leave(name, key)
+            self._deduplicator.discard(name, key)
 
     def stop(self) -> None:
         """Finish what is being done; what waits is left to others."""
@@ -57,26 +57,26 @@ class Hands:
         closing.join(_STOP_WITHIN_S)
 
 
-class OwnClock:
+class FallbackBeat:
     """Does each of ``every`` (seconds by name) through ``do`` when nobody has rung for it for too long."""
 
-    def __init__(self, every: Mapping[str, float], do: Callable[[str], None]) -> None:
+    def __init__(self, every: Mapping[str, float], submit: Callable[[str], None]) -> None:
         self._every = dict(every)
-        self._do = do
+        self._do = submit
         now_s = time.monotonic()
         self._heard_s = dict.fromkeys(self._every, now_s)
         self._done_s = dict.fromkeys(self._every, now_s)
-        self._is_alone = False
+        self._is_active = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="own-clock", daemon=True)
-        self.turned_at_s = now_s
+        self.last_turn_s = now_s
 
     @property
-    def is_alone(self) -> bool:
+    def is_active(self) -> bool:
         """Whether no beat is heard."""
-        return self._is_alone
+        return self._is_active
 
-    def heard(self, name: str) -> None:
+    def note_message(self, name: str) -> None:
         """A message has brought the task ``name``."""
         self._heard_s[name] = time.monotonic()
 
@@ -89,10 +89,10 @@ class OwnClock:
 
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
-            self.turned_at_s = now_s = time.monotonic()
+            self.last_turn_s = now_s = time.monotonic()
             missed = [name for name, every_s in self._every.items() if self._is_silent(name, every_s, now_s)]
-            if bool(missed) != self._is_alone:
-                self._is_alone = bool(missed)
+            if bool(missed) != self._is_active:
+                self._is_active = bool(missed)
                 log.info("beat.missed" if missed else "beat.heard")
             for name in missed:
                 if now_s - self._done_s[name] >= self._every[name]:

@@ -13,7 +13,7 @@ _MOST: Final = 200
 _AHEAD: Final = timedelta(seconds=10)
 
 
-class Alarms:
+class Timers:
     """One of each topic and key at a time, the earliest. Of this process alone, and safe for threads.
 
     Args:
@@ -21,7 +21,7 @@ class Alarms:
     """
 
     def __init__(self, ring: Callable[[str, str], None], clock: Callable[[], datetime]) -> None:
-        self._ring = ring
+        self._notify = ring
         self._clock = clock
         self._lock = threading.Lock()
         self._set: dict[tuple[str, str], tuple[datetime, threading.Timer]] = {}
@@ -65,4 +65,4 @@ class Alarms:
             if known is None or known[0] != at:
                 return  # an earlier one has taken its place in this moment
             del self._set[name]
-        self._ring(*name)
+        self._notify(*name)

@@ -10,31 +10,33 @@ from typing import Final
 import structlog
 from celery import Celery
 
-from core.wakeups import BellSocket, Wakeup
+from core.wakeups import Wakeup, WakeupSocket
 from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.coalescing import Gate
+from scheduler.messaging.coalescing import PendingDeduplicator
 
 log = structlog.get_logger(__name__)
 
 _AWAY_S: Final = 2.0
 
 
-class AppBell:
+class AppWakeup:
     """Rings through the process's own Celery application. Equal rings that still wait are one.
 
     ``without_broker``: does what a ring asks for in this process, while the broker takes none; it must not block.
     """
 
-    def __init__(self, app: Celery, gate: Gate, without_broker: Callable[[str, str], None] | None = None) -> None:
+    def __init__(
+        self, app: Celery, deduplicator: PendingDeduplicator, without_broker: Callable[[str, str], None] | None = None
+    ) -> None:
         self._app = app
-        self._gate = gate
+        self._deduplicator = deduplicator
         self._without_broker = without_broker
         self._away_until_s = 0.0
         self.is_broker_away = False
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         task = TASK_OF_TOPIC.get(topic)
-        if task is None or not self._gate.enter(topic, key):
+        if task is None or not self._deduplicator.add(topic, key):
             return
         # One ring in a while finds out whether the broker is back: each that waited for it would hold its thread.
         if time.monotonic() < self._away_until_s:
@@ -54,17 +56,17 @@ class AppBell:
             self.is_broker_away = False
 
     def _lost(self, topic: str, key: str) -> None:
-        self._gate.leave(topic, key)
+        self._deduplicator.discard(topic, key)
         if self._without_broker is not None:
             self._without_broker(topic, key)
 
 
-class BellListener:
+class WakeupListener:
     """A thread that turns datagrams into rings."""
 
-    def __init__(self, source: BellSocket, bell: Wakeup) -> None:
+    def __init__(self, source: WakeupSocket, wakeup: Wakeup) -> None:
         self._source = source
-        self._bell = bell
+        self._bell = wakeup
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
 

@@ -17,7 +17,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, GangRole, Request
 from scheduler.planning.model import (
     Grow,
-    NodeView,
+    NodeSnapshot,
     Placement,
     Plan,
     Preempt,
@@ -29,7 +29,7 @@ from scheduler.planning.model import (
     Snapshot,
     Start,
 )
-from scheduler.planning.placement.partial import Left, less
+from scheduler.planning.placement.partial import FreeAmounts, subtract
 
 # Each round but the last stops somebody; what is still open after so many is said by the next tick's plan.
 _MOST_ROUNDS = 4
@@ -41,12 +41,12 @@ _Taken = tuple[Request, Placement]
 class Planning(Protocol):
     """One walk through the queue of a snapshot."""
 
-    def said(self, vain: frozenset[JobId] = frozenset(), helped: int = 0) -> Plan:
+    def build_plan(self, hopeless: frozenset[JobId] = frozenset(), preemptors: int = 0) -> Plan:
         """What is done; of the reasons only those of jobs for which others are stopped.
 
         Args:
-            vain: nobody is stopped for these.
-            helped: jobs for which others were stopped before it.
+            hopeless: nobody is stopped for these.
+            preemptors: jobs for which others were stopped before it.
         """
         ...
 
@@ -61,28 +61,28 @@ def settled(snapshot: Snapshot, walk: Callable[[Snapshot], Planning]) -> Plan:
     Nobody is stopped for a job that would not get the place then, since another one has the better claim to it.
     """
     first = walk(snapshot)  # the same, whomever others are stopped for
-    vain: frozenset[JobId] = frozenset()
+    hopeless: frozenset[JobId] = frozenset()
     for _ in range(_MOST_TRIES):
-        made, more = _settled(snapshot, first, walk, vain)
+        made, more = _settled(snapshot, first, walk, hopeless)
         if not more:
             return made
-        vain |= more
-    return _settled(snapshot, first, walk, vain | {job.job_id for job in snapshot.queued})[0]
+        hopeless |= more
+    return _settled(snapshot, first, walk, hopeless | {job.job_id for job in snapshot.queued})[0]
 
 
 def _settled(
-    snapshot: Snapshot, first: Planning, walk: Callable[[Snapshot], Planning], vain: frozenset[JobId]
+    snapshot: Snapshot, first: Planning, walk: Callable[[Snapshot], Planning], hopeless: frozenset[JobId]
 ) -> tuple[Plan, frozenset[JobId]]:
-    """The plan, and for whom somebody was stopped in vain."""
+    """The plan, and for whom somebody was stopped in hopeless."""
     last = first
-    made = newest = first.said(vain)
+    made = newest = first.build_plan(hopeless)
     for _ in range(_MOST_ROUNDS):
         if not newest.preempts and not newest.shrinks:
             break
         for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
         snapshot = after(snapshot, newest)
         last = walk(snapshot)
-        newest = last.said(vain, len(for_jobs))
+        newest = last.build_plan(hopeless, len(for_jobs))
         made = _both(made, newest)
         # Who starts already has come to room that was kept for others by the promise alone.
         lost = {job_id for job_id in for_jobs if job_id is not None and not _is_promised(newest, job_id)}
@@ -150,7 +150,7 @@ def after(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def _started(job: QueuedGang, start: Start, snapshot: Snapshot) -> RunningGang:
-    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.holds_s)
+    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.max_hold_s)
     return RunningGang(
         job_id=job.job_id,
         name=job.name,
@@ -216,11 +216,11 @@ def _taken(roles: Iterable[GangRole], placements: Iterable[Placement]) -> list[_
     return [(requests[placement.role], placement) for placement in placements]
 
 
-def _less(nodes: tuple[NodeView, ...], taken: list[_Taken]) -> tuple[NodeView, ...]:
-    left: dict[NodeId, Left] = {}
+def _less(nodes: tuple[NodeSnapshot, ...], taken: list[_Taken]) -> tuple[NodeSnapshot, ...]:
+    left: dict[NodeId, FreeAmounts] = {}
     by_id = {node.id: node for node in nodes}
     for request, placement in sorted(taken, key=lambda one: -one[0].gpu_milli):
         free = by_id[placement.node].free
         here = left.get(placement.node, (free.cpu_milli, free.memory_bytes, free.gpus, free.shares))
-        left[placement.node] = less(here, request, placement.gpu_model, 1)
+        left[placement.node] = subtract(here, request, placement.gpu_model, 1)
     return tuple(replace(node, free=Amounts(*left[node.id])) if node.id in left else node for node in nodes)

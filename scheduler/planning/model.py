@@ -16,7 +16,7 @@ from core.domain.sharing.resources import Amounts, Gang
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeSnapshot:
     """A node and what is free on it (allocatable minus all that runs or is about to).
 
     ``labels`` carries ``topology/rack`` and ``topology/zone`` where known.
@@ -77,7 +77,7 @@ class QueuedGang:
     earlier_s: float = 0.0
 
     @property
-    def holds_s(self) -> float:
+    def max_hold_s(self) -> float:
         """For how long at most it holds its place once it has started; infinite if nobody knows."""
         return inf if self.max_run_time_s is None else self.max_run_time_s + self.overrun_s
 
@@ -172,7 +172,7 @@ class Snapshot:
     """
 
     now: datetime
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[NodeSnapshot, ...]
     queued: tuple[QueuedGang, ...]
     running: tuple[RunningGang, ...] = ()
     growing: tuple[GrowingGang, ...] = ()
@@ -193,7 +193,7 @@ class ReasonCode(StrEnum):
     RESERVED = "reserved"  # would fit, but would delay a job that is before it
     BACKOFF = "backoff"  # starts again in a moment after a failed attempt
     QUOTA = "quota"  # its project, or its user in it, has as much as they may
-    KEPT_FOR_GPUS = "kept_for_gpus"  # would fit, but takes what jobs with GPUs need beside the free GPUs of a node
+    GPU_HEADROOM = "kept_for_gpus"  # would fit, but takes what jobs with GPUs need beside the free GPUs of a node
     BOOKED = "booked"  # would fit, but an administrator reserved these nodes for another project
     PREEMPTING = "preempting"  # others are being stopped to make room for it
 
@@ -267,7 +267,7 @@ class Shrink:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Migration:
     """A proposal: were ``job_id`` ended and started again at ``placements``, ``for_job`` could start. Not applied by itself."""
 
     job_id: JobId
@@ -287,5 +287,5 @@ class Plan:
     grows: tuple[Grow, ...] = ()
     preempts: tuple[Preempt, ...] = ()
     shrinks: tuple[Shrink, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Migration, ...] = ()
     order: tuple[JobId, ...] = ()

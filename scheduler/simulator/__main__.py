@@ -24,7 +24,7 @@ from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.expectations import failures
 from scheduler.simulator.metrics import summarise
 from scheduler.simulator.plots import ENDINGS, Curves, check, plot
-from scheduler.simulator.reading.inputs import FORMATS, Around, read
+from scheduler.simulator.reading.inputs import FORMATS, JobListOptions, read
 from scheduler.simulator.reading.scenario import Scenario
 from scheduler.simulator.reading.settings import read_policy
 from scheduler.simulator.report import report
@@ -90,7 +90,7 @@ def _tried(words: str) -> Any:
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:
-    around = Around(
+    around = JobListOptions(
         nodes=options.nodes,
         gpus=options.gpus,
         node_list=options.node_list,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.domain.ids import NodeId
-from scheduler.planning import NodeView
+from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account
 from scheduler.planning.policy import Policy
-from scheduler.simulator.engine import Outcome, Simulation
+from scheduler.simulator.engine import Simulation, SimulationOutcome
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.reading.arrival import Arrival
@@ -21,10 +21,10 @@ _TICK_S = 10.0
 
 def simulate(
     history: Sequence[Arrival],
-    nodes: Sequence[NodeView],
+    nodes: Sequence[NodeSnapshot],
     policy: Policy,
     *,
-    more_nodes: Iterable[NodeView] = (),
+    more_nodes: Iterable[NodeSnapshot] = (),
     accounts: Iterable[Account] = (),
     knowledge: Knowledge = Knowledge.HISTORY,
     cpu_clock: Callable[[], float] | None = None,
@@ -45,14 +45,14 @@ def simulate(
 
 def replay(
     history: Sequence[Arrival],
-    nodes: Sequence[NodeView],
+    nodes: Sequence[NodeSnapshot],
     policy: Policy,
     *,
-    more_nodes: Iterable[NodeView] = (),
+    more_nodes: Iterable[NodeSnapshot] = (),
     accounts: Iterable[Account] = (),
     knowledge: Knowledge = Knowledge.HISTORY,
     cpu_clock: Callable[[], float] | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """How the jobs of ``history`` would have fared on ``nodes`` and ``more_nodes``, all empty at first, under ``policy``.
 
     A preempted job pays ``policy.restart_cost_s`` when it starts again. Pure: the same arguments give the same figures.
@@ -76,12 +76,12 @@ def replay(
     return run(scenario, cpu_clock=cpu_clock)
 
 
-def run(scenario: Scenario, *, cpu_clock: Callable[[], float] | None = None) -> Outcome:
+def run(scenario: Scenario, *, cpu_clock: Callable[[], float] | None = None) -> SimulationOutcome:
     """One run with the last reasons only: all of them are many."""
     return Simulation(scenario, cpu_clock=cpu_clock, keeps_reasons=False).run()
 
 
-def more_like(nodes: Sequence[NodeView], count: int, like: str | None = None) -> tuple[NodeView, ...]:
+def more_like(nodes: Sequence[NodeSnapshot], count: int, like: str | None = None) -> tuple[NodeSnapshot, ...]:
     """``count`` empty nodes like the one named, or like those of which there are most.
 
     Raises:
@@ -89,7 +89,7 @@ def more_like(nodes: Sequence[NodeView], count: int, like: str | None = None) ->
     """
     if not nodes or (like is not None and all(node.id != like for node in nodes)):
         raise ValueError(f"there is no node {like!r}" if nodes else "there are no nodes")
-    kinds: dict[tuple[object, ...], list[NodeView]] = {}
+    kinds: dict[tuple[object, ...], list[NodeSnapshot]] = {}
     for node in nodes:
         whole = node.allocatable
         kinds.setdefault((whole.cpu_milli, whole.memory_bytes, tuple(sorted(whole.gpus.items()))), []).append(node)

@@ -1,4 +1,4 @@
-"""GPUs that are given away in parts: which replica is on which device, by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
+"""GPUs that are given away in parts: which replica is on which device, by the headroom of :mod:`core.domain.sharing.gpu_sharing`."""
 
 from __future__ import annotations
 

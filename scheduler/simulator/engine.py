@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from core.domain.ids import JobId
 from scheduler.planning import Plan, QueuedGang, Reason, Snapshot, plan
 from scheduler.simulator.estimates import Estimator
-from scheduler.simulator.metrics import Usage
+from scheduler.simulator.metrics import ClusterUsage
 from scheduler.simulator.progress import Progress
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
-from scheduler.simulator.usage_history import Past
+from scheduler.simulator.usage_history import UsageHistory
 from scheduler.simulator.wakeups import next_look_s
-from scheduler.simulator.world import Running, World, WrongPlan
+from scheduler.simulator.world import SimulatedCluster, SimulatedRun, WrongPlan
 
 Planner = Callable[[Snapshot], Plan]
 
@@ -27,7 +27,7 @@ _SOON_S = 1e-6  # ends nearer than this are now: sums of floats are not exact
 
 
 @dataclass(slots=True)
-class History:
+class JobHistory:
     """What became of one job. Times in seconds from the start; ``None``: not yet.
 
     ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: how many jobs, itself included, were
@@ -53,15 +53,15 @@ class History:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationOutcome:
     """Everything a report and expectations are made of.
 
     ``decision_cpu_s``: of each plan, where a clock was given. ``last_waits``: who waited after the last plan, and why.
     """
 
     scenario: Scenario
-    jobs: dict[str, History]
-    usage: Usage
+    jobs: dict[str, JobHistory]
+    usage: ClusterUsage
     end_s: float = 0.0
     plans: int = 0
     decision_cpu_s: list[float] = field(default_factory=list)
@@ -97,14 +97,14 @@ class Simulation:
         self.on_plan = on_plan
         self.cpu_clock = cpu_clock
         self.keeps_reasons = keeps_reasons
-        self.world = World(
+        self.world = SimulatedCluster(
             scenario.nodes, policy=scenario.policy, accounts=scenario.accounts, bookings=scenario.bookings
         )
         self.estimator = Estimator(scenario.knowledge, scenario.learnt_after_s, scenario.start)
-        self.outcome = Outcome(
-            scenario, {arrival.name: History(arrival) for arrival in scenario.arrivals}, Usage(scenario.nodes)
+        self.outcome = SimulationOutcome(
+            scenario, {arrival.name: JobHistory(arrival) for arrival in scenario.arrivals}, ClusterUsage(scenario.nodes)
         )
-        self._past = Past(scenario.policy, scenario.accounts, scenario.nodes, scenario.arrivals)
+        self._past = UsageHistory(scenario.policy, scenario.accounts, scenario.nodes, scenario.arrivals)
         self._progress: dict[str, Progress] = {}
         self._began_s: dict[str, float] = {}  # of the present attempt
         self._arrivals = sorted(scenario.arrivals, key=lambda arrival: (arrival.at_s, arrival.name))
@@ -118,7 +118,7 @@ class Simulation:
         self._jobs_there = 0
         self._came: dict[str, float] = {}  # ``_job_seconds`` when it came
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationOutcome:
         """Until nothing is left to happen, or the scenario's ``until``. A job that can never run waits for ever."""
         now_s = 0.0
         last_plan_s = -math.inf
@@ -330,7 +330,7 @@ class Simulation:
         return self.scenario.start + timedelta(seconds=at_s)
 
 
-def _speed(running: Running) -> float:
+def _speed(running: SimulatedRun) -> float:
     """1 with all the replicas that an elastic job may have; in proportion with fewer."""
     role = running.job.gang.elastic
     if role is None or not role.most:
@@ -338,7 +338,7 @@ def _speed(running: Running) -> float:
     return sum(placement.role == role.role for placement in running.placements) / role.most
 
 
-def _rate(running: Running) -> float:
+def _rate(running: SimulatedRun) -> float:
     """GPUs that a job holds; 1 where it asks for none."""
     requests = {role.role: role.request for role in running.job.gang.roles}
     held = sum(requests[p.role].gpu_count + requests[p.role].gpu_milli / 1000 for p in running.placements)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from scheduler.planning.forecast.durations import Durations, Past, Traits
+from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun
 from scheduler.planning.model import Estimate
 from scheduler.simulator.progress import Progress
 from scheduler.simulator.reading.arrival import Arrival
@@ -39,9 +39,9 @@ class Estimator:
     knowledge: Knowledge
     after_s: float
     start: datetime
-    _ended: deque[Past] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _ended: deque[PastRun] = field(default_factory=lambda: deque(maxlen=_KEPT))
     _fresh: int = 0
-    _durations: Durations = field(default_factory=lambda: Durations(()))
+    _durations: DurationModel = field(default_factory=lambda: DurationModel(()))
 
     def of(self, progress: Progress) -> Estimate | None:
         """How much longer the job runs with all its replicas, as far as that is known now."""
@@ -67,12 +67,12 @@ class Estimator:
         if self.knowledge is not Knowledge.HISTORY:
             return
         ended_at = self.start + timedelta(seconds=at_s)
-        self._ended.append(Past(_traits(progress.arrival), progress.ran_s, ended_at, is_cut_off))
+        self._ended.append(PastRun(_traits(progress.arrival), progress.ran_s, ended_at, is_cut_off))
         self._fresh += 1
         if self._fresh >= 1 + _NEWER * len(self._ended):
             self._fresh = 0
-            self._durations = Durations(self._ended)
+            self._durations = DurationModel(self._ended)
 
 
-def _traits(arrival: Arrival) -> Traits:
-    return Traits(arrival.project, arrival.user, arrival.title or arrival.name, arrival.code, arrival.shape)
+def _traits(arrival: Arrival) -> JobTraits:
+    return JobTraits(arrival.project, arrival.user, arrival.title or arrival.name, arrival.code, arrival.shape)

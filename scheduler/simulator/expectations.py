@@ -20,9 +20,9 @@ from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.metrics import summarise
 
 if TYPE_CHECKING:
-    from scheduler.simulator.engine import History, Outcome
+    from scheduler.simulator.engine import JobHistory, SimulationOutcome
 
-_Check = Callable[["Outcome", Mapping[str, Any]], str | None]
+_Check = Callable[["SimulationOutcome", Mapping[str, Any]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Expectation:
     kind: str
     line: Mapping[str, Any]
 
-    def failure(self, outcome: Outcome) -> str | None:
+    def failure(self, outcome: SimulationOutcome) -> str | None:
         """What happened instead, or ``None``."""
         return _CHECKS[self.kind][0](outcome, self.line)
 
@@ -65,7 +65,7 @@ def parse_expectations(lines: Any, jobs: frozenset[str], nodes: frozenset[str]) 
     return tuple(made)
 
 
-def failures(outcome: Outcome) -> list[str]:
+def failures(outcome: SimulationOutcome) -> list[str]:
     """Expectations that did not hold, each with what happened instead."""
     found: list[str] = []
     for expectation in outcome.scenario.expect:
@@ -75,11 +75,11 @@ def failures(outcome: Outcome) -> list[str]:
     return found
 
 
-def _job(outcome: Outcome, line: Mapping[str, Any], kind: str) -> History:
+def _job(outcome: SimulationOutcome, line: Mapping[str, Any], kind: str) -> JobHistory:
     return outcome.jobs[line[kind]]
 
 
-def _started(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _started(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     job = _job(outcome, line, "started")
     if job.started_s is None:
         last = job.reasons[-1][1].sentence if job.reasons else "it never came to the queue"
@@ -95,7 +95,7 @@ def _started(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _waiting(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _waiting(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     job = _job(outcome, line, "waiting")
     at_s = parse_duration_s(line["at"]) if "at" in line else outcome.end_s
     reason = job.reason_at(at_s)
@@ -110,14 +110,14 @@ def _waiting(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _order(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _order(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     starts = [(name, outcome.jobs[name].started_s) for name in line["order"]]
     told = ", ".join(f"{name} at {at} s" for name, at in starts)
     times = [math.inf if at is None else at for _, at in starts]
     return f"they started: {told}" if any(a >= b for a, b in pairwise(times)) else None
 
 
-def _beside(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _beside(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     name, role, other = line["beside"]
     seats = _seats(outcome.jobs[name])
     alone = [node for node in seats.get(role, []) if node not in seats.get(other, [])]
@@ -128,7 +128,7 @@ def _beside(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _seats(job: History) -> dict[str, list[str]]:
+def _seats(job: JobHistory) -> dict[str, list[str]]:
     members = [role.role for role in job.arrival.gang.roles for _ in range(role.replicas)]
     seats: dict[str, list[str]] = {}
     for role, node in zip(members, job.nodes, strict=False):
@@ -136,7 +136,7 @@ def _seats(job: History) -> dict[str, list[str]]:
     return seats
 
 
-def _free(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _free(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     at_s = parse_duration_s(line["at"])
     held = 0
     for job in outcome.jobs.values():
@@ -149,23 +149,23 @@ def _free(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
     return None if free == line["gpus"] else f"{free} GPUs were free"
 
 
-def _nodes_of(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _nodes_of(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     nodes = sorted(set(_job(outcome, line, "nodes_of").nodes))
     return None if len(nodes) == line["count"] else f"it stood on {', '.join(nodes) or 'none'}"
 
 
-def _racks_of(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _racks_of(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     job = _job(outcome, line, "racks_of")
     racks = sorted({n.labels.get("topology/rack", "") for n in outcome.scenario.nodes if n.id in job.nodes})
     return None if len(racks) == line["count"] else f"it stood in {', '.join(racks) or 'none'}"
 
 
-def _model_of(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _model_of(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     models = sorted({model for model in _job(outcome, line, "model_of").gpu_models if model})
     return None if models == [line["is"]] else f"it got {', '.join(models) or 'none'}"
 
 
-def _max_wait(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _max_wait(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     limit_s = parse_duration_s(line["max_wait"])
     for name, job in outcome.jobs.items():
         waited_s = (outcome.end_s if job.started_s is None else job.started_s) - job.arrival.at_s
@@ -174,13 +174,13 @@ def _max_wait(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _finished(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _finished(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     names: Sequence[str] = list(outcome.jobs) if line["finished"] == "all" else [line["finished"]]
     late = [name for name in names if outcome.jobs[name].ended_s is None]
     return f"{', '.join(late[:3])} did not" if late else None
 
 
-def _utilisation(outcome: Outcome, line: Mapping[str, Any]) -> str | None:
+def _utilisation(outcome: SimulationOutcome, line: Mapping[str, Any]) -> str | None:
     reached = summarise(outcome).gpu_utilisation
     return None if reached >= line["utilisation"] else f"it was {reached:.3f}"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scheduler.simulator.engine import History
+    from scheduler.simulator.engine import JobHistory
 
 UNFAIR_ABOVE: Final = 1.05
 
@@ -44,14 +44,14 @@ class Fairness:
         return {"worst": self.worst, "mean": self.mean, "unfair": self.unfair, "late": self.late}
 
 
-def static_rhos(jobs: Iterable[History], gpus: int) -> list[float]:
+def static_rhos(jobs: Iterable[JobHistory], gpus: int) -> list[float]:
     """Of jobs that have ended: with the contention of the whole workload."""
     jobs = list(jobs)
     contention = max(1.0, len(jobs) / gpus) if gpus else 1.0
     return [_stay_s(job) / (_alone_s(job) * contention) for job in jobs if _has_rho(job)]
 
 
-def rhos(jobs: Iterable[History], gpus: int) -> list[float]:
+def rhos(jobs: Iterable[JobHistory], gpus: int) -> list[float]:
     """Of jobs that have ended: with the contention that each of them met."""
     return [
         _stay_s(job) / (_alone_s(job) * max(1.0, job.jobs_meanwhile / gpus if gpus else 1.0))
@@ -60,14 +60,14 @@ def rhos(jobs: Iterable[History], gpus: int) -> list[float]:
     ]
 
 
-def _has_rho(job: History) -> bool:
+def _has_rho(job: JobHistory) -> bool:
     return job.ended_s is not None and _alone_s(job) > 0
 
 
-def _stay_s(job: History) -> float:
+def _stay_s(job: JobHistory) -> float:
     return (job.ended_s or 0.0) - job.arrival.at_s
 
 
-def _alone_s(job: History) -> float:
+def _alone_s(job: JobHistory) -> float:
     limit_s = job.arrival.max_run_time_s
     return job.arrival.duration_s if limit_s is None else min(job.arrival.duration_s, limit_s)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Request
-from scheduler.planning import NodeView, ReasonCode
+from scheduler.planning import NodeSnapshot, ReasonCode
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
-from scheduler.simulator.world import Running, World
+from scheduler.simulator.world import SimulatedCluster, SimulatedRun
 
 if TYPE_CHECKING:
-    from scheduler.simulator.engine import History, Outcome
+    from scheduler.simulator.engine import JobHistory, SimulationOutcome
 
 
-class Usage:
+class ClusterUsage:
     """Sums over time, kept up to date from event to event."""
 
-    def __init__(self, nodes: Iterable[NodeView]) -> None:
+    def __init__(self, nodes: Iterable[NodeSnapshot]) -> None:
         nodes = tuple(nodes)
         self.gpus = sum(node.allocatable.gpu_count for node in nodes)
         self.cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
@@ -58,13 +58,13 @@ class Usage:
         for code, jobs in self._waiting.items():
             self.waiting_seconds[code] = self.waiting_seconds.get(code, 0.0) + past_s * jobs
 
-    def start(self, running: Running) -> None:
+    def start(self, running: SimulatedRun) -> None:
         self._hold(running, 1)
 
-    def end(self, running: Running) -> None:
+    def end(self, running: SimulatedRun) -> None:
         self._hold(running, -1)
 
-    def _hold(self, running: Running, sign: int) -> None:
+    def _hold(self, running: SimulatedRun, sign: int) -> None:
         requests = {role.role: role.request for role in running.job.gang.roles}
         for placement in running.placements:
             self._hold_one(requests[placement.role], sign)
@@ -83,7 +83,7 @@ class Usage:
         self.held_gpu_milli += sign * (WHOLE * request.gpu_count + request.gpu_milli)
         self.held_cpu_milli += sign * request.cpu_milli
 
-    def wait(self, codes: Mapping[str, ReasonCode], world: World) -> None:
+    def wait(self, codes: Mapping[str, ReasonCode], world: SimulatedCluster) -> None:
         """Who waits from now on, and what is free meanwhile."""
         self._waiting = Counter(codes.values())
         idle = broken = 0.0
@@ -96,7 +96,7 @@ class Usage:
 
 
 _POINTS = 200  # of a line on a page
-_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY, ReasonCode.KEPT_FOR_GPUS)
+_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY, ReasonCode.GPU_HEADROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +178,14 @@ class Summary:
         }
 
 
-def summarise(outcome: Outcome, until_s: float | None = None) -> Summary:
+def summarise(outcome: SimulationOutcome, until_s: float | None = None) -> Summary:
     """The usual figures. Waiting times of jobs that never started are not in them; their number is.
 
     Args:
         until_s: measures use over the time until then rather than over the run's own, so that runs of different lengths can be
             compared; not before the last end of a job.
     """
-    jobs: list[History] = list(outcome.jobs.values())
+    jobs: list[JobHistory] = list(outcome.jobs.values())
     waits = [job.started_s - job.arrival.at_s for job in jobs if job.started_s is not None]
     completions = [job.ended_s - job.arrival.at_s for job in jobs if job.ended_s is not None]
     usage, end_s = outcome.usage, outcome.end_s if until_s is None else until_s

@@ -14,7 +14,7 @@ from scheduler.simulator.metrics import summarise
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from scheduler.simulator.engine import Outcome
+    from scheduler.simulator.engine import SimulationOutcome
 
 ENDINGS: Final = (".svg", ".png", ".pdf")
 _UNITS: Final = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
@@ -56,7 +56,7 @@ class Curves:
     queue: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of(cls, name: str, outcome: Outcome) -> Curves:
+    def of(cls, name: str, outcome: SimulationOutcome) -> Curves:
         jobs = list(outcome.jobs.values())
         figures = summarise(outcome)
         ended = sorted(job.ended_s - job.arrival.at_s for job in jobs if job.ended_s is not None)

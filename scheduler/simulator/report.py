@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from scheduler.simulator.compare import time_words
-from scheduler.simulator.engine import Outcome
+from scheduler.simulator.engine import SimulationOutcome
 from scheduler.simulator.expectations import failures
 from scheduler.simulator.metrics import Spread, summarise
 
 _SLOWEST = 5
 
 
-def report(outcome: Outcome) -> str:
+def report(outcome: SimulationOutcome) -> str:
     """The figures, who waited longest and why, and which expectations held."""
     figures, scenario = summarise(outcome), outcome.scenario
     gpus = sum(node.allocatable.gpu_count for node in scenario.nodes)
@@ -62,7 +62,7 @@ def report(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _slowest(outcome: Outcome) -> list[str]:
+def _slowest(outcome: SimulationOutcome) -> list[str]:
     def waited_s(name: str) -> float:
         job = outcome.jobs[name]
         return (outcome.end_s if job.started_s is None else job.started_s) - job.arrival.at_s

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from core.domain.ids import JobId
-from scheduler.planning import NodeView
+from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account
 from scheduler.planning.policy import Policy
 from scheduler.simulator.reading.arrival import Arrival
-from scheduler.simulator.world import Running
+from scheduler.simulator.world import SimulatedRun
 
 
 @dataclass(slots=True)
@@ -19,14 +19,14 @@ class _Usage:
     users: dict[str, float] = field(default_factory=dict)
 
 
-class Past:
+class UsageHistory:
     """Means of dominant shares in which what was lately counts more, by half-life.
 
     Where there is one project with one user, or the past does not count, nothing is kept: it would change nothing.
     """
 
     def __init__(
-        self, policy: Policy, accounts: Iterable[Account], nodes: Iterable[NodeView], arrivals: Iterable[Arrival]
+        self, policy: Policy, accounts: Iterable[Account], nodes: Iterable[NodeSnapshot], arrivals: Iterable[Arrival]
     ) -> None:
         self._given = {account.project: account for account in accounts}
         nodes = tuple(nodes)
@@ -42,7 +42,7 @@ class Past:
             self._usage.setdefault(project, _Usage()).users.setdefault(user, 0.0)
         self._now_s = 0.0
 
-    def advance(self, to_s: float, running: Mapping[JobId, Running]) -> None:
+    def advance(self, to_s: float, running: Mapping[JobId, SimulatedRun]) -> None:
         """``running``: what ran from the last call to ``to_s``."""
         past_s = to_s - self._now_s
         self._now_s = to_s
@@ -67,7 +67,7 @@ class Past:
             for project, usage in sorted(self._usage.items())
         )
 
-    def _share(self, running: Running) -> float:
+    def _share(self, running: SimulatedRun) -> float:
         requests = {role.role: role.request for role in running.job.gang.roles}
         mine = [requests[placement.role] for placement in running.placements]
         gpus = sum(request.gpu_count + request.gpu_milli / 1000 for request in mine)

@@ -14,7 +14,7 @@ from core.domain.sharing.resources import Amounts, Gang, Request
 from scheduler.planning import (
     Grow,
     GrowingGang,
-    NodeView,
+    NodeSnapshot,
     Placement,
     Plan,
     QueuedGang,
@@ -32,7 +32,7 @@ class WrongPlan(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class SimulatedRun:
     """A started job, as the planner sees it and as it was placed."""
 
     job: QueuedGang
@@ -42,7 +42,7 @@ class Running:
     stops_for: JobId | None = None
 
     def view(self) -> RunningGang:
-        limit = None if self.job.max_run_time_s is None else self.job.holds_s
+        limit = None if self.job.max_run_time_s is None else self.job.max_hold_s
         return RunningGang(
             job_id=self.job.job_id,
             name=self.job.name,
@@ -77,12 +77,12 @@ class Running:
         )
 
 
-class World:
+class SimulatedCluster:
     """Nodes, running and queued jobs. Values that go into a snapshot are replaced, never changed."""
 
     def __init__(
         self,
-        nodes: Iterable[NodeView],
+        nodes: Iterable[NodeSnapshot],
         *,
         policy: Policy | None = None,
         accounts: Iterable[Account] = (),
@@ -91,9 +91,9 @@ class World:
         self.policy = policy or Policy()
         self.accounts = tuple(accounts)
         self.bookings = tuple(bookings)
-        self.nodes: dict[NodeId, NodeView] = {node.id: node for node in nodes}
+        self.nodes: dict[NodeId, NodeSnapshot] = {node.id: node for node in nodes}
         self.queued: dict[JobId, QueuedGang] = {}
-        self.running: dict[JobId, Running] = {}
+        self.running: dict[JobId, SimulatedRun] = {}
         self._views: dict[JobId, RunningGang] = {}
         self._shared = SharedDevices()
 
@@ -152,7 +152,7 @@ class World:
             self._take(job.job_id, job.gang, requests[start.placements[at].role], start.placements[at])
         self._check_topology(job.gang, start.job_id, start.placements)
         self._check_servers(job.gang, start.job_id, start.placements)
-        self._run(Running(replace(job, room_since=None), start.placements, now))
+        self._run(SimulatedRun(replace(job, room_since=None), start.placements, now))
 
     def preempt(self, preempt: Preempt, now: datetime) -> None:
         """The job is told to stop, and holds its place until :meth:`release`, after its grace."""
@@ -171,7 +171,7 @@ class World:
         if job is not None and job.room_since is None:
             self.enqueue(replace(job, room_since=now))
 
-    def release(self, job_id: JobId, queued: QueuedGang) -> Running:
+    def release(self, job_id: JobId, queued: QueuedGang) -> SimulatedRun:
         """A preempted job has stopped: it gives its place back and waits again, as ``queued``."""
         running = self.finish(job_id)
         self.enqueue(queued)
@@ -223,11 +223,11 @@ class World:
             raise WrongPlan(f"{grow.job_id}: only its elastic role grows")
         self._run(replace(running, placements=placements))
 
-    def _run(self, running: Running) -> None:
+    def _run(self, running: SimulatedRun) -> None:
         self.running[running.job.job_id] = running
         self._views[running.job.job_id] = running.view()
 
-    def finish(self, job_id: JobId) -> Running:
+    def finish(self, job_id: JobId) -> SimulatedRun:
         """Give back what the job holds."""
         running = self.running.pop(job_id)
         del self._views[job_id]

@@ -116,7 +116,7 @@ def check_ends(client: Any, study: str, ends: dict[tuple[int, int], tuple[str, b
         )
 
 
-def check_places(client: Any, home: Path, eventually: Callable[..., Any], told: str) -> None:
+def check_paths(client: Any, home: Path, eventually: Callable[..., Any], told: str) -> None:
     """All places are free again, and nothing of a trial is left."""
 
     def is_free() -> bool:
@@ -187,7 +187,7 @@ def test_a_study_goes_through_kill_9_of_its_whole_platform(own_platform: Any, la
         eventually(is_over, within_s=60, what=f"the study ends; seed {seed}")
         story.check(platform.client, study, out, f"seed {seed}")
         check_ends(platform.client, study, ends, f"seed {seed}")
-        check_places(platform.client, home, eventually, f"seed {seed}")
+        check_paths(platform.client, home, eventually, f"seed {seed}")
     finally:
         if platform is not own_platform:
             platform.end()

@@ -164,7 +164,7 @@ def add_platform(sessions: SessionFactory, now: datetime) -> None:
                 Secret(
                     project_id="project-1",
                     name=SECRET,
-                    sealed=secrets.seal(KEY, "project-1", SECRET, "hush"),
+                    ciphertext=secrets.seal(KEY, "project-1", SECRET, "hush"),
                     updated_at=now,
                 ),
             ]

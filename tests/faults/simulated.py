@@ -24,11 +24,11 @@ from core.domain.sharing.resources import Amounts
 from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
 from executors.base import Executor, Gpu, NodeInfo, Observation
 from executors.fake import FakeEngine, FakeExecutor, ProcessKilled, SeededFaults
-from scheduler.control.attempts.reconcile_result import Look, Verdict
+from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcileResult
 from scheduler.control.attempts.reconciler import Reconciler
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.planning.tick import Ticker
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.control.upkeep.gc import expire_waiting, sweep_executor
 from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import due_attempts
@@ -190,10 +190,10 @@ class Process:
         self.is_dead = False
         self.dues = 0
         executor: Executor = SteppedExecutor(world, FakeExecutor(world.engine, world.executor_faults))  # type: ignore[assignment]
-        self.control = Control(
+        self.control = ControlContext(
             sessions=world.sessions,
             executor=executor,
-            bell=world,
+            wakeup=world,
             clock=lambda: world.engine.now,
             holder=f"process-{number}",
             secret_key=b"k" * 32,
@@ -202,7 +202,7 @@ class Process:
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
-        self.keeper = StudyKeeper(self.control)
+        self.keeper = StudyLoop(self.control)
 
     def work_on(self, topic: str, key: str) -> Callable[[], None]:
         match topic:
@@ -217,7 +217,7 @@ class Process:
             case "study":
                 return lambda: self.keeper.keep(key)
             case "studies":
-                return self.keeper.ring_due
+                return self.keeper.notify_due
             case "ask":
                 return lambda: self.world.ask(self)
             case _:
@@ -225,15 +225,15 @@ class Process:
 
     def _tick(self) -> None:
         report = self.ticker.tick()
-        if report.next_look is not None:
-            self.world.post(report.next_look, TOPIC_TICK)
+        if report.recheck_at is not None:
+            self.world.post(report.recheck_at, TOPIC_TICK)
 
     def _reconcile(self, attempt_id: AttemptId) -> None:
         self._told(attempt_id, self.reconciler.reconcile(attempt_id))
 
-    def _told(self, attempt_id: AttemptId, look: Look) -> None:
-        if look.next_look is not None and look.verdict in (Verdict.AGAIN, Verdict.SETTLED):
-            self.world.post(look.next_look, TOPIC_RECONCILE, attempt_id)
+    def _told(self, attempt_id: AttemptId, look: ReconcileResult) -> None:
+        if look.recheck_at is not None and look.outcome in (ReconcileOutcome.REQUEUE, ReconcileOutcome.IN_SYNC):
+            self.world.post(look.recheck_at, TOPIC_RECONCILE, attempt_id)
 
     def _due(self) -> None:
         with self.control.sessions() as session:
@@ -242,10 +242,10 @@ class Process:
         self.dues += 1
         if self.dues % 2:
             for attempt_id in due:
-                self.world.ring(TOPIC_RECONCILE, attempt_id)
+                self.world.notify(TOPIC_RECONCILE, attempt_id)
             return
         for attempt_id, outcome in self.reconciler.reconcile_all(due).items():
-            if isinstance(outcome, Look):
+            if isinstance(outcome, ReconcileResult):
                 self._told(attempt_id, outcome)
             elif not isinstance(outcome, (Unavailable, StaleWrite, ExecutorTryAgain)):
                 raise outcome
@@ -291,7 +291,7 @@ class World:
 
     # What the processes call
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         """A bell that loses, doubles and delays."""
         roll = self.random.random
         if roll() < self.chances.ring_lost:

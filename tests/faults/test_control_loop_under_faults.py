@@ -182,7 +182,7 @@ class Schedule:
 
     def _submit(self, case: Case) -> None:
         add_job(self.sessions, case, self.engine.now)
-        self.world.ring("tick")
+        self.world.notify("tick")
 
     def _ask(self, case: Case, verb: verbs.Verb) -> None:
         with self.sessions() as session, session.begin():
@@ -198,7 +198,7 @@ class Schedule:
             if verb is verbs.Verb.CANCEL:
                 self.asked[case.name] += 1
         for topic, key in work.notifications:
-            self.world.ring(topic, key)
+            self.world.notify(topic, key)
 
     # What must hold at every moment
 

@@ -157,7 +157,7 @@ class Studies:
             work = UnitOfWork(session, self.engine.now)
             (found,) = ask_tell.take(work, self._access("asked"), [asked])
         for topic, study in work.notifications:
-            self.world.ring(topic, study)
+            self.world.notify(topic, study)
         trials = found.suggestions.trials if isinstance(found, ask_tell.Given) else []
         if key is not None and trials:
             numbers = [trial.number for trial in trials]

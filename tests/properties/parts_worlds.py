@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, Placement, QueuedGang, Snapshot, Start
+from scheduler.planning import NodeSnapshot, Placement, QueuedGang, Snapshot, Start
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.simulator.world import World
+from scheduler.simulator.world import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 POLICY = Policy(
@@ -21,14 +21,14 @@ PARTS = (100, 250, 300, 400, 500, 650, 999)
 
 
 @st.composite
-def nodes(draw: st.DrawFn, *, most: int = 4) -> tuple[NodeView, ...]:
+def nodes(draw: st.DrawFn, *, most: int = 4) -> tuple[NodeSnapshot, ...]:
     made = []
     for number in range(draw(st.integers(1, most))):
         models = draw(st.sampled_from([(), ("t4",), ("t4",), ("l4",), ("t4", "l4")]))
         gpus = {model: draw(st.integers(1, 3)) for model in models}
         whole = Amounts(draw(st.integers(2, 8)), draw(st.integers(2, 8)), gpus)
         labels = {"topology/rack": draw(st.sampled_from("xy"))}
-        made.append(NodeView(NodeId(f"n{number}"), labels, whole, whole))
+        made.append(NodeSnapshot(NodeId(f"n{number}"), labels, whole, whole))
     return tuple(made)
 
 
@@ -68,7 +68,7 @@ def queues(draw: st.DrawFn, *, most: int, prefix: str, plain: bool = False) -> t
 @st.composite
 def snapshots(draw: st.DrawFn, *, plain: bool = False) -> Snapshot:
     """A cluster on which some jobs run, placed by the slow planner, and some wait."""
-    world = World(draw(nodes()), policy=POLICY)
+    world = SimulatedCluster(draw(nodes()), policy=POLICY)
     for job in draw(queues(most=4, prefix="r", plain=True)):
         seats = assignment(world.snapshot(NOW).nodes, job.gang)
         if seats is not None:
@@ -118,7 +118,7 @@ class _Node:
         return None if min(after.cpu, after.memory, *after.whole.values(), 0) < 0 else after
 
 
-def assignment(nodes: Sequence[NodeView], gang: Gang) -> tuple[Placement, ...] | None:
+def assignment(nodes: Sequence[NodeSnapshot], gang: Gang) -> tuple[Placement, ...] | None:
     """A seat for every replica, by trying every node and model for each; larger parts are dealt out first."""
     members = [(role.role, index, role.request) for role in gang.roles for index in range(role.replicas)]
     members.sort(key=lambda member: -member[2].gpu_milli)
@@ -163,10 +163,10 @@ def _places(request: Request, free: dict[NodeId, _Node]) -> Iterator[tuple[NodeI
                 yield node, model
 
 
-def _domains(nodes: Sequence[NodeView], gang: Gang) -> list[list[NodeView]]:
+def _domains(nodes: Sequence[NodeSnapshot], gang: Gang) -> list[list[NodeSnapshot]]:
     if not gang.topology_required:
         return [list(nodes)]
-    groups: dict[str, list[NodeView]] = {}
+    groups: dict[str, list[NodeSnapshot]] = {}
     for node in nodes:
         groups.setdefault(node.id if gang.topology == "node" else node.labels["topology/rack"], []).append(node)
     return list(groups.values())

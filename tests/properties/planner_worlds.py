@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, Policy, QueuedGang, Snapshot
-from scheduler.simulator.world import World
+from scheduler.planning import NodeSnapshot, Policy, QueuedGang, Snapshot
+from scheduler.simulator.world import SimulatedCluster
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Two of one family, so that one wish may mean two models.
@@ -23,7 +23,7 @@ WISHES = ((), ("H100",), ("A100",), ("A100-80GB",), ("A100", "H100"), ("h100", "
 
 
 @st.composite
-def nodes(draw: st.DrawFn, *, most: int = 6, mixed: bool = True) -> tuple[NodeView, ...]:
+def nodes(draw: st.DrawFn, *, most: int = 6, mixed: bool = True) -> tuple[NodeSnapshot, ...]:
     made = []
     for number in range(draw(st.integers(1, most))):
         one = [(model,) for model in MODELS]
@@ -37,7 +37,7 @@ def nodes(draw: st.DrawFn, *, most: int = 6, mixed: bool = True) -> tuple[NodeVi
         if draw(st.booleans()):
             labels["topology/zone"] = draw(st.sampled_from("vw"))
         works = draw(st.sampled_from([True, True, True, False]))
-        made.append(NodeView(NodeId(f"n{number}"), labels, whole, whole, works, "" if works else "is cordoned"))
+        made.append(NodeSnapshot(NodeId(f"n{number}"), labels, whole, whole, works, "" if works else "is cordoned"))
     return tuple(made)
 
 
@@ -83,7 +83,7 @@ def queues(draw: st.DrawFn, *, most: int = 8, prefix: str = "q") -> tuple[Queued
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """A cluster on which some jobs run (placed by the slow planner) and some wait."""
-    world = World(draw(nodes()), policy=NOBODY_GOES)
+    world = SimulatedCluster(draw(nodes()), policy=NOBODY_GOES)
     for job in draw(queues(prefix="r", most=5)):
         first_fit(world, job, NOW - timedelta(seconds=draw(st.integers(0, 700))))
     for job in draw(queues()):
@@ -95,8 +95,8 @@ def busy_snapshot(chance: Random) -> Snapshot:
     """Nodes full of small jobs, large gangs before all others in the queue, and small jobs behind them."""
     sizes = [chance.randint(2, 6) for _ in range(chance.randint(1, 5))]
     wholes = [Amounts(8, 8, {"H100": size}) for size in sizes]
-    nodes = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)]
-    world = World(nodes, policy=NOBODY_GOES)
+    nodes = [NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)]
+    world = SimulatedCluster(nodes, policy=NOBODY_GOES)
 
     def job(name: str, members: int, gpus: int, priority: int) -> QueuedGang:
         gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
@@ -117,7 +117,7 @@ def any_snapshots() -> st.SearchStrategy[Snapshot]:
     return st.one_of(snapshots(), st.integers(0, 1 << 30).map(lambda seed: busy_snapshot(Random(seed))))
 
 
-def first_fit(world: World, job: QueuedGang, at: datetime) -> None:
+def first_fit(world: SimulatedCluster, job: QueuedGang, at: datetime) -> None:
     """Start ``job`` if some assignment exists, by trying them all."""
     from scheduler.planning import Placement, Start
 
@@ -132,7 +132,7 @@ def first_fit(world: World, job: QueuedGang, at: datetime) -> None:
     world.start(Start(job.job_id, placements), at)
 
 
-def assignment(nodes: Sequence[NodeView], gang: Gang) -> list[tuple[str, str | None]] | None:
+def assignment(nodes: Sequence[NodeSnapshot], gang: Gang) -> list[tuple[str, str | None]] | None:
     """The reference: a seat for every replica of ``gang`` in what is free, by backtracking over replicas and nodes."""
     for domain in _domains(nodes, gang):
         free = {n.id: [n.free.cpu_milli, n.free.memory_bytes, dict(n.free.gpus)] for n in domain}
@@ -187,16 +187,16 @@ def _seats(request: Request, free: dict) -> Iterator[tuple[str, str | None]]:
 
 
 def _may_be(model: str, wishes: Sequence[str]) -> bool:
-    """The rule for models, written another way: a wish's parts are among the model's, in their order."""
+    """The headroom for models, written another way: a wish's parts are among the model's, in their order."""
     patterns = (wish.lower().removeprefix("nvidia ").replace("-", "-(.*-)?") for wish in wishes)
     return not wishes or any(re.search(f"-{pattern}-", f"-{model}-") for pattern in patterns)
 
 
-def _domains(nodes: Sequence[NodeView], gang: Gang) -> list[list[NodeView]]:
+def _domains(nodes: Sequence[NodeSnapshot], gang: Gang) -> list[list[NodeSnapshot]]:
     matching = [n for n in nodes if n.is_schedulable and all(n.labels.get(k) == v for k, v in gang.node_selector)]
     if not gang.topology_required or gang.topology is None:
         return [matching]
-    groups: dict[str, list[NodeView]] = {}
+    groups: dict[str, list[NodeSnapshot]] = {}
     for node in matching:
         name = node.labels.get(f"topology/{gang.topology}")
         groups.setdefault(name if name and gang.topology != "node" else f"node {node.id}", []).append(node)

@@ -14,7 +14,7 @@ from scheduler.planning import (
     Booking,
     Defragment,
     Estimate,
-    NodeView,
+    NodeSnapshot,
     Plan,
     Policy,
     QueuedGang,
@@ -23,7 +23,7 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.simulator.world import World
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOW
 
 PRIORITIES = (10, 50, 90)
@@ -60,7 +60,7 @@ class Story:
         self.policy = self.policy or any_policy(chance)
         sizes = [chance.randint(2, 8) for _ in range(chance.randint(1, 3))]
         wholes = [Amounts(16, 16, {chance.choice(["h100", "h100", "a100"]): size}) for size in sizes]
-        nodes = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)]
+        nodes = [NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)]
         self.has_parts = chance.random() < 0.3 and self.parts
         total = left = sum(sizes)
         accounts = []
@@ -74,7 +74,7 @@ class Story:
             usage = chance.random()
             accounts.append(Account(name, chance.choice([1.0, 1.0, 2.0]), quota, usage, {"ann": usage}))
         bookings = [any_booking(chance, nodes)] if self.books and chance.random() < 0.2 else []
-        self.world = World(nodes, policy=self.policy, accounts=accounts, bookings=bookings)
+        self.world = SimulatedCluster(nodes, policy=self.policy, accounts=accounts, bookings=bookings)
 
     def arrive(self) -> None:
         chance = self.chance
@@ -187,8 +187,8 @@ class OfModels(Story):
         chance = self.chance
         sizes = [chance.randint(2, 8) for _ in range(chance.randint(2, 4))]
         wholes = [Amounts(16, 16, {("h100", "a100")[number % 2]: size}) for number, size in enumerate(sizes)]
-        self.world = World(
-            [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)],
+        self.world = SimulatedCluster(
+            [NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)],
             policy=self.policy,
             accounts=[self._with_models(account, sum(sizes)) for account in self.world.accounts],
         )
@@ -221,7 +221,7 @@ def any_limit(chance: Random, total: int, often: float) -> dict[str, int]:
     return chance.choice([{"jobs": chance.randint(1, 3)}, {"gpu_milli": 1000 * chance.randint(1, total)}])
 
 
-def any_booking(chance: Random, nodes: list[NodeView]) -> Booking:
+def any_booking(chance: Random, nodes: list[NodeSnapshot]) -> Booking:
     begins = NOW + timedelta(seconds=chance.randint(0, 2000))
     node = chance.choice(nodes).id
     ends = begins + timedelta(seconds=chance.choice([300, 1500]))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, QueuedGang, plan
-from scheduler.simulator.world import World
+from scheduler.planning import NodeSnapshot, QueuedGang, plan
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues
 
 often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,9 +42,9 @@ def elastic_jobs(draw: st.DrawFn, prefix: str) -> tuple[QueuedGang, ...]:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, with_queue: bool = True) -> World:
+def worlds(draw: st.DrawFn, *, with_queue: bool = True) -> SimulatedCluster:
     """Elastic gangs that run with as few as they must, or fewer than they had, beside others; and some that wait."""
-    world = World(draw(nodes(most=4)), policy=NOBODY_GOES)
+    world = SimulatedCluster(draw(nodes(most=4)), policy=NOBODY_GOES)
     for job in (*draw(elastic_jobs("e")), *draw(queues(prefix="r", most=2))):
         first_fit(world, job, NOW)
     if draw(st.booleans()):
@@ -62,8 +62,8 @@ def worlds(draw: st.DrawFn, *, with_queue: bool = True) -> World:
 
 @often
 @given(worlds())
-def test_no_growth_breaks_a_promise_and_planning_again_grows_nothing_more(world: World) -> None:
-    # World.apply checks each line: no node over-committed, no replica twice, at most as many as the gang may have,
+def test_no_growth_breaks_a_promise_and_planning_again_grows_nothing_more(world: SimulatedCluster) -> None:
+    # SimulatedCluster.apply checks each line: no node over-committed, no replica twice, at most as many as the gang may have,
     # only its elastic role, selectors and models respected.
     world.policy = replace(world.policy, keeps_for_gpus=True)
     world.apply(plan(world.snapshot(NOW)), NOW)
@@ -76,7 +76,7 @@ def test_no_growth_breaks_a_promise_and_planning_again_grows_nothing_more(world:
 
 @often
 @given(worlds())
-def test_growing_takes_no_place_that_somebody_who_waits_could_ever_use(world: World) -> None:
+def test_growing_takes_no_place_that_somebody_who_waits_could_ever_use(world: SimulatedCluster) -> None:
     snapshot = world.snapshot(NOW)
     made = plan(snapshot)
     least = {job.job_id: {role.role: role.replicas for role in job.gang.roles} for job in snapshot.queued}
@@ -99,7 +99,7 @@ def test_growing_takes_no_place_that_somebody_who_waits_could_ever_use(world: Wo
 
 @often
 @given(worlds(with_queue=False))
-def test_where_nobody_waits_every_gang_grows_as_far_as_there_is_place(world: World) -> None:
+def test_where_nobody_waits_every_gang_grows_as_far_as_there_is_place(world: SimulatedCluster) -> None:
     world.apply(plan(world.snapshot(NOW)), NOW)
     for growing in world.snapshot(NOW).growing:
         role = growing.gang.elastic
@@ -115,8 +115,8 @@ def test_one_that_waits_for_the_whole_node_keeps_a_gang_on_it_from_growing() -> 
     small = Gang((GangRole("worker", 1, Request(1, 1), 3),))
     large = Gang((GangRole("worker", 1, Request(4, 4)),))
 
-    def world_with(*waiting: QueuedGang) -> World:
-        world = World([NodeView(NodeId("n0"), {}, whole, whole)])
+    def world_with(*waiting: QueuedGang) -> SimulatedCluster:
+        world = SimulatedCluster([NodeSnapshot(NodeId("n0"), {}, whole, whole)])
         first_fit(world, QueuedGang(JobId("e"), "e", "p", "u", 90, NOW, small, small.shape()), NOW)
         for job in waiting:
             world.enqueue(job)
@@ -131,7 +131,7 @@ def test_one_that_waits_for_the_whole_node_keeps_a_gang_on_it_from_growing() -> 
 def test_an_elastic_gang_starts_with_as_many_as_there_is_place_for() -> None:
     whole = Amounts(3, 3)
     gang = Gang((GangRole("chief", 1, Request(1, 1)), GangRole("worker", 1, Request(1, 1), 8)))
-    world = World([NodeView(NodeId("n0"), {}, whole, whole)])
+    world = SimulatedCluster([NodeSnapshot(NodeId("n0"), {}, whole, whole)])
     world.enqueue(QueuedGang(JobId("e"), "e", "p", "u", 50, NOW, gang, gang.shape()))
     (start,) = plan(world.snapshot(NOW)).starts
     assert [(p.role, p.index) for p in start.placements] == [("chief", 0), ("worker", 0), ("worker", 1)]

@@ -1,4 +1,4 @@
-"""Jobs without GPUs keep off what the free GPUs of a node will need: held against the rule, written down another way."""
+"""Jobs without GPUs keep off what the free GPUs of a node will need: held against the headroom, written down another way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, Plan, Policy, QueuedGang, ReasonCode, Snapshot, plan
+from scheduler.planning import NodeSnapshot, Plan, Policy, QueuedGang, ReasonCode, Snapshot, plan
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
-from scheduler.simulator.world import World
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment
 
 MODELS = ("A100", "H100")
@@ -26,13 +26,13 @@ KEEPS = replace(NOBODY_GOES, keeps_for_gpus=True)
 often = settings(max_examples=80, deadline=None)
 
 
-def cluster(chance: Random) -> list[NodeView]:
+def cluster(chance: Random) -> list[NodeSnapshot]:
     made = []
     for number in range(chance.randint(1, 4)):
         gpus = chance.choice([0, 1, 2, 4])
         models = {chance.choice(MODELS): gpus} if gpus else {}
         whole = Amounts(chance.randint(2, 12), chance.randint(8, 24), models)
-        made.append(NodeView(NodeId(f"n{number}"), {}, whole, whole))
+        made.append(NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole))
     return made
 
 
@@ -60,7 +60,7 @@ def job(name: str, wanted: Gang, chance: Random) -> QueuedGang:
 def busy(seed: int, policy: Policy = KEEPS) -> Snapshot:
     """Some jobs run, and some more wait, about half of them without GPUs."""
     chance = Random(seed)
-    world = World(cluster(chance), policy=replace(policy, keeps_for_gpus=False))
+    world = SimulatedCluster(cluster(chance), policy=replace(policy, keeps_for_gpus=False))
     for number in range(chance.randint(0, 6)):
         world.enqueue(job(f"r{number}", gang(chance), chance))
     at = NOW - timedelta(seconds=chance.randint(0, 50))
@@ -82,8 +82,8 @@ def asked(snapshot: Snapshot) -> list[Request]:
     return [role.request for one in gangs for role in one.roles for _ in range(role.replicas) if role.request.uses_gpu]
 
 
-def fits(nodes: Sequence[NodeView], wanted: Gang) -> bool:
-    """By the planner itself, alone and without the rule."""
+def fits(nodes: Sequence[NodeSnapshot], wanted: Gang) -> bool:
+    """By the planner itself, alone and without the headroom."""
     one = QueuedGang(JobId("x"), "x", "p", "u", 50, NOW, wanted, wanted.shape())
     return bool(plan(Snapshot(NOW, tuple(nodes), (one,), policy=Policy(keeps_for_gpus=False))).starts)
 
@@ -103,7 +103,7 @@ def enough(requests: Iterable[Request], model: str, field: str) -> int:
     return each[-(-3 * len(each) // 4) - 1] if each else 0
 
 
-def kept(node: NodeView, free: Amounts, requests: list[Request], field: str) -> int:
+def kept(node: NodeSnapshot, free: Amounts, requests: list[Request], field: str) -> int:
     total = 0
     for model, gpus in node.allocatable.gpus.items():
         milli = 1000 * free.gpus.get(model, 0) + sum(free.shares.get(model, ()))
@@ -113,7 +113,7 @@ def kept(node: NodeView, free: Amounts, requests: list[Request], field: str) -> 
     return total
 
 
-def spare(nodes: Iterable[NodeView], requests: list[Request]) -> list[NodeView]:
+def spare(nodes: Iterable[NodeSnapshot], requests: list[Request]) -> list[NodeSnapshot]:
     """The nodes with what jobs without GPUs may use of them."""
     return [
         replace(
@@ -128,13 +128,13 @@ def spare(nodes: Iterable[NodeView], requests: list[Request]) -> list[NodeView]:
     ]
 
 
-def is_bound(wanted: Gang, nodes: Iterable[NodeView], requests: list[Request]) -> bool:
+def is_bound(wanted: Gang, nodes: Iterable[NodeSnapshot], requests: list[Request]) -> bool:
     empty = [replace(node, free=node.allocatable) for node in nodes]
     return not wanted.gpu_milli and assignment(spare(empty, requests), wanted) is not None
 
 
-def applied(snapshot: Snapshot, made: Plan) -> World:
-    world = World(snapshot.nodes, policy=snapshot.policy)
+def applied(snapshot: Snapshot, made: Plan) -> SimulatedCluster:
+    world = SimulatedCluster(snapshot.nodes, policy=snapshot.policy)
     for waiting in snapshot.queued:
         world.enqueue(waiting)
     world.apply(made, snapshot.now)
@@ -148,7 +148,7 @@ def test_no_gang_without_gpus_starts_where_it_leaves_less_than_is_kept_unless_it
 ) -> None:
     requests = asked(snapshot)
     gangs = {waiting.job_id: waiting.gang for waiting in snapshot.queued}
-    world = World(snapshot.nodes)
+    world = SimulatedCluster(snapshot.nodes)
     for start in plan(snapshot).starts:
         world.enqueue(next(waiting for waiting in snapshot.queued if waiting.job_id == start.job_id))
         world.start(start, NOW)
@@ -173,7 +173,7 @@ def test_who_waits_for_what_is_kept_would_fit_without_that_and_no_other_does(sna
     for job_id, reason in made.waits.items():
         wanted = gangs[job_id]
         is_free = fits(nodes, wanted)
-        if reason.code is ReasonCode.KEPT_FOR_GPUS:
+        if reason.code is ReasonCode.GPU_HEADROOM:
             assert is_free
             assert is_bound(wanted, snapshot.nodes, requests)
             assert assignment(spare(nodes, requests), wanted) is None

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from core.domain.sharing.resources import Amounts
 from scheduler.planning import Plan, ReasonCode, Snapshot, plan
 from scheduler.planning.placement.devices import give_back
-from scheduler.simulator.world import World
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.parts_worlds import POLICY, assignment, snapshots
 
 often = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def after(snapshot: Snapshot, made: Plan) -> tuple[World, Snapshot]:
-    world = World(snapshot.nodes, policy=POLICY)
+def after(snapshot: Snapshot, made: Plan) -> tuple[SimulatedCluster, Snapshot]:
+    world = SimulatedCluster(snapshot.nodes, policy=POLICY)
     for job in snapshot.queued:
         world.enqueue(job)
     world.apply(made, snapshot.now)
@@ -102,13 +102,13 @@ def test_parts_that_end_give_back_as_much_as_they_had_and_all_of_them_whole_devi
 
 def test_a_part_shares_a_device_that_is_shared_already_before_it_opens_another() -> None:
     from core.domain.sharing.resources import Gang, GangRole, Request
-    from scheduler.planning import NodeView
+    from scheduler.planning import NodeSnapshot
     from tests.properties.parts_worlds import NOW, QueuedGang
 
     whole = Amounts(64_000, 64, {"t4": 2})
     shared = Amounts(64_000, 64, {"t4": 1}, {"t4": (600,)})
     gang = Gang((GangRole("worker", 1, Request(1000, 1, 0, (), 500)),))
     job = QueuedGang("j", "j", "p", "u", 50, NOW, gang, gang.shape())
-    nodes = (NodeView("n0", {}, whole, whole), NodeView("n1", {}, whole, shared))
+    nodes = (NodeSnapshot("n0", {}, whole, whole), NodeSnapshot("n1", {}, whole, shared))
     (start,) = plan(Snapshot(NOW, nodes, (job,))).starts
     assert start.placements[0].node == "n1"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, Plan, Snapshot, plan
+from scheduler.planning import NodeSnapshot, Plan, Snapshot, plan
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.reading.scenario import Scenario
@@ -54,7 +54,7 @@ def test_a_large_gang_starts_under_an_adversarial_stream_of_small_jobs(stated: s
     chance = Random(seed)
     size, count = chance.randint(2, 8), chance.randint(2, 6)
     whole = Amounts(64, 64, {"H100": size})
-    cluster = tuple(NodeView(f"n{number}", {}, whole, whole) for number in range(count))
+    cluster = tuple(NodeSnapshot(f"n{number}", {}, whole, whole) for number in range(count))
 
     def arrival(name: str, at: float, members: int, gpus: int) -> Arrival:
         gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
@@ -77,7 +77,7 @@ def test_a_large_gang_starts_under_an_adversarial_stream_of_small_jobs(stated: s
 def test_the_gang_starves_without_its_reservation_so_the_stream_is_adversarial() -> None:
     # The same kind of stream against a planner that starts whatever fits: the gang waits until the stream ends.
     whole = Amounts(64, 64, {"H100": 4})
-    cluster = tuple(NodeView(f"n{number}", {}, whole, whole) for number in range(2))
+    cluster = tuple(NodeSnapshot(f"n{number}", {}, whole, whole) for number in range(2))
 
     def gang(gpus: int) -> Gang:
         return Gang((GangRole("worker", 1, Request(1, 1, gpus)),))
@@ -119,7 +119,9 @@ def test_a_gang_is_never_starved_however_many_other_sets_of_nodes_have_a_blocked
 ) -> None:
     # Only a few blocked gangs get a reservation that looks at ends; those behind them claim their nodes.
     whole = Amounts(64, 64, {"H100": 2})
-    cluster = tuple(NodeView(f"p{n}-{m}", {"pool": str(n)}, whole, whole) for n in range(blocked + 1) for m in range(2))
+    cluster = tuple(
+        NodeSnapshot(f"p{n}-{m}", {"pool": str(n)}, whole, whole) for n in range(blocked + 1) for m in range(2)
+    )
     arrivals = _stream("small", blocked, 900.0)
     for number in range(blocked + 1):
         pool = (("pool", str(number)),)
@@ -143,7 +145,7 @@ def test_a_gang_that_needs_a_part_of_a_node_is_not_starved_by_jobs_of_unknown_en
     one = Gang((GangRole("worker", 1, Request(1, 1, 1)),))
     small = [Arrival(f"small-{n:04}", n * 200.0, 900.0, one, one.shape()) for n in range(300)]
     big = Arrival("big", 3000.0, 900.0, two, two.shape())
-    outcome = Simulation(Scenario("part", (NodeView("n0", {}, whole, whole),), (*small, big))).run()
+    outcome = Simulation(Scenario("part", (NodeSnapshot("n0", {}, whole, whole),), (*small, big))).run()
     started = outcome.jobs["big"].started_s
     assert started is not None
     assert started <= 3000.0 + 2 * 900.0

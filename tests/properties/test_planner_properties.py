@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.sharing.resources import Amounts
-from scheduler.planning import NodeView, Plan, ReasonCode, Snapshot, plan
-from scheduler.simulator.world import World
+from scheduler.planning import NodeSnapshot, Plan, ReasonCode, Snapshot, plan
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, assignment, busy_snapshot, gangs, in_order, nodes
 
 often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def applied(snapshot: Snapshot, made: Plan) -> World:
-    world = World(snapshot.nodes)
+def applied(snapshot: Snapshot, made: Plan) -> SimulatedCluster:
+    world = SimulatedCluster(snapshot.nodes)
     for job in snapshot.queued:
         world.enqueue(job)
     world.apply(made, snapshot.now)
@@ -186,7 +186,7 @@ def earliest(snapshot: Snapshot, gang) -> float:
 @often
 @given(nodes(), gangs(most=3))
 def test_alone_on_an_empty_cluster_a_gang_starts_if_any_assignment_exists(
-    given_nodes: tuple[NodeView, ...], gang
+    given_nodes: tuple[NodeSnapshot, ...], gang
 ) -> None:
     from scheduler.planning import QueuedGang
 

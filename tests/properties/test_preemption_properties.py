@@ -18,7 +18,7 @@ import pytest
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Amounts, Gang
 from scheduler.planning import (
-    NodeView,
+    NodeSnapshot,
     Plan,
     Policy,
     PreemptCode,
@@ -30,7 +30,7 @@ from scheduler.planning import (
     plan,
 )
 from scheduler.planning.fixpoint import after
-from scheduler.planning.preemption.policy import Rights
+from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.shares import Shares
 from tests.properties.planner_worlds import assignment
 from tests.properties.preemption_worlds import OfModels, Story, any_policy
@@ -133,10 +133,10 @@ def _check_need(snapshot: Snapshot, made: Plan, where: str) -> None:
     victims = [gang for gang in gone if gang.stopping_for == job.job_id]
     for victim in victims:
         fewer = [other for other in gone if other is not victim]
-        is_enough = (
+        has_enough_gpus = (
             _within_limits(later, fewer, promised, job) and assignment(_without(nodes, fewer), job.gang) is not None
         )
-        assert not is_enough, f"{where}: {victim.job_id} goes though {job.job_id} would start without"
+        assert not has_enough_gpus, f"{where}: {victim.job_id} goes though {job.job_id} would start without"
 
 
 def _gangs(snapshot: Snapshot) -> list[Gang]:
@@ -161,7 +161,7 @@ def _milli(one: RunningGang | QueuedGang) -> int:
     return replicas * (1000 * role.request.gpu_count + role.request.gpu_milli)
 
 
-def _without(nodes: tuple[NodeView, ...], gangs: list[RunningGang]) -> tuple[NodeView, ...]:
+def _without(nodes: tuple[NodeSnapshot, ...], gangs: list[RunningGang]) -> tuple[NodeSnapshot, ...]:
     by_id = {node.id: node for node in nodes}
     for gang in gangs:
         requests = {role.role: role.request for role in gang.gang.roles}
@@ -317,11 +317,11 @@ def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None
         if made.preempts or made.shrinks or any(gang.is_stopping for gang in snapshot.running):
             continue
         left = after(snapshot, made)
-        rights = Rights(left, Shares(left))
+        rights = PreemptionPolicy(left, Shares(left))
         for job in left.queued:
             # Room that is kept for another one is not taken, nor a limit exceeded.
             codes = {*_NEVER, ReasonCode.PREEMPTING, ReasonCode.RESERVED, ReasonCode.QUOTA}
-            if made.waits[job.job_id].code in codes or not rights.is_owed(job):
+            if made.waits[job.job_id].code in codes or not rights.may_reclaim(job):
                 continue
             for gone in _takable(job, left):
                 assert assignment(_without(left.nodes, gone), job.gang) is None, f"seed {seed}"
@@ -334,11 +334,11 @@ def _takable(job: QueuedGang, snapshot: Snapshot) -> Iterator[list[RunningGang]]
     for count in (1, 2, 3):
         for gangs in permutations(snapshot.running, count):
             shares = Shares(snapshot)
-            rights = Rights(snapshot, shares)
+            rights = PreemptionPolicy(snapshot, shares)
             for gang in gangs:
-                if not rights.may_stop(gang) or rights.over(job, gang) is None:
+                if not rights.may_stop(gang) or rights.reason_to_preempt(job, gang) is None:
                     break
-                shares.add(gang.project, gang.user, shares.of_running(gang), -1)
+                shares.add(gang.project, gang.user, shares.running_amounts(gang), -1)
             else:
                 yield list(gangs)
 

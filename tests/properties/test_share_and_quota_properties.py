@@ -17,7 +17,7 @@ from scheduler.planning import (
     Account,
     Booking,
     Estimate,
-    NodeView,
+    NodeSnapshot,
     Policy,
     QueuedGang,
     QueueOrder,
@@ -27,7 +27,7 @@ from scheduler.planning import (
     plan,
     plan_to_apply,
 )
-from scheduler.simulator.world import World
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOW, first_fit, nodes, queues
 from tests.properties.test_elastic_planner_properties import elastic_jobs
 
@@ -75,7 +75,7 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 @st.composite
-def bookings(draw: st.DrawFn, of: tuple[NodeView, ...]) -> tuple[Booking, ...]:
+def bookings(draw: st.DrawFn, of: tuple[NodeSnapshot, ...]) -> tuple[Booking, ...]:
     made = []
     for number in range(draw(st.integers(0, 3))):
         booked = draw(st.sets(st.sampled_from([node.id for node in of]), min_size=1))
@@ -87,9 +87,11 @@ def bookings(draw: st.DrawFn, of: tuple[NodeView, ...]) -> tuple[Booking, ...]:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> SimulatedCluster:
     cluster = draw(nodes(most=4))
-    world = World(cluster, policy=draw(policies()), accounts=draw(accounts()), bookings=draw(bookings(cluster)))
+    world = SimulatedCluster(
+        cluster, policy=draw(policies()), accounts=draw(accounts()), bookings=draw(bookings(cluster))
+    )
 
     def owned(job: QueuedGang) -> QueuedGang:
         return replace(
@@ -108,7 +110,7 @@ def worlds(draw: st.DrawFn) -> World:
     return world
 
 
-def used(world: World) -> Counter[tuple[str, str, str]]:
+def used(world: SimulatedCluster) -> Counter[tuple[str, str, str]]:
     """By (project, user, key) and (project, "", key): what jobs hold, counted replica by replica."""
     held: Counter[tuple[str, str, str]] = Counter()
     for running in world.running.values():
@@ -127,7 +129,7 @@ def used(world: World) -> Counter[tuple[str, str, str]]:
     return held
 
 
-def every_limit(world: World) -> list[tuple[str, str, str, int]]:
+def every_limit(world: SimulatedCluster) -> list[tuple[str, str, str, int]]:
     found = []
     for account in world.accounts:
         found += [(account.project, "", key, most) for key, most in account.quota.limit.items()]
@@ -139,7 +141,7 @@ def every_limit(world: World) -> list[tuple[str, str, str, int]]:
 
 @often
 @given(worlds())
-def test_nobody_ever_holds_more_than_a_quota_neither_by_starting_nor_by_growing(world: World) -> None:
+def test_nobody_ever_holds_more_than_a_quota_neither_by_starting_nor_by_growing(world: SimulatedCluster) -> None:
     before = used(world)
     world.apply(plan(world.snapshot(NOW)), NOW)
     after = used(world)
@@ -151,7 +153,7 @@ def test_nobody_ever_holds_more_than_a_quota_neither_by_starting_nor_by_growing(
 
 @often
 @given(worlds())
-def test_who_waits_for_a_quota_would_exceed_it_with_what_is_held_now(world: World) -> None:
+def test_who_waits_for_a_quota_would_exceed_it_with_what_is_held_now(world: SimulatedCluster) -> None:
     made = plan(world.snapshot(NOW))
     waiting = dict(world.queued)
     world.apply(made, NOW)
@@ -170,7 +172,7 @@ def test_who_waits_for_a_quota_would_exceed_it_with_what_is_held_now(world: Worl
 
 @often
 @given(worlds())
-def test_planning_again_after_applying_starts_and_grows_nothing(world: World) -> None:
+def test_planning_again_after_applying_starts_and_grows_nothing(world: SimulatedCluster) -> None:
     world.apply(plan(world.snapshot(NOW)), NOW)
     again = plan(world.snapshot(NOW))
     assert again.starts == ()
@@ -179,7 +181,9 @@ def test_planning_again_after_applying_starts_and_grows_nothing(world: World) ->
 
 @often
 @given(worlds(), st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter_and_the_same_snapshot_gives_the_same_plan(world: World, chance) -> None:
+def test_the_order_of_the_input_does_not_matter_and_the_same_snapshot_gives_the_same_plan(
+    world: SimulatedCluster, chance
+) -> None:
     def shuffled(items):
         items = list(items)
         chance.shuffle(items)
@@ -198,7 +202,9 @@ def test_the_order_of_the_input_does_not_matter_and_the_same_snapshot_gives_the_
 
 @often
 @given(worlds())
-def test_nobody_is_put_on_a_node_that_is_booked_for_another_project_unless_surely_over_before(world: World) -> None:
+def test_nobody_is_put_on_a_node_that_is_booked_for_another_project_unless_surely_over_before(
+    world: SimulatedCluster,
+) -> None:
     snapshot = world.snapshot(NOW)
     jobs = {job.job_id: job for job in snapshot.queued}
     ends = {job.job_id: job.expected_end for job in snapshot.running}
@@ -228,19 +234,19 @@ def test_nobody_is_put_on_a_node_that_is_booked_for_another_project_unless_surel
             assert booking.project in reason.sentence
 
 
-def _filled(seed: int, *, per_user: bool) -> tuple[World, dict[str, float], int]:
+def _filled(seed: int, *, per_user: bool) -> tuple[SimulatedCluster, dict[str, float], int]:
     """Infinite demand of jobs of one size per plan on one resource; who may have how much, and the largest gang."""
     chance = Random(seed)
     names = [f"x{number}" for number in range(chance.randint(2, 5))]
     weights = {name: chance.choice([0.5, 1.0, 1.0, 2.0, 4.0]) for name in names}
     whole = Amounts(10_000, 10_000, {"h100": 8})
-    cluster = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number in range(chance.randint(3, 8))]
+    cluster = [NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole) for number in range(chance.randint(3, 8))]
     if per_user:
         owners = (Account("p", user_weights=weights),)
     else:
         owners = tuple(Account(name, weight) for name, weight in weights.items())
     order = chance.choice(list(QueueOrder))
-    world = World(cluster, policy=Policy(usage_weight=0.0, order=order), accounts=owners)
+    world = SimulatedCluster(cluster, policy=Policy(usage_weight=0.0, order=order), accounts=owners)
     # Gangs of single GPUs, so that no hole is left over that somebody else could not use.
     sizes = {name: chance.choice([1, 1, 2, 4]) for name in names}
     for name in names:
@@ -270,11 +276,11 @@ def test_with_endless_demand_every_share_ends_within_one_gang_of_what_its_weight
 def test_over_time_the_mean_shares_come_near_the_weights_also_where_gangs_are_unlike() -> None:
     # One project runs long gangs of 4, the other short single jobs; what each had on average lately counts.
     whole = Amounts(10_000, 10_000, {"h100": 8})
-    cluster = [NodeView(NodeId("n0"), {}, whole, whole)]
+    cluster = [NodeSnapshot(NodeId("n0"), {}, whole, whole)]
     weights = {"long": 1.0, "short": 3.0}
     sizes, lasts = {"long": 4, "short": 1}, {"long": 40, "short": 7}
     usage = dict.fromkeys(weights, 0.0)
-    world = World(cluster, policy=Policy(usage_weight=0.8))
+    world = SimulatedCluster(cluster, policy=Policy(usage_weight=0.8))
     ends: dict[str, int] = {}
     had: Counter[str] = Counter()
     half_life, rounds, serial = 300.0, 2000, 0
@@ -314,7 +320,7 @@ def test_priority_comes_before_any_share() -> None:
         return QueuedGang(JobId(name), name, project, "u", priority, NOW, one, one.shape())
 
     accounts_ = (Account("rich", usage=0.9), Account("poor"))
-    view = NodeView(NodeId("n0"), {}, whole, whole)
+    view = NodeSnapshot(NodeId("n0"), {}, whole, whole)
     snapshot = Snapshot(NOW, (view,), (job("a", "poor", 50), job("b", "rich", 90)), accounts=accounts_)
     made = plan(snapshot)
     assert [start.job_id for start in made.starts] == ["b"]

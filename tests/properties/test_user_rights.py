@@ -14,7 +14,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
-    NodeView,
+    NodeSnapshot,
     Plan,
     PreemptCode,
     QueuedGang,
@@ -91,7 +91,7 @@ def test_for_one_wait_of_a_job_another_is_stopped_once_at_most_and_only_by_the_r
                 assert job.priority >= gang.priority, f"seed {seed}"
                 assert gang.user in preempt.sentence, f"seed {seed}"
                 assert job.user in preempt.sentence, f"seed {seed}"
-                held = shares.of_running(gang)
+                held = shares.running_amounts(gang)
                 assert not is_guaranteed_to_user(gang.project, gang.user, held, shares), f"seed {seed}"
         for (victim, for_job), times in pairs.items():
             assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} {times} times for {for_job}"
@@ -141,7 +141,7 @@ def any_elastic_world(chance: Random) -> Snapshot:
         name, user = f"w{number}", chance.choice(users)
         queued.append(QueuedGang(JobId(name), name, "red", user, chance.choice([50, 50, 90]), NOW, gang, gang.shape()))
     whole = Amounts(99, 99, {"h100": gpus})
-    node = NodeView(NodeId("n0"), {}, whole, Amounts(90, 90, {"h100": 0}))
+    node = NodeSnapshot(NodeId("n0"), {}, whole, Amounts(90, 90, {"h100": 0}))
     accounts = (Account("red", quota=Quota(user_guaranteed=guaranteed)),)
     policy = replace(any_policy(chance), shrinks=True)
     return Snapshot(NOW, (node,), tuple(queued), tuple(running), accounts=accounts, policy=policy)

@@ -10,11 +10,11 @@ import pytest
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import Account, NodeView, Plan, QueuedGang, Quota, Snapshot, plan
+from scheduler.planning import Account, NodeSnapshot, Plan, QueuedGang, Quota, Snapshot, plan
 from scheduler.planning.queue import fair_queue as turns_module
 from scheduler.planning.queue import ordering as order_module
-from scheduler.planning.queue.job_classes import Kind
-from scheduler.planning.queue.ordering import Queue
+from scheduler.planning.queue.job_classes import JobClass
+from scheduler.planning.queue.ordering import JobQueue
 from scheduler.planning.queue.shares import Shares
 from tests.properties.planner_worlds import NOW
 from tests.properties.preemption_worlds import any_policy
@@ -22,14 +22,14 @@ from tests.properties.preemption_worlds import any_policy
 
 def one_by_one(snapshot: Snapshot) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Queue, "refuse", lambda _self, _kind, _above_s=None: None)
+        patch.setattr(JobQueue, "refuse", lambda _self, _kind, _above_s=None: None)
         patch.setattr(turns_module, "_merged", lambda _projects, _waits: ())
-        walk = Queue._walk
+        walk = JobQueue._walk
 
-        def alone(self: Queue, shares: object, _waits: object) -> object:
+        def alone(self: JobQueue, shares: object, _waits: object) -> object:
             return walk(self, shares, lambda kind: kind.is_idle)  # type: ignore[arg-type]
 
-        patch.setattr(Queue, "_walk", alone)
+        patch.setattr(JobQueue, "_walk", alone)
         return plan(snapshot)
 
 
@@ -37,7 +37,7 @@ def crowded(seed: int) -> Snapshot:
     """Many alike that wait for a few GPUs: projects and users with equal shares, guarantees, limits, and some that starve."""
     chance = Random(seed)
     whole = Amounts(64, 64, {"h100": chance.randint(1, 8)})
-    nodes = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number in range(chance.randint(1, 3))]
+    nodes = [NodeSnapshot(NodeId(f"n{number}"), {}, whole, whole) for number in range(chance.randint(1, 3))]
     names = ("red", "green", "blue", "grey", "pink")[: chance.randint(1, 5)]
     users = ("ann", "bob")[: chance.choice([1, 1, 2])]
     others = chance.choice([0.0, 0.1, 0.5])
@@ -95,8 +95,8 @@ def test_a_plan_is_the_same_if_each_job_is_asked_alone(monkeypatch: pytest.Monke
 def test_what_is_said_of_a_kind_is_forgotten_when_its_project_starts_something() -> None:
     snapshot = crowded(0)
     shares = Shares(snapshot)
-    queue = Queue(snapshot, shares, lambda _job: True)
-    kind: Kind = next(queue.walk())[0][2]
+    queue = JobQueue(snapshot, shares, lambda _job: True)
+    kind: JobClass = next(queue.walk())[0][2]
     queue.refuse(kind)
     assert queue.waits(kind)
     shares.add(kind.first.project, kind.first.user, {})

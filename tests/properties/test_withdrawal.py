@@ -20,7 +20,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from core.domain.sharing.wait_phrases import RESERVED_FOR
 from scheduler.planning import (
-    NodeView,
+    NodeSnapshot,
     Placement,
     Plan,
     Policy,
@@ -31,13 +31,13 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.placement.cluster import Cluster
-from scheduler.planning.placement.eligibility import Sights
+from scheduler.planning.placement.cluster import ClusterIndex
+from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.feasibility import EmptyCluster
-from scheduler.planning.placement.fragmentation import Typical
-from scheduler.planning.queue.quota import Excess
+from scheduler.planning.placement.fragmentation import WorkloadProfile
+from scheduler.planning.queue.quota import QuotaExcess
 from scheduler.planning.queue.shares import Shares
-from scheduler.simulator.world import World
+from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOW, any_snapshots, busy_snapshot
 from tests.properties.test_share_and_quota_properties import worlds
 
@@ -52,9 +52,9 @@ QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 
 @contextmanager
 def demand_of(snapshot: Snapshot) -> Iterator[None]:
-    cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
-    expected = Typical.of_snapshot(snapshot, cluster, lambda _: True)
-    with patch.object(Typical, "of_snapshot", lambda *_: expected):
+    cluster = ClusterIndex(node for node in snapshot.nodes if node.is_schedulable)
+    expected = WorkloadProfile.of_snapshot(snapshot, cluster, lambda _: True)
+    with patch.object(WorkloadProfile, "of_snapshot", lambda *_: expected):
         yield
 
 
@@ -82,12 +82,12 @@ def with_a_place_kept(made: Plan) -> set[JobId]:
 
 def who_may_not_start(snapshot: Snapshot) -> set[JobId]:
     """Those who could start nowhere, were everything free: their quota, reservations for others or the nodes do not let them."""
-    cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
-    sights, empty = Sights(snapshot, cluster, Shares(snapshot)), EmptyCluster(cluster)
+    cluster = ClusterIndex(node for node in snapshot.nodes if node.is_schedulable)
+    eligibility, empty = Eligibility(snapshot, cluster, Shares(snapshot)), EmptyCluster(cluster)
     found = set()
     for job in snapshot.queued:
-        sight = sights.of(job)
-        if isinstance(sight, Excess) or empty.refusal(sights.demand(job, sight)) is not None:
+        key = eligibility.key_of(job)
+        if isinstance(key, QuotaExcess) or empty.refusal(eligibility.demand(job, key)) is not None:
             found.add(job.job_id)
     return found
 
@@ -95,7 +95,7 @@ def who_may_not_start(snapshot: Snapshot) -> set[JobId]:
 @settings(QUICK, max_examples=80)
 @given(worlds(), st.sampled_from(SERVED))
 def test_without_a_job_that_may_start_nowhere_everybody_starts_and_waits_as_planned_with_several_projects_and_users(
-    world: World, order: QueueOrder
+    world: SimulatedCluster, order: QueueOrder
 ) -> None:
     snapshot = world.snapshot(NOW)
     snapshot = replace(snapshot, policy=replace(snapshot.policy, order=order))
@@ -164,8 +164,8 @@ def test_but_somebody_further_behind_may_start_later_than_planned() -> None:
     """
     whole = Amounts(8, 8, {"H100": 4})
     nodes = (
-        NodeView(NodeId("n0"), {}, whole, replace(whole, gpus={"H100": 0})),
-        NodeView(NodeId("n1"), {}, whole, whole),
+        NodeSnapshot(NodeId("n0"), {}, whole, replace(whole, gpus={"H100": 0})),
+        NodeSnapshot(NodeId("n1"), {}, whole, whole),
     )
     end = NOW + timedelta(hours=1)
     running = RunningGang(JobId("r"), "r", "p", 50, job("r", 1, 4).gang, (("worker", NodeId("n0")),), end)
@@ -182,8 +182,8 @@ def test_but_with_several_projects_somebody_without_a_place_has_its_turn_and_tho
     """
     whole = Amounts(8, 8, {"H100": 4})
     nodes = (
-        NodeView(NodeId("n0"), {}, whole, replace(whole, gpus={"H100": 0})),
-        NodeView(NodeId("n1"), {}, whole, replace(whole, gpus={"H100": 1})),
+        NodeSnapshot(NodeId("n0"), {}, whole, replace(whole, gpus={"H100": 0})),
+        NodeSnapshot(NodeId("n1"), {}, whole, replace(whole, gpus={"H100": 1})),
     )
     end = NOW + timedelta(hours=1)
     filling = (

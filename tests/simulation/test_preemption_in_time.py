@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.planning import Plan, Snapshot, plan
 from scheduler.simulator.compare import Case, more_like, simulate, table
-from scheduler.simulator.engine import Outcome, Simulation
+from scheduler.simulator.engine import Simulation, SimulationOutcome
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.estimates import Knowledge
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
@@ -26,11 +26,11 @@ TURNS = {
 }
 
 
-def _run(**given: Any) -> Outcome:
+def _run(**given: Any) -> SimulationOutcome:
     return Simulation(parse({"nodes": NODE, **given})).run()
 
 
-def _ends(outcome: Outcome) -> dict[str, float | None]:
+def _ends(outcome: SimulationOutcome) -> dict[str, float | None]:
     return {name: None if job.ended_s is None else round(job.ended_s, 3) for name, job in outcome.jobs.items()}
 
 
@@ -102,7 +102,7 @@ def test_jobs_that_nobody_knows_give_way_at_the_next_level() -> None:
     assert _ends(outcome) == {"b": 35.0, "a": 115.0}
 
 
-def _held(outcome_of: dict[str, Any]) -> tuple[Outcome, list[tuple[float, str]]]:
+def _held(outcome_of: dict[str, Any]) -> tuple[SimulationOutcome, list[tuple[float, str]]]:
     """The outcome, and who held the one place from when on."""
     turns: list[tuple[float, str]] = []
 

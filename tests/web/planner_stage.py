@@ -13,12 +13,12 @@ from core.db.engine import unit_of_work
 from core.db.repositories.questions import ERROR
 from core.db.tables import Job
 from core.wakeups import NoWakeup
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.planning.plan_log import Recorder
-from scheduler.control.planning.snapshot import TickCache, load_snapshot
+from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
 from scheduler.control.questions.forecasts import Forecaster
-from scheduler.control.questions.simulations import Simulations
-from scheduler.control.questions.what_if import load_trial, try_out
+from scheduler.control.questions.simulations import SimulationRunner
+from scheduler.control.questions.what_if import load_what_if, run_what_if
 from scheduler.planning.planner import plan
 from tests.web.queue_stage import Stage, _job
 
@@ -36,11 +36,11 @@ def answering(stage: Stage) -> Iterator[None]:
     with unit_of_work(stage.sessions) as session:
         for ended in ENDED:
             _ended(session, stage.now, *ended)
-        seen = load_snapshot(session, TickCache(), stage.now - timedelta(minutes=5)).snapshot
+        seen = load_snapshot(session, SnapshotCache(), stage.now - timedelta(minutes=5)).snapshot
         Recorder().record(session, seen, plan(seen))
     executor = cast("Any", object())  # nothing is started
-    control = Control(stage.sessions, executor, NoWakeup(), lambda: datetime.now(UTC), "stage", b"k" * 40)
-    forecaster, simulations = Forecaster(control), Simulations(control, partial(_in_this_thread, stage))
+    control = ControlContext(stage.sessions, executor, NoWakeup(), lambda: datetime.now(UTC), "stage", b"k" * 40)
+    forecaster, simulations = Forecaster(control), SimulationRunner(control, partial(_in_this_thread, stage))
     is_over = threading.Event()
 
     def answer() -> None:
@@ -60,12 +60,12 @@ def answering(stage: Stage) -> Iterator[None]:
 def _in_this_thread(stage: Stage, ask: Mapping[str, Any]) -> Generator[dict[str, Any]]:
     try:
         with unit_of_work(stage.sessions, read_only=True) as session:
-            trial = load_trial(session, ask, stage.now)
+            trial = load_what_if(session, ask, stage.now)
     except ValueError as error:
         field, _, _ = str(error).partition(":")
         yield {"answer": {ERROR: {"code": "invalid_request", "sentence": str(error), "field": field}}}
         return
-    yield {"answer": try_out(trial)}
+    yield {"answer": run_what_if(trial)}
 
 
 def _ended(

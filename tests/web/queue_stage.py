@@ -29,9 +29,9 @@ from core.db.tables import (
     Lease,
     Membership,
     Node,
-    Outlook,
     Project,
     Replica,
+    StartForecast,
     Token,
     Usage,
     User,
@@ -116,7 +116,7 @@ def serve_stage(home: Path) -> Iterator[Stage]:
     with unit_of_work(sessions) as session:
         furnish(session, now, home)
     settings = Settings(home=home, secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
-    app = create_app(settings, sessions=sessions, bell=NoWakeup(), clock=lambda: datetime.now(UTC))
+    app = create_app(settings, sessions=sessions, wakeup=NoWakeup(), clock=lambda: datetime.now(UTC))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -271,7 +271,7 @@ def _waiting(
         told = {"code": "never", "sentence": "never, as things are", "nodes": []}
     else:
         return
-    session.add(Outlook(job_id=job.id, position=number + 1, at=now, **told))
+    session.add(StartForecast(job_id=job.id, position=number + 1, at=now, **told))
 
 
 def _reason(why: str, gpus: int, workers: int, models: list[str], now: datetime) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ def put_study(home: Path, spec: Mapping[str, Any], trials: Iterable[Tried], **fi
         began = now - timedelta(minutes=len(tried) + 10)
         of_study = {
             "state": "succeeded", "reason": f"All {len(tried)} trials are done.", "seed": 1, "trial_count": len(tried),
-            "proposed": len(tried), "created_at": began, "started_at": began, "finished_at": now, "updated_at": now,
+            "proposed_count": len(tried), "created_at": began, "started_at": began, "finished_at": now, "updated_at": now,
             "spec": parsed.model_dump(mode="json"), **fields,
         }  # fmt: skip
         session.add(Study(id=study_id, project_id=project.id, user_id=user.id, name=parsed.name, **of_study))

@@ -8,7 +8,7 @@ import { JobsPage } from "./pages/jobs";
 import { LoginPage } from "./pages/login";
 import { NotFound } from "./pages/notFound";
 
-/* All addresses. The first words of theirs are also in `api/pages/routes.py`, which answers them with this application. */
+/* All routes. Their first segments are also in `api/pages/routes.py`, which serves this application there. */
 
 const rootRoute = createRootRoute({ component: Root });
 
@@ -194,14 +194,14 @@ const modelTabs = [
   modelTab("/history", () => import("./pages/model/history"), "ModelHistory"),
 ];
 
-const ofProject = (search: Record<string, unknown>): { project?: string } =>
+const projectSearch = (search: Record<string, unknown>): { project?: string } =>
   text(search["project"]) ? { project: String(search["project"]) } : {};
 
 const endpointsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/endpoints",
   component: lazyPage(() => import("./pages/endpoints/page"), "EndpointsPage"),
-  validateSearch: ofProject,
+  validateSearch: projectSearch,
 });
 
 const endpointRoute = createRoute({
@@ -228,7 +228,7 @@ const batchRoute = createRoute({
   path: "/batch-predictions",
   component: lazyPage(() => import("./pages/batch/page"), "BatchPage"),
   validateSearch: (search: Record<string, unknown>): { project?: string; model?: string } => ({
-    ...ofProject(search),
+    ...projectSearch(search),
     ...(text(search["model"]) ? { model: String(search["model"]) } : {}),
   }),
 });
@@ -311,7 +311,7 @@ const settingsRoute = createRoute({
   component: lazyPage(() => import("./pages/settings"), "SettingsPage"),
 });
 
-// Whatever no other route answers, so that it stands inside the shell.
+// For all other paths, so that the error is shown inside the shell.
 const notFoundRoute = createRoute({ getParentRoute: () => shellRoute, path: "$", component: NotFound });
 
 const routeTree = rootRoute.addChildren([

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import NotServed
 from api.protocols.gcs.callers import Asker, StorageWriter, find_bucket
 from api.protocols.gcs.objects import Condition, delete_object
@@ -39,10 +39,10 @@ _NUMBERS: Final = (
 
 
 @router.post("/batch/storage/v1")
-async def batch(request: Request, caller: StorageWriter, platform: PlatformDep) -> Response:
+async def batch(request: Request, caller: StorageWriter, context: AppContextDep) -> Response:
     """Each part is answered by itself. Deletions are served; uploads and downloads are not there either."""
     parts = _parts(request.headers.get("content-type", ""), await request.body())
-    answers = await run_in_threadpool(lambda: [_answered(platform, caller, part) for part in parts])
+    answers = await run_in_threadpool(lambda: [_answered(context, caller, part) for part in parts])
     mark = f"batch_{secrets.token_hex(16)}"
     body = b"".join(f"--{mark}\r\n".encode() + one + b"\r\n" for one in answers) + f"--{mark}--\r\n".encode()
     # gcsfs takes the mark as it stands here: no quotes.
@@ -61,10 +61,10 @@ def _parts(content_type: str, body: bytes) -> list[Message]:
     return parts
 
 
-def _answered(platform: Platform, caller: Asker, part: Message) -> bytes:
+def _answered(context: AppContext, caller: Asker, part: Message) -> bytes:
     """What a part is told: a whole response, as a part of the answer."""
     try:
-        _obey(platform, caller, part)
+        _obey(context, caller, part)
         status, body = 204, b""
     except TrainmasterError as error:
         refused = StorageRoute.refused(error)
@@ -76,7 +76,7 @@ def _answered(platform: Platform, caller: Asker, part: Message) -> bytes:
     return f"Content-Type: application/http\r\n{shown}\r\n{head}".encode() + body
 
 
-def _obey(platform: Platform, caller: Asker, part: Message) -> None:
+def _obey(context: AppContext, caller: Asker, part: Message) -> None:
     payload = part.get_payload(decode=True)
     text = payload.decode("utf-8", "replace") if isinstance(payload, bytes) else ""
     line, _, rest = text.lstrip("\r\n").partition("\n")
@@ -94,7 +94,7 @@ def _obey(platform: Platform, caller: Asker, part: Message) -> None:
         )
     told = dict(parse_qsl(address.query, keep_blank_values=True))
     demand_known(told, dict(headers.items()), _NUMBERS)
-    bucket = find_bucket(platform, caller, unquote(found[1]), writes=True)
+    bucket = find_bucket(context, caller, unquote(found[1]), writes=True)
     delete_object(bucket, unquote(found[2]), Condition(*_numbers(told)))
 
 

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform
-from api.app.volume_cache import VolumeFacts
+from api.app.unit_of_work import AppContext
+from api.app.volume_cache import CachedVolume
 from api.auth import Caller, Role, has_role
 from api.protocols.vertex.table import Table, table_of
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -93,16 +93,16 @@ class Bucket:
         return self.tree().below(own), path.removeprefix(f"{own}/")
 
 
-def volume_of(platform: Platform, meant: str, projects: frozenset[str]) -> tuple[VolumeFacts | None, str]:
+def volume_of(context: AppContext, meant: str, projects: frozenset[str]) -> tuple[CachedVolume | None, str]:
     """The volume that is meant, and the bucket's folder in it: a project's own one, or empty. ``projects``: the caller's."""
-    volume = platform.volumes.find(meant, platform.clock())
+    volume = context.volumes.find(meant, context.clock())
     if volume is None and meant in projects:
-        return platform.volumes.find(platform.settings.default_volume, platform.clock()), meant
+        return context.volumes.find(context.settings.default_volume, context.clock()), meant
     return volume, ""
 
 
 def find_bucket(
-    platform: Platform, caller: Caller, name: str, *, writes: bool = False, table: Table | None = None
+    context: AppContext, caller: Caller, name: str, *, writes: bool = False, table: Table | None = None
 ) -> Bucket:
     """The bucket of this name, which the caller may read or, with ``writes``, write. ``table``: where it has been read.
 
@@ -115,9 +115,9 @@ def find_bucket(
         raise InvalidRequest(f"Invalid bucket name: '{name[:100]}'", field="bucket")
     role: Role = "member" if writes else "viewer"
     own = frozenset(each.project for each in caller.projects.values() if has_role(each.role, role))
-    shared = platform.settings.default_volume
-    meant = (table_of(platform) if table is None else table).bucket(name)
-    volume, base = volume_of(platform, meant, own)
+    shared = context.settings.default_volume
+    meant = (table_of(context) if table is None else table).bucket(name)
+    volume, base = volume_of(context, meant, own)
     if volume is None:
         if any(each.project == meant for each in caller.projects.values()):
             raise Forbidden(f"Bucket {name} is your project's own folder; to write needs the role member there.")
@@ -135,21 +135,21 @@ def find_bucket(
     return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, meant == shared, owners)
 
 
-def open_bucket(platform: Platform, name: str) -> Bucket:
+def open_bucket(context: AppContext, name: str) -> Bucket:
     """The bucket for who comes without a token: never a project's own folder, nor the volume that projects share."""
-    meant = table_of(platform).bucket(name)
-    volume = platform.volumes.find(meant, platform.clock()) if _NAME.fullmatch(name) else None
-    if volume is None or volume.root is None or volume.is_read_only or meant == platform.settings.default_volume:
+    meant = table_of(context).bucket(name)
+    volume = context.volumes.find(meant, context.clock()) if _NAME.fullmatch(name) else None
+    if volume is None or volume.root is None or volume.is_read_only or meant == context.settings.default_volume:
         raise Forbidden(
             f"Bucket {name[:100]} takes nothing without a token; `trainmaster vertex-env` tells how to send one."
         )
     return Bucket(name, volume.name, "", tree_of(volume), is_read_only=False)
 
 
-def bucket_names(platform: Platform, caller: Caller) -> list[str]:
+def bucket_names(context: AppContext, caller: Caller) -> list[str]:
     """Of all buckets that the caller may read: volumes, then the projects' own."""
-    platform.volumes.find(platform.settings.default_volume, platform.clock())
-    volumes = platform.volumes.names() if _may_use_volumes(caller) else [platform.settings.default_volume]
+    context.volumes.find(context.settings.default_volume, context.clock())
+    volumes = context.volumes.names() if _may_use_volumes(caller) else [context.settings.default_volume]
     projects = {each.project for each in caller.projects.values()}
     return [*volumes, *sorted(projects - set(volumes))]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope, attempt_or_caller
 from api.protocols.gcs import buckets
 from api.protocols.gcs.job_buckets import script_bucket, script_buckets
@@ -31,39 +31,39 @@ _OF_PAGES: Final = ("origin", "sec-fetch-site")
 Asker = Caller | AttemptId
 
 
-def find_bucket(platform: Platform, who: Asker, name: str, *, writes: bool = False) -> buckets.Bucket:
+def find_bucket(context: AppContext, who: Asker, name: str, *, writes: bool = False) -> buckets.Bucket:
     """The bucket of this name, if ``who`` may read or, with ``writes``, write there. Raises ``NotFound``, ``Forbidden``."""
     if isinstance(who, Caller):
-        return buckets.find_bucket(platform, who, name, writes=writes)
-    return script_bucket(platform, who, name, writes=writes)
+        return buckets.find_bucket(context, who, name, writes=writes)
+    return script_bucket(context, who, name, writes=writes)
 
 
-def bucket_names(platform: Platform, who: Asker) -> list[str]:
-    return buckets.bucket_names(platform, who) if isinstance(who, Caller) else script_buckets(platform, who)
+def bucket_names(context: AppContext, who: Asker) -> list[str]:
+    return buckets.bucket_names(context, who) if isinstance(who, Caller) else script_buckets(context, who)
 
 
 def _asker(scope: Scope) -> Callable[..., Awaitable[Asker]]:
-    async def asker(request: Request, platform: PlatformDep) -> Asker:
-        return await _demanded(request, platform, scope)
+    async def asker(request: Request, context: AppContextDep) -> Asker:
+        return await _demanded(request, context, scope)
 
     return asker
 
 
-async def _demanded(request: Request, platform: Platform, scope: Scope) -> Asker:
-    found = await attempt_or_caller(request, platform)
+async def _demanded(request: Request, context: AppContext, scope: Scope) -> Asker:
+    found = await attempt_or_caller(request, context)
     if isinstance(found, Caller) and not found.may(scope):
         raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
     return found
 
 
-async def _uploader(request: Request, platform: PlatformDep) -> Asker | None:
+async def _uploader(request: Request, context: AppContextDep) -> Asker | None:
     """``None``: who may stage a new package without a token.
 
     ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was given.
     """
     if "authorization" in request.headers or "cookie" in request.headers:
-        return await _demanded(request, platform, Scope.WRITE)
-    setting = platform.settings.vertex_open_staging
+        return await _demanded(request, context, Scope.WRITE)
+    setting = context.settings.vertex_open_staging
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))
     if setting == "anywhere" or (setting == "loopback" and is_here and is_direct):

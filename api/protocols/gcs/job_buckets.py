@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainmaster.spec import JobSpec
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.protocols.gcs.buckets import Bucket, volume_of
 from api.protocols.mlflow.callers import ScriptAccess
 from api.protocols.vertex.table import Table, table_of
@@ -26,7 +26,7 @@ class Mounted:
 
 
 def script_bucket(
-    platform: Platform, attempt: AttemptId, name: str, *, writes: bool = False, table: Table | None = None
+    context: AppContext, attempt: AttemptId, name: str, *, writes: bool = False, table: Table | None = None
 ) -> Bucket:
     """The bucket of this name, of which the script sees what its job has.
 
@@ -34,9 +34,9 @@ def script_bucket(
         NotFound, Forbidden: the job has nothing in it, or may only read.
         AttemptEnded: it is over since a minute.
     """
-    project, mounted = _mounted(platform, attempt)
-    table = table_of(platform) if table is None else table
-    volume, base = volume_of(platform, table.bucket(name), frozenset({project}))
+    project, mounted = _mounted(context, attempt)
+    table = table_of(context) if table is None else table
+    volume, base = volume_of(context, table.bucket(name), frozenset({project}))
     found = [] if volume is None else [one for one in mounted if one.volume == volume.name]
     paths = {one.path: one.is_writable for one in sorted(found, key=lambda one: one.is_writable)}
     known = {below: paths[path] for path in paths if (below := _below(path, base)) is not None}
@@ -48,24 +48,24 @@ def script_bucket(
     folders = frozenset(path for path, is_writable in known.items() if is_writable or not writes)
     if not folders or (writes and volume.is_read_only):
         raise Forbidden(f"Bucket {name} is read-only for this job.")
-    shared = volume.name == platform.settings.default_volume
+    shared = volume.name == context.settings.default_volume
     is_shared = shared and not base
     owners = frozenset({project}) if is_shared else None
     within = None if "" in folders else _outermost(folders)
     return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, is_shared, owners, within)
 
 
-def script_buckets(platform: Platform, attempt: AttemptId) -> list[str]:
+def script_buckets(context: AppContext, attempt: AttemptId) -> list[str]:
     """Names of buckets in which the job has something."""
-    project, mounted = _mounted(platform, attempt)
-    shared = platform.settings.default_volume
+    project, mounted = _mounted(context, attempt)
+    shared = context.settings.default_volume
     own = {project for one in mounted if one.volume == shared and _below(one.path, project) is not None}
     return [*sorted({one.volume for one in mounted} - own), *sorted(own)]
 
 
-def _mounted(platform: Platform, attempt: AttemptId) -> tuple[str, list[Mounted]]:
+def _mounted(context: AppContext, attempt: AttemptId) -> tuple[str, list[Mounted]]:
     """The name of the attempt's project, and what its job has."""
-    with platform.read() as work:
+    with context.read() as work:
         place = ScriptAccess(attempt).load(work.session, work.now)
         job = work.session.get_one(Job, place.job_id)
         spec = JobSpec.model_validate(job.spec)

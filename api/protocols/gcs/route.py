@@ -10,7 +10,7 @@ from fastapi.dependencies.utils import get_flat_params
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.http.protocol_errors import TranslatedRoute
+from api.http.protocol_errors import ProtocolRoute
 from api.protocols.gcs.answers import REASONS
 from api.protocols.gcs.field_mask import read_selection, select
 from api.protocols.gcs.parameters import demand_known
@@ -19,7 +19,7 @@ from core.domain.errors import TrainmasterError
 _JSON: Final = "application/json"
 
 
-class StorageRoute(TranslatedRoute):
+class StorageRoute(ProtocolRoute):
     """Answers every error of ours as Cloud Storage would, takes no parameter that it does not read, and serves ``fields``."""
 
     codes = REASONS

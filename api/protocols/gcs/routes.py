@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.http.ranges import OpenFileResponse, parse_range
 from api.protocols.gcs import batch, refusals
 from api.protocols.gcs.answers import answer
@@ -49,13 +49,13 @@ _Limit = Annotated[int, Query(ge=1)]
 @router.get(BUCKETS)
 def list_buckets(
     caller: StorageReader,
-    platform: PlatformDep,
+    context: AppContextDep,
     prefix: str = "",
     pageToken: str = "",  # noqa: N803 (as Google names it)
     maxResults: _Limit = PAGE_LIMIT,  # noqa: N803
 ) -> Response:
     after = read_token(pageToken)
-    names = sorted(name for name in bucket_names(platform, caller) if name.startswith(prefix) and name > after)
+    names = sorted(name for name in bucket_names(context, caller) if name.startswith(prefix) and name > after)
     page = names[: min(maxResults, PAGE_LIMIT)]
     more = {"nextPageToken": page_token(page[-1])} if len(page) < len(names) else {}
     return answer({"kind": "storage#buckets", "items": [bucket_view(name) for name in page], **more})
@@ -70,8 +70,8 @@ def create_bucket(caller: StorageWriter) -> Response:  # noqa: ARG001 (who may a
 
 
 @router.get(f"{BUCKETS}/{{bucket}}")
-def get_bucket(bucket: _Bucket, caller: StorageReader, platform: PlatformDep, condition: BucketCondition) -> Response:
-    found = find_bucket(platform, caller, bucket)
+def get_bucket(bucket: _Bucket, caller: StorageReader, context: AppContextDep, condition: BucketCondition) -> Response:
+    found = find_bucket(context, caller, bucket)
     condition.demand_bucket()
     return answer(bucket_view(found.name))
 
@@ -84,7 +84,7 @@ def list_of_bucket(
     request: Request,
     bucket: _Bucket,
     caller: StorageReader,
-    platform: PlatformDep,
+    context: AppContextDep,
     *,
     prefix: str = "",
     delimiter: str = "",
@@ -95,7 +95,7 @@ def list_of_bucket(
     versions: bool = False,
 ) -> Response:
     del versions  # nothing is kept of earlier ones: of a bucket without versioning both lists are the same
-    found = find_bucket(platform, caller, bucket)
+    found = find_bucket(context, caller, bucket)
     query = ListQuery(prefix, delimiter, startOffset, endOffset, read_token(pageToken), min(maxResults, PAGE_LIMIT))
     page = list_objects(found, query)
     items = [object_view(found, name, entry, None, url=url_of(request)) for name, entry in page.items]
@@ -116,11 +116,11 @@ def get_object(
     bucket: _Bucket,
     name: _Object,
     caller: StorageReader,
-    platform: PlatformDep,
+    context: AppContextDep,
     condition: ObjectCondition,
     alt: str = "json",
 ) -> Response:
-    found = find_bucket(platform, caller, bucket)
+    found = find_bucket(context, caller, bucket)
     entry = find_generation(found, name, condition.generation)
     condition.demand_read(entry)
     demand_etag(request.headers, entry)
@@ -137,11 +137,11 @@ def download(
     bucket: _Bucket,
     name: _Object,
     caller: StorageReader,
-    platform: PlatformDep,
+    context: AppContextDep,
     condition: ObjectCondition,
 ) -> Response:
     """The bytes. `Range` is honoured."""
-    found = find_bucket(platform, caller, bucket)
+    found = find_bucket(context, caller, bucket)
     entry = find_generation(found, name, condition.generation)
     condition.demand_read(entry)
     demand_etag(request.headers, entry)
@@ -150,9 +150,9 @@ def download(
 
 @router.delete(f"{BUCKETS}/{{bucket}}/o/{{name:path}}")
 def delete(
-    bucket: _Bucket, name: _Object, caller: StorageWriter, platform: PlatformDep, condition: ObjectCondition
+    bucket: _Bucket, name: _Object, caller: StorageWriter, context: AppContextDep, condition: ObjectCondition
 ) -> Response:
-    delete_object(find_bucket(platform, caller, bucket, writes=True), name, condition)
+    delete_object(find_bucket(context, caller, bucket, writes=True), name, condition)
     return Response(status_code=204)
 
 

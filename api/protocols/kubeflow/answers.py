@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from api.http.protocol_errors import Codes, TranslatedRoute
+from api.http.protocol_errors import Codes, ProtocolRoute
 from core.domain.errors import (
     Conflict,
     Forbidden,
@@ -60,7 +60,7 @@ def timestamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class KubernetesRoute(TranslatedRoute):
+class KubernetesRoute(ProtocolRoute):
     """Answers every error of ours as Kubernetes would."""
 
     codes = _REASONS

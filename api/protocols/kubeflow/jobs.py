@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from trainmaster.wire.jobs import WaitReasonView
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import JUST_QUEUED, wait_reason_of
@@ -51,7 +51,7 @@ class Pod:
         return f"{self.job.name}-node-0-{self.replica.index}-{self.attempt.number}"
 
 
-def create(platform: Platform, caller: Caller, namespace: str, body: Mapping[str, Any]) -> str:
+def create(context: AppContext, caller: Caller, namespace: str, body: Mapping[str, Any]) -> str:
     """Submit the job. Gives its name.
 
     Raises:
@@ -61,9 +61,9 @@ def create(platform: Platform, caller: Caller, namespace: str, body: Mapping[str
     name = manifest.metadata.name
     if len(name) > _NAME_LIMIT:
         raise InvalidRequest(f"metadata.name: at most {_NAME_LIMIT} characters, not {len(name)}.")
-    submission = check_submission(platform, caller, canonical(job_spec_of(manifest, namespace)))
+    submission = check_submission(context, caller, canonical(job_spec_of(manifest, namespace)))
     project_id = submission.member.project_id
-    with platform.write() as work:
+    with context.write() as work:
         # Held until the end: of two at once with the same name, the second finds the first.
         work.session.execute(update(Project).where(Project.id == project_id).values(id=Project.id))
         if work.session.execute(_marked(project_id).where(JobLabel.value == name)).first() is not None:

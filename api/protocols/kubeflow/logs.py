@@ -10,7 +10,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy.orm import Session
 
-from api.app.graceful_shutdown import Closing
+from api.app.graceful_shutdown import GracefulShutdown
 from api.protocols.kubeflow.jobs import Pod
 from core.db.tables import Attempt
 from core.domain.errors import TrainmasterError, Unavailable
@@ -42,14 +42,14 @@ class PodLog:
 
     merge: LogMerge
     is_over: Callable[[], Awaitable[bool]]
-    closing: Closing
+    shutdown: GracefulShutdown
     limiter: CapacityLimiter
 
     async def chunks(self, *, follow: bool) -> AsyncIterator[bytes]:
         """What there is; with ``follow`` until the attempt has ended."""
         looks = 0
         is_final = not follow
-        while not self.closing.is_set:
+        while not self.shutdown.is_stopping:
             if follow and looks % _LOOKS == 0:
                 try:
                     # Read before the file: whatever an attempt that has ended wrote is seen by now.
@@ -60,7 +60,7 @@ class PodLog:
                     return
             looks += 1
             has_more = True
-            while has_more and not self.closing.is_set:
+            while has_more and not self.shutdown.is_stopping:
                 text, has_more = await to_thread.run_sync(self._read, is_final, limiter=self.limiter)
                 if text:
                     yield text

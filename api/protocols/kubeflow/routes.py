@@ -15,7 +15,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Reader, Writer, authenticate
 from api.protocols.kubeflow import jobs, runtimes, views
 from api.protocols.kubeflow.answers import KubernetesRoute, NotServed, answer, items
@@ -61,23 +61,23 @@ def version_of_trainer(namespace: Namespace, caller: Reader) -> Response:
 
 
 @router.get(f"{_GROUP}/clustertrainingruntimes")
-def list_cluster_runtimes(request: Request, caller: Reader, platform: PlatformDep) -> Response:
+def list_cluster_runtimes(request: Request, caller: Reader, context: AppContextDep) -> Response:
     del caller
     _demand_served(request)
-    found = [runtimes.view(runtime, platform.settings) for runtime in runtimes.RUNTIMES.values()]
+    found = [runtimes.view(runtime, context.settings) for runtime in runtimes.RUNTIMES.values()]
     return items(runtimes.KIND, runtimes.VERSION, found)
 
 
 @router.get(f"{_GROUP}/clustertrainingruntimes/{{name}}")
-def get_cluster_runtime(name: Name, caller: Reader, platform: PlatformDep) -> Response:
+def get_cluster_runtime(name: Name, caller: Reader, context: AppContextDep) -> Response:
     del caller
-    return answer(runtimes.view(runtimes.find_runtime(name), platform.settings))
+    return answer(runtimes.view(runtimes.find_runtime(name), context.settings))
 
 
 @router.get(f"{_OF_NAMESPACE}/trainingruntimes")
-def list_runtimes(namespace: Namespace, caller: Reader, platform: PlatformDep) -> Response:
+def list_runtimes(namespace: Namespace, caller: Reader, context: AppContextDep) -> Response:
     """None: all projects have the same."""
-    with platform.read() as work:
+    with context.read() as work:
         caller.member_of(work.session, namespace)
     return items("TrainingRuntime", runtimes.VERSION, [])
 
@@ -86,18 +86,18 @@ def list_runtimes(namespace: Namespace, caller: Reader, platform: PlatformDep) -
 
 
 @router.post(f"{_OF_NAMESPACE}/trainjobs")
-def create_train_job(namespace: Namespace, body: RawBody, caller: Writer, platform: PlatformDep) -> Response:
-    return answer(_job(platform, caller, namespace, jobs.create(platform, caller, namespace, body)), 201)
+def create_train_job(namespace: Namespace, body: RawBody, caller: Writer, context: AppContextDep) -> Response:
+    return answer(_job(context, caller, namespace, jobs.create(context, caller, namespace, body)), 201)
 
 
 @router.get(f"{_OF_NAMESPACE}/trainjobs")
-def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, platform: PlatformDep) -> Response:
+def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, context: AppContextDep) -> Response:
     _demand_served(request)
     if "labelSelector" in request.query_params:
         raise InvalidRequest(
             "labelSelector: is not served for TrainJobs; `trainmaster list --label` finds them by labels."
         )
-    with platform.read() as work:
+    with context.read() as work:
         listed = jobs.list_all(work.session, caller, namespace)
         waits = jobs.reasons_of(work.session, listed, work.now)
         found = [views.job_view(job, namespace, waits.get(job.id), is_listed=True) for job in listed]
@@ -105,20 +105,20 @@ def list_train_jobs(request: Request, namespace: Namespace, caller: Reader, plat
 
 
 @router.get(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
-def get_train_job(namespace: Namespace, name: Name, caller: Reader, platform: PlatformDep) -> Response:
-    return answer(_job(platform, caller, namespace, name))
+def get_train_job(namespace: Namespace, name: Name, caller: Reader, context: AppContextDep) -> Response:
+    return answer(_job(context, caller, namespace, name))
 
 
 @router.delete(f"{_OF_NAMESPACE}/trainjobs/{{name}}")
-def delete_train_job(namespace: Namespace, name: Name, caller: Writer, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def delete_train_job(namespace: Namespace, name: Name, caller: Writer, context: AppContextDep) -> Response:
+    with context.write() as work:
         job = jobs.delete(work, caller, namespace, name)
         details = {"name": name, "group": runtimes.GROUP, "kind": "trainjobs", "uid": job.id}
     return answer({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 
 
-def _job(platform: Platform, caller: Caller, namespace: str, name: str) -> dict[str, Any]:
-    with platform.read() as work:
+def _job(context: AppContext, caller: Caller, namespace: str, name: str) -> dict[str, Any]:
+    with context.read() as work:
         job = jobs.find(work.session, caller, namespace, name)
         return views.job_view(job, namespace, jobs.reasons_of(work.session, [job], work.now).get(job.id))
 
@@ -131,7 +131,7 @@ def list_pods(
     request: Request,
     namespace: Namespace,
     caller: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     selector: Annotated[str, Query(alias="labelSelector", max_length=1_000)] = "",
 ) -> Response:
     """Of one TrainJob: the replicas of its newest attempt."""
@@ -141,17 +141,17 @@ def list_pods(
         raise InvalidRequest(
             "labelSelector: name the TrainJob whose pods these are, as in jobset.sigs.k8s.io/jobset-name=NAME; no other is served."
         )
-    with platform.read() as work:
+    with context.read() as work:
         job = jobs.find(work.session, caller, namespace, told[1])
-        found = [views.pod_view(pod, namespace, platform.settings) for pod in jobs.pods_of(work.session, job)]
+        found = [views.pod_view(pod, namespace, context.settings) for pod in jobs.pods_of(work.session, job)]
     return items("Pod", "v1", found)
 
 
 @router.get(f"{_CORE}/events")
-def list_events(request: Request, namespace: Namespace, caller: Reader, platform: PlatformDep) -> Response:
+def list_events(request: Request, namespace: Namespace, caller: Reader, context: AppContextDep) -> Response:
     """The newest of all TrainJobs of the project, and of each that waits why it does."""
     _demand_served(request)
-    with platform.read() as work:
+    with context.read() as work:
         told = jobs.events(work.session, caller, namespace)
         found = [views.event_view(event, name, namespace) for event, name in told]
         waiting = jobs.waiting(work.session, caller, namespace)
@@ -166,7 +166,7 @@ async def read_pod_log(
     namespace: Namespace,
     name: Name,
     caller: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     container: str = runtimes.NODE,
     follow: bool = False,
     tail_lines: Annotated[int | None, Query(alias="tailLines", ge=0, le=_TAIL_LIMIT)] = None,
@@ -176,23 +176,23 @@ async def read_pod_log(
         raise InvalidRequest(f"container: a pod here has one, {runtimes.NODE}, and not {container[:100]}.")
 
     def begin() -> tuple[str, PodLog]:
-        with platform.read() as work:
+        with context.read() as work:
             pod = jobs.find_pod(work.session, caller, namespace, name)
             merge = open_log(work.session, pod, tail_lines=tail_lines)
-            return pod.attempt.id, PodLog(merge, is_over, request.app.state.closing, _limiter(request))
+            return pod.attempt.id, PodLog(merge, is_over, request.app.state.shutdown, _limiter(request))
 
     async def is_over() -> bool:
         # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
-        now = await authenticate(request, platform)
-        return await run_in_threadpool(_is_over, platform, now, namespace, attempt_id)
+        now = await authenticate(request, context)
+        return await run_in_threadpool(_is_over, context, now, namespace, attempt_id)
 
     attempt_id, log = await run_in_threadpool(begin)
     chunks: AsyncIterator[bytes] = log.chunks(follow=follow)
     return StreamingResponse(chunks, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"})
 
 
-def _is_over(platform: Platform, caller: Caller, namespace: str, attempt_id: str) -> bool:
-    with platform.read() as work:
+def _is_over(context: AppContext, caller: Caller, namespace: str, attempt_id: str) -> bool:
+    with context.read() as work:
         caller.member_of(work.session, namespace)
         return has_ended(work.session, attempt_id)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from api.http.protocol_errors import Codes, TranslatedRoute
+from api.http.protocol_errors import Codes, ProtocolRoute
 from core.domain.errors import (
     AttemptEnded,
     Conflict,
@@ -52,7 +52,7 @@ def refusal(status: int, code: str, message: str) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-class MlflowRoute(TranslatedRoute):
+class MlflowRoute(ProtocolRoute):
     """Answers every error of ours as MLflow's server would."""
 
     codes = _CODES

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.http.ranges import OpenFileResponse
 from api.protocols.mlflow.answers import MlflowRoute, answer
 from api.protocols.mlflow.artifacts import list_artifacts, open_artifacts
@@ -28,26 +28,26 @@ _Path = Annotated[str, Path(max_length=PATH_LIMIT_BYTES)]
 
 @router.get(FILES)
 def list_files(
-    reader: Reader, platform: PlatformDep, path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = ""
+    reader: Reader, context: AppContextDep, path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = ""
 ) -> Response:
-    with platform.read() as work:
+    with context.read() as work:
         tree, place = open_artifacts(work.session, reader.scope(work.session), path)
     return answer({"files": list_artifacts(tree, place)})
 
 
 @router.get(f"{FILES}/{{path:path}}")
-def download(path: _Path, reader: Reader, platform: PlatformDep) -> Response:
+def download(path: _Path, reader: Reader, context: AppContextDep) -> Response:
     """The bytes of a file. `Range` is honoured."""
-    with platform.read() as work:
+    with context.read() as work:
         tree, place = open_artifacts(work.session, reader.scope(work.session), path)
     name = path.rstrip("/").rpartition("/")[2]
     return OpenFileResponse(tree.open_file(place), media_type="application/octet-stream", name=name)
 
 
 @router.put(f"{FILES}/{{path:path}}")
-async def upload(path: _Path, request: Request, script: Script, platform: PlatformDep) -> Response:
+async def upload(path: _Path, request: Request, script: Script, context: AppContextDep) -> Response:
     """Streamed to the disk; the file is there when all of it came, in place of an earlier one."""
-    tree, place = await run_in_threadpool(_open_own, platform, script, path)
+    tree, place = await run_in_threadpool(_open_own, context, script, path)
     pending = bytearray()
     async with contextmanager_in_threadpool(tree.new_file(place)) as fd:
         async for block in request.stream():
@@ -62,13 +62,13 @@ async def upload(path: _Path, request: Request, script: Script, platform: Platfo
 @router.get("/mlflow/api/2.0/mlflow/artifacts/list")
 def list_of_run(
     reader: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     run_id: Annotated[str, Query(max_length=256)] = "",
     run_uuid: Annotated[str, Query(max_length=256)] = "",
     path: Annotated[str, Query(max_length=PATH_LIMIT_BYTES)] = "",
 ) -> Response:
     """Paths are counted from the run's own folder."""
-    with platform.read() as work:
+    with context.read() as work:
         scope = reader.scope(work.session)
         run = find_run(work.session, scope, run_id or run_uuid)
         tree, place = open_artifacts(work.session, scope, f"runs/{run.id}/{path}")
@@ -77,8 +77,8 @@ def list_of_run(
     return answer({"root_uri": artifact_uri("runs", run.id), "files": files})
 
 
-def _open_own(platform: Platform, script: ScriptAccess, path: str) -> tuple[Tree, str]:
-    with platform.read() as work:
+def _open_own(context: AppContext, script: ScriptAccess, path: str) -> tuple[Tree, str]:
+    with context.read() as work:
         tree, place = open_artifacts(work.session, script.load(work.session, work.now).scope, path)
     if len(split_path(path)) <= len(("runs", "<run id>")):
         raise InvalidRequest("path names a run's folder itself; name a file in it.", field="path")

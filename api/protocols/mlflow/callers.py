@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Caller, Scope, attempt_or_caller
 from core.db.tables import Attempt, Job, Project
 from core.domain.errors import AttemptEnded, Forbidden, NotFound
@@ -83,15 +83,15 @@ class ReadScope:
         return project_id in self.projects and (self.place is None or self.place.job_id == job_id)
 
 
-async def _script(request: Request, platform: PlatformDep) -> ScriptAccess:
-    who = await attempt_or_caller(request, platform)
+async def _script(request: Request, context: AppContextDep) -> ScriptAccess:
+    who = await attempt_or_caller(request, context)
     if isinstance(who, Caller):
         raise Forbidden("Runs are written by the jobs themselves; a user's token reads them.")
     return ScriptAccess(who)
 
 
-async def _reader(request: Request, platform: PlatformDep) -> ReadAccess:
-    who = await attempt_or_caller(request, platform)
+async def _reader(request: Request, context: AppContextDep) -> ReadAccess:
+    who = await attempt_or_caller(request, context)
     if isinstance(who, Caller) and not who.may(Scope.READ):
         raise Forbidden("This needs a token of scope read; log in with another one.")
     return ReadAccess(who)

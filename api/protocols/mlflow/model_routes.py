@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.protocols.mlflow.answers import MlflowRoute, answer
 from api.protocols.mlflow.callers import Reader, Script
 from api.protocols.mlflow.models import create_model, finalize, find_model, model_view, own_model, search_models
@@ -22,44 +22,44 @@ _Model = Annotated[str, Path(max_length=256)]
 
 
 @router.post(_MODELS)
-def post_model(sent: CreateModel, script: Script, platform: PlatformDep) -> Response:
+def post_model(sent: CreateModel, script: Script, context: AppContextDep) -> Response:
     """Of the run that it names, or of the attempt's own."""
-    with platform.write() as work:
+    with context.write() as work:
         place = script.load(work.session, work.now)
         run = writable_run(work.session, place, sent.source_run_id or place.attempt_id)
         return _answer(create_model(work, place, run, sent))
 
 
 @router.post(f"{_MODELS}/search")
-def post_search_models(sent: SearchModels, reader: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def post_search_models(sent: SearchModels, reader: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         return answer(search_models(work.session, reader.scope(work.session), sent))
 
 
 @router.get(f"{_MODELS}/{{model_id}}")
-def get_model(model_id: _Model, reader: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def get_model(model_id: _Model, reader: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         return _answer(find_model(work.session, reader.scope(work.session), model_id))
 
 
 @router.patch(f"{_MODELS}/{{model_id}}")
-def finalize_model(model_id: _Model, sent: FinalizeModel, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def finalize_model(model_id: _Model, sent: FinalizeModel, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         model = own_model(work, script.load(work.session, work.now), model_id)
         finalize(model, sent.status)
         return _answer(model)
 
 
 @router.post(f"{_MODELS}/{{model_id}}/params")
-def log_model_params(model_id: _Model, sent: Params, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def log_model_params(model_id: _Model, sent: Params, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         set_params(own_model(work, script.load(work.session, work.now), model_id), sent.params)
     return answer({})
 
 
 @router.patch(f"{_MODELS}/{{model_id}}/tags")
-def set_model_tags(model_id: _Model, sent: Tags, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def set_model_tags(model_id: _Model, sent: Tags, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         model = own_model(work, script.load(work.session, work.now), model_id)
         set_tags(model, sent.tags)
         return _answer(model)
@@ -67,9 +67,9 @@ def set_model_tags(model_id: _Model, sent: Tags, script: Script, platform: Platf
 
 @router.delete(f"{_MODELS}/{{model_id}}/tags/{{key:path}}")
 def delete_model_tag(
-    model_id: _Model, key: Annotated[str, Path(max_length=250)], script: Script, platform: PlatformDep
+    model_id: _Model, key: Annotated[str, Path(max_length=250)], script: Script, context: AppContextDep
 ) -> Response:
-    with platform.write() as work:
+    with context.write() as work:
         model = own_model(work, script.load(work.session, work.now), model_id)
         if key not in model.tags:
             raise NotFound(f"No tag with name: {key} in model with id {model_id}.")

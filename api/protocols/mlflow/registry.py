@@ -22,7 +22,7 @@ from api.protocols.mlflow.runs import writable_run
 from api.protocols.mlflow.schemas import CreateRegistered, CreateVersion
 from api.protocols.mlflow.search import page_start
 from api.protocols.mlflow.views import artifact_uri, ms, pairs
-from core.db.tables import MlflowRegistered, MlflowVersion
+from core.db.tables import MlflowModelVersion, MlflowRegisteredModel
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
 _NAMES_OF_PROJECT: Final = 10_000
@@ -34,9 +34,9 @@ _MODEL: Final = re.compile(r"models:/(m-[\w-]+)")
 _OF_RUN: Final = re.compile(r"runs:/([\w-]+)/(.+)")
 
 
-def create_name(work: UnitOfWork, place: Place, sent: CreateRegistered) -> MlflowRegistered:
+def create_name(work: UnitOfWork, place: Place, sent: CreateRegistered) -> MlflowRegisteredModel:
     """Raises ``AlreadyExists`` when the project has it."""
-    count = select(func.count()).where(MlflowRegistered.project_id == place.project_id)
+    count = select(func.count()).where(MlflowRegisteredModel.project_id == place.project_id)
     if work.session.execute(count).scalar_one() >= _NAMES_OF_PROJECT:
         raise Forbidden(f"This project has {_NAMES_OF_PROJECT} registered models already; use one of their names.")
     values = {
@@ -49,26 +49,26 @@ def create_name(work: UnitOfWork, place: Place, sent: CreateRegistered) -> Mlflo
     }
     # Two replicas may register the same name at the same moment.
     insert = postgresql.insert if work.session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    made = insert(MlflowRegistered).values(**values).on_conflict_do_nothing().returning(MlflowRegistered)
+    made = insert(MlflowRegisteredModel).values(**values).on_conflict_do_nothing().returning(MlflowRegisteredModel)
     name = work.session.execute(made).scalar_one_or_none()
     if name is None:
         raise AlreadyExists(f"Registered Model (name={sent.name}) already exists.")
     return name
 
 
-def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool = False) -> MlflowRegistered:
+def find_name(session: Session, scope: ReadScope, name: str, *, is_locked: bool = False) -> MlflowRegisteredModel:
     """The name in the first of the caller's projects that has it. Raises ``NotFound``."""
-    query = select(MlflowRegistered).where(
-        MlflowRegistered.name == name, MlflowRegistered.project_id.in_(list(scope.projects))
+    query = select(MlflowRegisteredModel).where(
+        MlflowRegisteredModel.name == name, MlflowRegisteredModel.project_id.in_(list(scope.projects))
     )
-    query = query.order_by(MlflowRegistered.created_at).limit(1)
+    query = query.order_by(MlflowRegisteredModel.created_at).limit(1)
     found = session.execute(query.with_for_update() if is_locked else query).scalar_one_or_none()
     if found is None:
         raise NotFound(f"Registered Model with name={name} not found.")
     return found
 
 
-def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> MlflowVersion:
+def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> MlflowModelVersion:
     """The next version of a name of the project. Raises ``NotFound`` when there is no such name, run or model."""
     name = find_name(work.session, place.scope, sent.name, is_locked=True)
     if sent.run_id:
@@ -76,13 +76,13 @@ def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> Mlflo
     model_id = sent.model_id or (found[1] if (found := _MODEL.fullmatch(sent.source)) else "")
     if model_id:
         own_model(work, place, model_id)
-    query = select(func.max(MlflowVersion.version)).where(
-        MlflowVersion.project_id == name.project_id, MlflowVersion.name == name.name
+    query = select(func.max(MlflowModelVersion.version)).where(
+        MlflowModelVersion.project_id == name.project_id, MlflowModelVersion.name == name.name
     )
     newest = work.session.execute(query).scalar_one() or 0
     if newest >= _VERSIONS_OF_NAME:
         raise Forbidden(f"{name.name} has {_VERSIONS_OF_NAME} versions already; register under another name.")
-    version = MlflowVersion(
+    version = MlflowModelVersion(
         project_id=name.project_id,
         name=name.name,
         version=newest + 1,
@@ -101,17 +101,17 @@ def create_version(work: UnitOfWork, place: Place, sent: CreateVersion) -> Mlflo
     return version
 
 
-def find_version(session: Session, scope: ReadScope, name: str, version: str) -> MlflowVersion:
+def find_version(session: Session, scope: ReadScope, name: str, version: str) -> MlflowModelVersion:
     registered = find_name(session, scope, name)
     if not (version.isascii() and version.isdecimal() and len(version) < 10):
         raise InvalidRequest(f"version {version!r} is no number.", field="version")
-    found = session.get(MlflowVersion, (registered.project_id, name, int(version)))
+    found = session.get(MlflowModelVersion, (registered.project_id, name, int(version)))
     if found is None:
         raise NotFound(f"Model Version (name={name}, version={version}) not found.")
     return found
 
 
-def download_uri(version: MlflowVersion) -> str:
+def download_uri(version: MlflowModelVersion) -> str:
     """Where its files are: those of the logged model, or of the run."""
     if version.model_id:
         return artifact_uri("models", version.model_id)
@@ -121,8 +121,8 @@ def download_uri(version: MlflowVersion) -> str:
 
 
 def search_names(session: Session, scope: ReadScope, sent: Mapping[str, Any]) -> dict[str, Any]:
-    query = select(MlflowRegistered).where(MlflowRegistered.project_id.in_(list(scope.projects)))
-    rows = session.execute(query.order_by(MlflowRegistered.name).limit(_SCANNED)).scalars()
+    query = select(MlflowRegisteredModel).where(MlflowRegisteredModel.project_id.in_(list(scope.projects)))
+    rows = session.execute(query.order_by(MlflowRegisteredModel.name).limit(_SCANNED)).scalars()
     page = _page([_bare_view(row) for row in rows], sent, "registered_models", _NAME_KEYS)
     for view in page["registered_models"]:
         view["latest_versions"] = _newest(session, view.pop("project_id"), view["name"])
@@ -130,22 +130,22 @@ def search_names(session: Session, scope: ReadScope, sent: Mapping[str, Any]) ->
 
 
 def search_versions(session: Session, scope: ReadScope, sent: Mapping[str, Any]) -> dict[str, Any]:
-    query = select(MlflowVersion).where(MlflowVersion.project_id.in_(list(scope.projects)))
+    query = select(MlflowModelVersion).where(MlflowModelVersion.project_id.in_(list(scope.projects)))
     rows = session.execute(
-        query.order_by(MlflowVersion.updated_at.desc(), MlflowVersion.name, MlflowVersion.version.desc()).limit(
-            _SCANNED
-        )
+        query.order_by(
+            MlflowModelVersion.updated_at.desc(), MlflowModelVersion.name, MlflowModelVersion.version.desc()
+        ).limit(_SCANNED)
     ).scalars()
     return _page([version_view(row) for row in rows], sent, "model_versions", _VERSION_KEYS)
 
 
-def name_view(session: Session, name: MlflowRegistered) -> dict[str, Any]:
+def name_view(session: Session, name: MlflowRegisteredModel) -> dict[str, Any]:
     view = _bare_view(name)
     project_id = view.pop("project_id")
     return {**view, "latest_versions": _newest(session, project_id, name.name)}
 
 
-def version_view(version: MlflowVersion) -> dict[str, Any]:
+def version_view(version: MlflowModelVersion) -> dict[str, Any]:
     return {
         "name": version.name,
         "version": str(version.version),
@@ -161,7 +161,7 @@ def version_view(version: MlflowVersion) -> dict[str, Any]:
     }
 
 
-def _bare_view(name: MlflowRegistered) -> dict[str, Any]:
+def _bare_view(name: MlflowRegisteredModel) -> dict[str, Any]:
     return {
         "project_id": name.project_id,
         "name": name.name,
@@ -173,8 +173,10 @@ def _bare_view(name: MlflowRegistered) -> dict[str, Any]:
 
 
 def _newest(session: Session, project_id: str, name: str) -> list[dict[str, Any]]:
-    query = select(MlflowVersion).where(MlflowVersion.project_id == project_id, MlflowVersion.name == name)
-    newest = session.execute(query.order_by(MlflowVersion.version.desc()).limit(1)).scalar_one_or_none()
+    query = select(MlflowModelVersion).where(
+        MlflowModelVersion.project_id == project_id, MlflowModelVersion.name == name
+    )
+    newest = session.execute(query.order_by(MlflowModelVersion.version.desc()).limit(1)).scalar_one_or_none()
     return [] if newest is None else [version_view(newest)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.protocols.mlflow.answers import MlflowRoute, answer
 from api.protocols.mlflow.callers import Reader, Script
 from api.protocols.mlflow.registry import (
@@ -34,15 +34,15 @@ _Token = Annotated[str, Query(max_length=100)]
 
 
 @router.post(f"{_API}/registered-models/create")
-def create_registered_model(sent: CreateRegistered, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def create_registered_model(sent: CreateRegistered, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         name = create_name(work, script.load(work.session, work.now), sent)
         return answer({"registered_model": name_view(work.session, name)})
 
 
 @router.get(f"{_API}/registered-models/get")
-def get_registered_model(reader: Reader, platform: PlatformDep, name: _Name) -> Response:
-    with platform.read() as work:
+def get_registered_model(reader: Reader, context: AppContextDep, name: _Name) -> Response:
+    with context.read() as work:
         found = find_name(work.session, reader.scope(work.session), name)
         return answer({"registered_model": name_view(work.session, found)})
 
@@ -50,34 +50,34 @@ def get_registered_model(reader: Reader, platform: PlatformDep, name: _Name) -> 
 @router.get(f"{_API}/registered-models/search")
 def search_registered_models(
     reader: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     filter: _Filter = "",  # noqa: A002 (MLflow's name)
     max_results: _Limit = 100,
     order_by: _Order = None,
     page_token: _Token = "",
 ) -> Response:
     sent = {"filter": filter, "max_results": max_results, "order_by": order_by or [], "page_token": page_token}
-    with platform.read() as work:
+    with context.read() as work:
         return answer(search_names(work.session, reader.scope(work.session), sent))
 
 
 @router.post(f"{_API}/model-versions/create")
-def create_model_version(sent: CreateVersion, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def create_model_version(sent: CreateVersion, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         version = create_version(work, script.load(work.session, work.now), sent)
         return answer({"model_version": version_view(version)})
 
 
 @router.get(f"{_API}/model-versions/get")
-def get_model_version(reader: Reader, platform: PlatformDep, name: _Name, version: _Version) -> Response:
-    with platform.read() as work:
+def get_model_version(reader: Reader, context: AppContextDep, name: _Name, version: _Version) -> Response:
+    with context.read() as work:
         found = find_version(work.session, reader.scope(work.session), name, version)
         return answer({"model_version": version_view(found)})
 
 
 @router.get(f"{_API}/model-versions/get-download-uri")
-def get_download_uri(reader: Reader, platform: PlatformDep, name: _Name, version: _Version) -> Response:
-    with platform.read() as work:
+def get_download_uri(reader: Reader, context: AppContextDep, name: _Name, version: _Version) -> Response:
+    with context.read() as work:
         found = find_version(work.session, reader.scope(work.session), name, version)
         return answer({"artifact_uri": download_uri(found)})
 
@@ -85,12 +85,12 @@ def get_download_uri(reader: Reader, platform: PlatformDep, name: _Name, version
 @router.get(f"{_API}/model-versions/search")
 def search_model_versions(
     reader: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     filter: _Filter = "",  # noqa: A002 (MLflow's name)
     max_results: _Limit = 1_000,
     order_by: _Order = None,
     page_token: _Token = "",
 ) -> Response:
     sent = {"filter": filter, "max_results": max_results, "order_by": order_by or [], "page_token": page_token}
-    with platform.read() as work:
+    with context.read() as work:
         return answer(search_versions(work.session, reader.scope(work.session), sent))

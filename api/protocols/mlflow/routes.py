@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import RedirectResponse
 
-from api.app.unit_of_work import Platform, PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContext, AppContextDep, UnitOfWork
 from api.protocols.mlflow import artifact_routes, model_routes, registry_routes
 from api.protocols.mlflow.answers import MlflowRoute, answer, refusal
 from api.protocols.mlflow.callers import Place, Reader, Script
@@ -69,10 +69,10 @@ _RunId = Annotated[str, Query(max_length=256)]
 
 @router.get(f"{API}/experiments/get-by-name")
 def get_experiment_by_name(
-    reader: Reader, platform: PlatformDep, experiment_name: Annotated[str, Query(max_length=500)]
+    reader: Reader, context: AppContextDep, experiment_name: Annotated[str, Query(max_length=500)]
 ) -> Response:
     """Whatever a script calls its experiment, it is its own project: the run that it was given is there."""
-    with platform.read() as work:
+    with context.read() as work:
         scope = reader.scope(work.session)
         if scope.place is not None:
             return _experiment(work, scope.place.project_id, experiment_name)
@@ -84,9 +84,9 @@ def get_experiment_by_name(
 
 @router.get(f"{API}/experiments/get")
 def get_experiment(
-    reader: Reader, platform: PlatformDep, experiment_id: Annotated[str, Query(max_length=256)]
+    reader: Reader, context: AppContextDep, experiment_id: Annotated[str, Query(max_length=256)]
 ) -> Response:
-    with platform.read() as work:
+    with context.read() as work:
         scope = reader.scope(work.session)
         if scope.place is not None:  # "0" is MLflow's own default
             return _experiment(work, scope.place.project_id)
@@ -96,24 +96,24 @@ def get_experiment(
 
 
 @router.post(f"{API}/experiments/create")
-def create_experiment(sent: CreateExperiment, script: Script, platform: PlatformDep) -> Response:
+def create_experiment(sent: CreateExperiment, script: Script, context: AppContextDep) -> Response:
     """Nothing is made: the job's project is its experiment, by whatever name."""
     del sent
-    with platform.read() as work:
+    with context.read() as work:
         return answer({"experiment_id": script.load(work.session, work.now).project_id})
 
 
 @router.post(f"{API}/experiments/search")
-def post_search_experiments(sent: SearchExperiments, reader: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def post_search_experiments(sent: SearchExperiments, reader: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         return answer(search_experiments(work.session, reader.scope(work.session), sent))
 
 
 @router.get(f"{API}/experiments/search")
 def get_search_experiments(
-    reader: Reader, platform: PlatformDep, sent: Annotated[SearchExperiments, Query()]
+    reader: Reader, context: AppContextDep, sent: Annotated[SearchExperiments, Query()]
 ) -> Response:
-    with platform.read() as work:
+    with context.read() as work:
         return answer(search_experiments(work.session, reader.scope(work.session), sent))
 
 
@@ -131,22 +131,22 @@ def _experiment(work: UnitOfWork, project_id: str, name: str | None = None) -> R
 
 
 @router.post(f"{API}/runs/create")
-def post_run(sent: CreateRun, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def post_run(sent: CreateRun, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         run = create_run(work, script.load(work.session, work.now), sent)
         return answer({"run": run_view(run, {})})
 
 
 @router.get(f"{API}/runs/get")
-def get_run(reader: Reader, platform: PlatformDep, run_id: _RunId = "", run_uuid: _RunId = "") -> Response:
-    with platform.read() as work:
+def get_run(reader: Reader, context: AppContextDep, run_id: _RunId = "", run_uuid: _RunId = "") -> Response:
+    with context.read() as work:
         run = find_run(work.session, reader.scope(work.session), run_id or run_uuid)
         return answer({"run": run_view(run, last_values(work.session, [run])[run.id])})
 
 
 @router.post(f"{API}/runs/update")
-def post_update(sent: UpdateRun, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def post_update(sent: UpdateRun, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         place = script.load(work.session, work.now)
         update_run(work, writable_run(work.session, place, sent.run), sent)
         work.session.flush()
@@ -154,19 +154,19 @@ def post_update(sent: UpdateRun, script: Script, platform: PlatformDep) -> Respo
 
 
 @router.post(f"{API}/runs/delete")
-def delete_run(sent: OfRun, script: Script, platform: PlatformDep) -> Response:
+def delete_run(sent: OfRun, script: Script, context: AppContextDep) -> Response:
     """Only what the script made itself; the run of an attempt goes with its job."""
-    return _mark(sent, script, platform, is_deleted=True)
+    return _mark(sent, script, context, is_deleted=True)
 
 
 @router.post(f"{API}/runs/restore")
-def restore_run(sent: OfRun, script: Script, platform: PlatformDep) -> Response:
-    return _mark(sent, script, platform, is_deleted=False)
+def restore_run(sent: OfRun, script: Script, context: AppContextDep) -> Response:
+    return _mark(sent, script, context, is_deleted=False)
 
 
 @router.post(f"{API}/runs/search")
-def post_search_runs(sent: SearchRuns, reader: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def post_search_runs(sent: SearchRuns, reader: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         return answer(search_runs(work.session, reader.scope(work.session), sent))
 
 
@@ -174,28 +174,28 @@ def post_search_runs(sent: SearchRuns, reader: Reader, platform: PlatformDep) ->
 
 
 @router.post(f"{API}/runs/log-metric")
-async def log_metric(sent: LogMetric, script: Script, platform: PlatformDep) -> Response:
-    return await platform.run_hot(_log, LogBatch(run_id=sent.run, metrics=[sent]), script, platform)
+async def log_metric(sent: LogMetric, script: Script, context: AppContextDep) -> Response:
+    return await context.run_bounded(_log, LogBatch(run_id=sent.run, metrics=[sent]), script, context)
 
 
 @router.post(f"{API}/runs/log-parameter")
-async def log_parameter(sent: LogParam, script: Script, platform: PlatformDep) -> Response:
-    return await platform.run_hot(_log, LogBatch(run_id=sent.run, params=[sent]), script, platform)
+async def log_parameter(sent: LogParam, script: Script, context: AppContextDep) -> Response:
+    return await context.run_bounded(_log, LogBatch(run_id=sent.run, params=[sent]), script, context)
 
 
 @router.post(f"{API}/runs/set-tag")
-async def set_tag(sent: SetTag, script: Script, platform: PlatformDep) -> Response:
-    return await platform.run_hot(_log, LogBatch(run_id=sent.run, tags=[sent]), script, platform)
+async def set_tag(sent: SetTag, script: Script, context: AppContextDep) -> Response:
+    return await context.run_bounded(_log, LogBatch(run_id=sent.run, tags=[sent]), script, context)
 
 
 @router.post(f"{API}/runs/log-batch")
-async def log_batch(sent: LogBatch, script: Script, platform: PlatformDep) -> Response:
-    return await platform.run_hot(_log, sent, script, platform)
+async def log_batch(sent: LogBatch, script: Script, context: AppContextDep) -> Response:
+    return await context.run_bounded(_log, sent, script, context)
 
 
 @router.post(f"{API}/runs/delete-tag")
-def delete_tag(sent: DeleteTag, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def delete_tag(sent: DeleteTag, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
         if sent.key not in row.tags:
             raise NotFound(f"No tag with name: {sent.key} in run with id {sent.run}.")
@@ -204,8 +204,8 @@ def delete_tag(sent: DeleteTag, script: Script, platform: PlatformDep) -> Respon
 
 
 @router.post(f"{API}/runs/log-inputs")
-def log_inputs(sent: LogInputs, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def log_inputs(sent: LogInputs, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
         datasets = [one.model_dump(by_alias=True, exclude_none=True) for one in sent.datasets]
         models = [one.model_dump() for one in sent.models]
@@ -217,8 +217,8 @@ def log_inputs(sent: LogInputs, script: Script, platform: PlatformDep) -> Respon
 
 
 @router.post(f"{API}/runs/outputs")
-def log_outputs(sent: LogOutputs, script: Script, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def log_outputs(sent: LogOutputs, script: Script, context: AppContextDep) -> Response:
+    with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
         models = [one.model_dump() for one in sent.models]
         row.outputs = bounded_inputs([*row.outputs, *(one for one in models if one not in row.outputs)], "outputs")
@@ -226,16 +226,16 @@ def log_outputs(sent: LogOutputs, script: Script, platform: PlatformDep) -> Resp
 
 
 @router.post(f"{API}/runs/log-model")
-def log_model(sent: LogModel, script: Script, platform: PlatformDep) -> Response:
+def log_model(sent: LogModel, script: Script, context: AppContextDep) -> Response:
     """What clients before MLflow 3 tell of a model that they have uploaded."""
-    with platform.write() as work:
+    with context.write() as work:
         row = lock_row(work, writable_run(work.session, script.load(work.session, work.now), sent.run))
         note_model(row, sent.model_json)
     return answer({})
 
 
-def _log(sent: LogBatch, script: Script, platform: Platform) -> Response:
-    with platform.write() as work:
+def _log(sent: LogBatch, script: Script, context: AppContext) -> Response:
+    with context.write() as work:
         place: Place = script.load(work.session, work.now)
         run = writable_run(work.session, place, sent.run)
         if sent.params or sent.tags or (run.row is None and not run.is_main):
@@ -249,8 +249,8 @@ def _log(sent: LogBatch, script: Script, platform: Platform) -> Response:
     return answer({})
 
 
-def _mark(sent: OfRun, script: Script, platform: Platform, *, is_deleted: bool) -> Response:
-    with platform.write() as work:
+def _mark(sent: OfRun, script: Script, context: AppContext, *, is_deleted: bool) -> Response:
+    with context.write() as work:
         run = find_run(work.session, script.load(work.session, work.now).scope, sent.run)
         if not run.is_made_by_script:
             raise Forbidden("This is the run of an attempt, which goes with its job; delete the job instead.")
@@ -264,7 +264,7 @@ def _mark(sent: OfRun, script: Script, platform: Platform, *, is_deleted: bool) 
 @router.get(f"{API}/metrics/get-history")
 def get_history(
     reader: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     metric_key: Annotated[str, Query(max_length=250)],
     run_id: _RunId = "",
     run_uuid: _RunId = "",
@@ -272,7 +272,7 @@ def get_history(
     page_token: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
     """All points, or a page of them: never more than 25,000 at once; clients ask on by the token."""
-    with platform.read() as work:
+    with context.read() as work:
         run = find_run(work.session, reader.scope(work.session), run_id or run_uuid)
         rows, rest = history(
             work.session, run, metric_key, start=page_start(page_token), limit=min(max_results, HISTORY_LIMIT)
@@ -284,7 +284,7 @@ def get_history(
 @router.get("/mlflow/ajax-api/2.0/mlflow/metrics/get-history-bulk")
 def get_history_bulk(
     reader: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     run_id: Annotated[list[str], Query(max_length=100)],
     metric_key: Annotated[str, Query(max_length=250)],
     max_results: Annotated[int, Query(ge=1)] = HISTORY_LIMIT,
@@ -292,7 +292,7 @@ def get_history_bulk(
     """One metric of up to 100 runs."""
     limit = min(max_results, HISTORY_LIMIT)
     found: list[dict[str, Any]] = []
-    with platform.read() as work:
+    with context.read() as work:
         scope = reader.scope(work.session)
         for one in run_id:
             if len(found) < limit:

@@ -12,7 +12,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from trainmaster.wire.base import Problem
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.auth import Caller, Scope, attempt_or_caller
 from api.http.problems import problem_response
 from api.protocols.mlflow.callers import ScriptAccess
@@ -33,25 +33,25 @@ _HTTP: Final = {"NOT_FOUND": 404, "ALREADY_EXISTS": 409, "FAILED_PRECONDITION": 
 async def call(
     method: Annotated[str, Path(max_length=100)],
     request: Request,
-    platform: PlatformDep,
+    context: AppContextDep,
     project: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
     """A job calls with its attempt's token, for its own project; a user names the project."""
-    who = await attempt_or_caller(request, platform)
+    who = await attempt_or_caller(request, context)
     body = await request.body()
     storages: Storages = request.app.state.optuna
     if storages.limiter is None:
         storages.limiter = CapacityLimiter(_CALLS)
-    work = partial(_answer, storages, platform, who, project, method, body)
+    work = partial(_answer, storages, context, who, project, method, body)
     return await to_thread.run_sync(work, limiter=storages.limiter)
 
 
 def _answer(
-    storages: Storages, platform: Platform, who: AttemptId | Caller, project: str | None, method: str, body: bytes
+    storages: Storages, context: AppContext, who: AttemptId | Caller, project: str | None, method: str, body: bytes
 ) -> Response:
     from api.protocols.optuna.calls import Refused, perform, reads  # Optuna takes half a second to import
 
-    project_id = _project_of(platform, who, project, is_reading=reads(method))
+    project_id = _project_of(context, who, project, is_reading=reads(method))
     try:
         found = perform(partial(storages.get, project_id), method, body)
         return Response(found, media_type="application/x-protobuf")
@@ -61,8 +61,8 @@ def _answer(
         return problem_response(told, {STATUS_HEADER: refused.status})
 
 
-def _project_of(platform: Platform, who: AttemptId | Caller, project: str | None, *, is_reading: bool) -> str:
-    with platform.read() as work:
+def _project_of(context: AppContext, who: AttemptId | Caller, project: str | None, *, is_reading: bool) -> str:
+    with context.read() as work:
         if not isinstance(who, Caller):
             place = ScriptAccess(who).load(work.session, work.now)
             if project not in (None, place.project):

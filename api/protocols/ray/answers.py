@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import PlainTextResponse, Response
 
-from api.http.protocol_errors import Codes, TranslatedRoute
+from api.http.protocol_errors import Codes, ProtocolRoute
 from core.domain.errors import (
     AttemptEnded,
     Conflict,
@@ -50,7 +50,7 @@ def refusal(status: int, message: str) -> Response:
     return PlainTextResponse(message.removesuffix("."), status)  # the client adds a full stop of its own
 
 
-class RayRoute(TranslatedRoute):
+class RayRoute(ProtocolRoute):
     """Answers every error of ours as Ray's dashboard would."""
 
     codes = _STATUSES

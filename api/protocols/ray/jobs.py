@@ -12,7 +12,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.jobs import verbs
 from api.jobs.schemas import wait_reason_of
@@ -40,7 +40,7 @@ class Found:
     job: Job
 
 
-def create(platform: Platform, caller: Caller, project: str, request: JobRequest) -> str:
+def create(context: AppContext, caller: Caller, project: str, request: JobRequest) -> str:
     """The submission id of a new job.
 
     Raises:
@@ -48,13 +48,13 @@ def create(platform: Platform, caller: Caller, project: str, request: JobRequest
     """
     submission_id = request.submission_id or f"raysubmit_{secrets.token_urlsafe(12).replace('-', 'x')}"
     environment = read_environment(request.runtime_env)
-    with platform.read() as work:
+    with context.read() as work:
         project_id = caller.member_of(work.session, project, "member").project_id
         _demand_new(work.session, project_id, submission_id)
         code = None
         if environment.package:
             try:
-                code = digest_of_package(work.session, platform, caller, environment.package)
+                code = digest_of_package(work.session, context, caller, environment.package)
             except NotFound as error:
                 raise InvalidRequest(
                     f"runtime_env.working_dir: {error.sentence[:-1]} among those that you uploaded; submit it again with "
@@ -63,8 +63,8 @@ def create(platform: Platform, caller: Caller, project: str, request: JobRequest
                 ) from error
     spec = job_spec_of(project, submission_id, request, environment, code)
     try:
-        submission = check_submission(platform, caller, canonical(spec))
-        with platform.write() as work:
+        submission = check_submission(context, caller, canonical(spec))
+        with context.write() as work:
             _submit(work, caller, submission, submission_id, request)
     except InvalidSpec as error:
         raise InvalidRequest(in_their_fields(error)) from error

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from api.app.graceful_shutdown import Closing
+from api.app.graceful_shutdown import GracefulShutdown
 from api.protocols.ray.mapping import ROLE
 from core.domain.errors import NotFound, Unavailable
 from core.storage.logs.files import LINE_LIMIT, JobLogs, parse_line
@@ -60,7 +60,7 @@ async def follow(
     look: Callable[[], Awaitable[Look]],
     wait: Callable[[float], Awaitable[bool]],
     *,
-    closing: Closing,
+    shutdown: GracefulShutdown,
     limiter: CapacityLimiter,
 ) -> AsyncIterator[str]:
     """Lines as they come, from the newest attempt's first on, over those after it, until the job is over.
@@ -72,14 +72,14 @@ async def follow(
     now_look = await look()
     looked_at = anyio.current_time()
     told = ""
-    while not closing.is_set:
+    while not shutdown.is_stopping:
         if now_look.waits and now_look.waits != told:
             told = now_look.waits
             yield f"[trainmaster] waiting: {told}\n"
         # The state was read before the file: whatever a job that is over wrote is seen by now.
         is_final = now_look.is_over
         await to_thread.run_sync(merge.refresh, limiter=limiter)
-        while not closing.is_set:
+        while not shutdown.is_stopping:
             lines = await to_thread.run_sync(
                 lambda: merge.step(max_lines=_BATCH, is_final=is_final),  # noqa: B023 (run before it changes)
                 limiter=limiter,

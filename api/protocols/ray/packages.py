@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.archives.service import announce, note_complete, store_of
 from api.auth import Caller
 from api.protocols.ray.answers import NotServed
@@ -37,7 +37,7 @@ def demand_name(protocol: str, name: str) -> None:
         raise InvalidRequest(f"A package is named {PROTOCOL}/<name>.zip.")
 
 
-def digest_of_package(session: Session, platform: Platform, caller: Caller, name: str) -> str:
+def digest_of_package(session: Session, context: AppContext, caller: Caller, name: str) -> str:
     """The code archive that was made of the caller's package. Raises ``NotFound``: to be uploaded (again)."""
     query = (
         select(Archive.digest)
@@ -45,21 +45,21 @@ def digest_of_package(session: Session, platform: Platform, caller: Caller, name
         .where(RayPackage.user_id == caller.user_id, RayPackage.name == name, Archive.is_complete)
     )
     digest = session.execute(query).scalar_one_or_none()
-    if digest is None or not store_of(platform).has(digest):
+    if digest is None or not store_of(context).has(digest):
         raise NotFound(f"Package {PROTOCOL}://{name} does not exist.")
     return digest
 
 
-async def upload(platform: Platform, caller: Caller, name: str, blocks: AsyncIterator[bytes], announced: int) -> None:
+async def upload(context: AppContext, caller: Caller, name: str, blocks: AsyncIterator[bytes], announced: int) -> None:
     """Keep a package, in place of an earlier one of its name. ``announced``: bytes, 0 for not known.
 
     Raises:
         PayloadTooLarge, InvalidRequest (no zip), InsufficientStorage.
     """
-    limit = platform.settings.archive_limit_bytes
+    limit = context.settings.archive_limit_bytes
     if announced > limit:
         raise _too_large(limit)
-    folder = platform.settings.archive_dir / _FOLDER
+    folder = context.settings.archive_dir / _FOLDER
     with await run_in_threadpool(_temporary, folder) as package:
         size = 0
         pending = bytearray()
@@ -72,15 +72,15 @@ async def upload(platform: Platform, caller: Caller, name: str, blocks: AsyncIte
                 await run_in_threadpool(package.write, bytes(pending))
                 pending.clear()
         await run_in_threadpool(package.write, bytes(pending))
-        await run_in_threadpool(_keep, platform, caller, name, package)
+        await run_in_threadpool(_keep, context, caller, name, package)
 
 
-def _keep(platform: Platform, caller: Caller, name: str, package: IO[bytes]) -> None:
-    with _temporary(platform.settings.archive_dir / _FOLDER) as packed:
+def _keep(context: AppContext, caller: Caller, name: str, package: IO[bytes]) -> None:
+    with _temporary(context.settings.archive_dir / _FOLDER) as packed:
         package.seek(0)
         repack(package, packed)
-        digest = _send(platform, caller, packed)
-    with platform.write() as work:
+        digest = _send(context, caller, packed)
+    with context.write() as work:
         fresh = insert_into(work.session, RayPackage).values(
             user_id=caller.user_id, name=name, digest=digest, created_at=work.now
         )
@@ -89,13 +89,13 @@ def _keep(platform: Platform, caller: Caller, name: str, package: IO[bytes]) -> 
         work.session.execute(fresh.on_conflict_do_update(index_elements=["user_id", "name"], set_=again))
 
 
-def _send(platform: Platform, caller: Caller, packed: IO[bytes]) -> str:
+def _send(context: AppContext, caller: Caller, packed: IO[bytes]) -> str:
     """Put a .tar.gz into the store of archives, as a client of ours would; its digest."""
     packed.flush()
     packed.seek(0)
     digest = f"sha256:{hashlib.file_digest(packed, 'sha256').hexdigest()}"  # type: ignore[arg-type]
-    store = store_of(platform)
-    found = announce(platform, caller, digest, packed.seek(0, os.SEEK_END))
+    store = store_of(context)
+    found = announce(context, caller, digest, packed.seek(0, os.SEEK_END))
     while not found.is_complete:
         packed.seek(found.received_bytes)
         piece = packed.read(_PIECE)
@@ -103,7 +103,7 @@ def _send(platform: Platform, caller: Caller, packed: IO[bytes]) -> str:
             found = store.append(digest, caller.user_id, offset=found.received_bytes, chunk=piece)
         except WrongOffset:  # the same package comes twice at once
             found = store.look(digest, caller.user_id)
-    note_complete(platform, caller, found)
+    note_complete(context, caller, found)
     return digest
 
 

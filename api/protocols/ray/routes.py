@@ -17,8 +17,8 @@ from fastapi import APIRouter, Body, Depends, Path, Request, Response, WebSocket
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocketDisconnect
 
-from api.app.graceful_shutdown import Closing
-from api.app.unit_of_work import Platform, PlatformDep, get_platform
+from api.app.graceful_shutdown import GracefulShutdown
+from api.app.unit_of_work import AppContext, AppContextDep, get_app_context
 from api.auth import Caller, Reader, Writer, bearer_caller
 from api.events.watch import watch_of
 from api.http.content_length import content_length
@@ -57,83 +57,83 @@ Ref = Annotated[str, Path(max_length=200)]
 Name = Annotated[str, Path(max_length=300)]
 
 
-def get_version(project: Project, caller: Reader, platform: PlatformDep) -> Response:
+def get_version(project: Project, caller: Reader, context: AppContextDep) -> Response:
     """What a client asks first. It shows its user what is said with a 403, and of a 404 only that there is no Ray."""
     try:
-        with platform.read() as work:
+        with context.read() as work:
             caller.member_of(work.session, project)
     except NotFound as error:
         raise Forbidden(error.sentence) from error
     return answer({"version": _API_VERSION, "ray_version": RAY_VERSION, "ray_commit": "", "session_name": project})
 
 
-def get_package(protocol: Name, name: Name, caller: Reader, platform: PlatformDep) -> Response:
+def get_package(protocol: Name, name: Name, caller: Reader, context: AppContextDep) -> Response:
     packages.demand_name(protocol, name)
-    with platform.read() as work:
-        packages.digest_of_package(work.session, platform, caller, name)
+    with context.read() as work:
+        packages.digest_of_package(work.session, context, caller, name)
     return Response()
 
 
 async def put_package(
-    protocol: Name, name: Name, project: Project, request: Request, caller: Writer, platform: PlatformDep
+    protocol: Name, name: Name, project: Project, request: Request, caller: Writer, context: AppContextDep
 ) -> Response:
     packages.demand_name(protocol, name)
-    await run_in_threadpool(_demand_member, platform, caller, project)
+    await run_in_threadpool(_demand_member, context, caller, project)
     announced = content_length(request.headers.get("content-length", "")) or 0
-    await packages.upload(platform, caller, name, request.stream(), announced)
+    await packages.upload(context, caller, name, request.stream(), announced)
     return Response()
 
 
 def submit_job(
-    body: Annotated[dict[str, Any], Body()], project: Project, caller: Writer, platform: PlatformDep
+    body: Annotated[dict[str, Any], Body()], project: Project, caller: Writer, context: AppContextDep
 ) -> Response:
-    submission_id = jobs.create(platform, caller, project, read_job(body))
+    submission_id = jobs.create(context, caller, project, read_job(body))
     return answer({"job_id": submission_id, "submission_id": submission_id})
 
 
-def list_jobs(project: Project, caller: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def list_jobs(project: Project, caller: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         found = jobs.list_all(work.session, caller, project)
         return answer(jobs.views(work.session, found, work.now))
 
 
-def get_job(ref: Ref, project: Project, caller: Reader, platform: PlatformDep) -> Response:
-    with platform.read() as work:
+def get_job(ref: Ref, project: Project, caller: Reader, context: AppContextDep) -> Response:
+    with context.read() as work:
         found = jobs.find(work.session, caller, project, ref, "viewer")
         return answer(jobs.views(work.session, [found], work.now)[0])
 
 
-def get_logs(ref: Ref, project: Project, caller: Reader, platform: PlatformDep) -> Response:
-    return answer({"logs": logs.read_text(_logs(platform, caller, project, ref))})
+def get_logs(ref: Ref, project: Project, caller: Reader, context: AppContextDep) -> Response:
+    return answer({"logs": logs.read_text(_logs(context, caller, project, ref))})
 
 
-def stop_job(ref: Ref, project: Project, caller: Writer, platform: PlatformDep) -> Response:
-    with platform.write() as work:
+def stop_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
+    with context.write() as work:
         found = jobs.find(work.session, caller, project, ref, "member")
         return answer({"stopped": jobs.stop(work, caller, found)})
 
 
-async def delete_job(ref: Ref, project: Project, caller: Writer, platform: PlatformDep) -> Response:
+async def delete_job(ref: Ref, project: Project, caller: Writer, context: AppContextDep) -> Response:
     """``ray job stop`` returns when the job has ended; a deletion after it waits until all of it is gone."""
     for _ in range(_LOOKS):
-        if await run_in_threadpool(_delete, platform, caller, project, ref):
+        if await run_in_threadpool(_delete, context, caller, project, ref):
             return answer({"deleted": True})
         await anyio.sleep(_LOOK_S)
     raise Conflict(f"The last processes of job {ref} are still being cleaned up; try again in a moment.")
 
 
-def _delete(platform: Platform, caller: Caller, project: str, ref: str) -> bool:
-    with platform.write() as work:
+def _delete(context: AppContext, caller: Caller, project: str, ref: str) -> bool:
+    with context.write() as work:
         return jobs.delete(work, caller, jobs.find(work.session, caller, project, ref, "member"))
 
 
-def _demand_member(platform: Platform, caller: Caller, project: str) -> None:
-    with platform.read() as work:
+def _demand_member(context: AppContext, caller: Caller, project: str) -> None:
+    with context.read() as work:
         caller.member_of(work.session, project, "member")
 
 
-def _logs(platform: Platform, caller: Caller, project: str, ref: str) -> JobLogs:
-    with platform.read() as work:
+def _logs(context: AppContext, caller: Caller, project: str, ref: str) -> JobLogs:
+    with context.read() as work:
         job = jobs.find(work.session, caller, project, ref, "viewer").job
         return JobLogs(job_output(work.session, job), job.id)
 
@@ -143,31 +143,31 @@ def _logs(platform: Platform, caller: Caller, project: str, ref: str) -> JobLogs
 
 async def tail_logs(websocket: WebSocket, ref: Ref) -> None:
     """The driver's lines as messages of text, until the job is over."""
-    platform = get_platform(websocket)
+    context = get_app_context(websocket)
     project = websocket.path_params.get("project", _DEFAULT)
     try:
-        caller = await bearer_caller(websocket, platform)
-        found = await run_in_threadpool(_logs, platform, caller, project, ref)
+        caller = await bearer_caller(websocket, context)
+        found = await run_in_threadpool(_logs, context, caller, project, ref)
     except TrainmasterError as error:
         await websocket.send_denial_response(refusal(error.status, error.sentence))
         return
 
     async def look() -> logs.Look:
         # Revoked tokens and lost roles end the stream; the caller is cached for some seconds, so this is cheap.
-        now_caller = await bearer_caller(websocket, platform)
-        return await run_in_threadpool(_look, platform, now_caller, project, ref)
+        now_caller = await bearer_caller(websocket, context)
+        return await run_in_threadpool(_look, context, now_caller, project, ref)
 
     await websocket.accept()
-    watch = watch_of(websocket, platform)
-    closing: Closing = websocket.app.state.closing
+    watch = watch_of(websocket, context)
+    shutdown: GracefulShutdown = websocket.app.state.shutdown
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_until_gone, websocket, tasks.cancel_scope.cancel)
         try:
             async with watch.following():
-                lines = logs.follow(found, look, watch.wait, closing=closing, limiter=_limiter(websocket))
+                lines = logs.follow(found, look, watch.wait, shutdown=shutdown, limiter=_limiter(websocket))
                 async for text in lines:
                     await websocket.send_text(text)
-            await websocket.close(_GOING_AWAY if closing.is_set else 1000)
+            await websocket.close(_GOING_AWAY if shutdown.is_stopping else 1000)
         except TrainmasterError as error:
             await websocket.close(_BROKEN, error.sentence[:100])
         except WebSocketDisconnect:
@@ -182,8 +182,8 @@ async def _until_gone(websocket: WebSocket, then: Callable[[], None]) -> None:
     then()
 
 
-def _look(platform: Platform, caller: Caller, project: str, ref: str) -> logs.Look:
-    with platform.read() as work:
+def _look(context: AppContext, caller: Caller, project: str, ref: str) -> logs.Look:
+    with context.read() as work:
         job = jobs.find(work.session, caller, project, ref, "viewer").job
         reason = wait_reason_of(view_row(work.session, job.id), work.now) if is_waiting(job) else None
         # What it says in its first moments is over before anybody has read it.

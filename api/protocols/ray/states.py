@@ -7,7 +7,7 @@ from typing import Final
 
 from core.db.tables import Job
 from core.domain.jobs.exits import ExitKind
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 
 _STATES: Final = {
     JobState.QUEUED: "PENDING",
@@ -55,7 +55,7 @@ def status_of(job: Job, waits: str) -> Status:
 
 
 def _message(job: Job, state: JobState, waits: str) -> str:
-    if job.desired_state == Wanted.CANCEL or state is JobState.CANCELLING:
+    if job.desired_state == DesiredState.CANCEL or state is JobState.CANCELLING:
         return "Job is being stopped."
     if state is JobState.RUNNING:
         return "Job is currently running."

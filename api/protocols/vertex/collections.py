@@ -15,7 +15,7 @@ COLLECTIONS: Final[dict[str, Collection]] = {
     pipelines.COLLECTION: JobCollection(
         pipelines.COLLECTION,
         pipelines.create,
-        lambda _platform, found: pipelines.view(found),
+        lambda _context, found: pipelines.view(found),
     ),
     tuning.COLLECTION: tuning.TuningJobs(),
     models.COLLECTION: models.Models(),

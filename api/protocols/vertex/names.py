@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from api.auth import Caller, Member, Role
+from api.auth import Caller, ProjectMembership, Role
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 
 _LOCATION: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|-")
@@ -36,7 +36,7 @@ def parent_of(project: str, location: str, own: str) -> Parent:
     return Parent(project, location, own)
 
 
-def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> Member:
+def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> ProjectMembership:
     """The caller's place in the project. Raises ``Forbidden``, as Vertex AI does also where there is no such project."""
     try:
         return caller.member_of(session, parent.own, role)

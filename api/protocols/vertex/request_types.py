@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Body, Depends, Path
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.protocols.vertex.names import Parent, parent_of
 from api.protocols.vertex.table import table_of
 
@@ -18,9 +18,11 @@ RawBody = Annotated[dict[str, Any], Body()]
 
 
 def _parent(
-    project: Annotated[str, Path(max_length=100)], location: Annotated[str, Path(max_length=64)], platform: PlatformDep
+    project: Annotated[str, Path(max_length=100)],
+    location: Annotated[str, Path(max_length=64)],
+    context: AppContextDep,
 ) -> Parent:
-    return parent_of(project, location, table_of(platform).project(project))
+    return parent_of(project, location, table_of(context).project(project))
 
 
 ParentDep = Annotated[Parent, Depends(_parent)]

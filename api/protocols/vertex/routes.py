@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
 from api.protocols.vertex.answers import NotServed, answer
 from api.protocols.vertex.collections import COLLECTIONS
@@ -43,36 +43,36 @@ def _list_query(
 def _add(collection: str, kind: Collection) -> None:
     """The routes of one collection."""
 
-    def create(body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-        resource_id = kind.create(platform, caller, parent, body)
-        return answer(kind.get(platform, caller, parent, resource_id))
+    def create(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+        resource_id = kind.create(context, caller, parent, body)
+        return answer(kind.get(context, caller, parent, resource_id))
 
     def list_all(
         parent: ParentDep,
         caller: Reader,
-        platform: PlatformDep,
+        context: AppContextDep,
         query: Annotated[jobs.ListQuery, Depends(_list_query)],
     ) -> Response:
-        return answer(kind.page(platform, caller, parent, query))
+        return answer(kind.page(context, caller, parent, query))
 
-    def get(resource: ResourceId, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
-        return answer(kind.get(platform, caller, parent, resource))
+    def get(resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep) -> Response:
+        return answer(kind.get(context, caller, parent, resource))
 
-    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
         if action != "cancel":
             raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
-        kind.cancel(platform, caller, parent, resource)
+        kind.cancel(context, caller, parent, resource)
         return answer({})
 
-    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-        return answer(kind.delete(platform, caller, parent, resource))
+    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+        return answer(kind.delete(context, caller, parent, resource))
 
     # Whoever looks at a deletion goes on with it, which is to write.
     def operation(
-        resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep
+        resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep
     ) -> Response:
         path = f"{collection}/{resource}/operations/{operation}"
-        return answer(service.look(platform, caller, parent, path, COLLECTIONS))
+        return answer(service.look(context, caller, parent, path, COLLECTIONS))
 
     def add(path: str, handler: Callable[..., Response], method: str) -> None:
         router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")
@@ -97,17 +97,17 @@ def list_model_versions(
     resource: ResourceId,
     parent: ParentDep,
     caller: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     filter: Annotated[str, Query()] = "",  # noqa: A002
 ) -> Response:
-    return answer(models.list_versions(platform, caller, parent, resource, jobs.ListQuery(filter)))
+    return answer(models.list_versions(context, caller, parent, resource, jobs.ListQuery(filter)))
 
 
 @router.post(f"{_MODEL}:mergeVersionAliases")
 def merge_version_aliases(
-    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
 ) -> Response:
-    return answer(models.merge_aliases(platform, caller, parent, resource, body))
+    return answer(models.merge_aliases(context, caller, parent, resource, body))
 
 
 @router.patch(_MODEL)
@@ -116,15 +116,15 @@ def update_model(
     body: RawBody,
     parent: ParentDep,
     caller: Writer,
-    platform: PlatformDep,
+    context: AppContextDep,
     updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
 ) -> Response:
-    return answer(model_updates.update(platform, caller, parent, resource, body, updateMask))
+    return answer(model_updates.update(context, caller, parent, resource, body, updateMask))
 
 
 @router.delete(f"{_MODEL}:deleteVersion")
-def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-    return answer(models.delete_version(platform, caller, parent, resource))
+def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    return answer(models.delete_version(context, caller, parent, resource))
 
 
 for _name, _kind in COLLECTIONS.items():

@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.protocols.vertex.table_entries import SECTIONS, SWITCH, Entry, read_entries, read_kept, read_text
 from core.db.repositories.vertex.table import read_vertex_table
 from core.domain.errors import InvalidRequest
@@ -182,10 +182,10 @@ class _Layer:
         return self._sections.get(section, {})
 
 
-def table_of(platform: Platform) -> Table:
+def table_of(context: AppContext) -> Table:
     """What holds now: one short transaction of its own, so call it where none is open."""
-    with platform.read() as work:
-        return stored_table(work, platform.settings)
+    with context.read() as work:
+        return stored_table(work, context.settings)
 
 
 def stored_table(work: UnitOfWork, settings: Settings) -> Table:

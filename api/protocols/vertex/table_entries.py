@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from trainmaster.spec.errors import FieldError
-from trainmaster.spec.fields import ByteQuantity, CpuQuantity, GpuModels, Image, LabelKey, LabelValue, kind_of, short
+from trainmaster.spec.fields import ByteQuantity, CpuQuantity, GpuModels, Image, LabelKey, LabelValue, kind_of, quoted
 from trainmaster.spec.suggest import suggest
 
 from core.domain.errors import InvalidRequest
@@ -59,12 +59,12 @@ def read_entries(document: Any, source: Source = "stored") -> tuple[list[Entry],
             if isinstance(entries, bool):
                 found.append(Entry(SWITCH, "", entries, source))
             else:
-                wrong.append(_wrong(SWITCH, f"{SWITCH} is true or false, not {short(entries)}."))
+                wrong.append(_wrong(SWITCH, f"{SWITCH} is true or false, not {quoted(entries)}."))
         elif section not in SECTIONS:
-            wrong.append(_unknown(str(section), (*SECTIONS, SWITCH), f"There is no {short(section)} in the table"))
+            wrong.append(_unknown(str(section), (*SECTIONS, SWITCH), f"There is no {quoted(section)} in the table"))
         elif not isinstance(entries, Mapping):
             wrong.append(
-                _wrong(section, f"{section} is a mapping from names to what they are here, not {short(entries)}.")
+                _wrong(section, f"{section} is a mapping from names to what they are here, not {quoted(entries)}.")
             )
         else:
             for name, value in entries.items():
@@ -113,11 +113,11 @@ def _read(section: str, name: Any, value: Any, source: Source, wrong: list[Inval
     """``None`` where it is none: then ``wrong`` says why."""
     before = len(wrong)
     if not isinstance(name, str):
-        wrong.append(_wrong(section, f"{section}: {short(name)} is {kind_of(name)}; put names in quotes."))
+        wrong.append(_wrong(section, f"{section}: {quoted(name)} is {kind_of(name)}; put names in quotes."))
         return None
     path = f"{section}.{name[:_NAME]}"
     if not name or len(name) > _NAME or any(character.isspace() or not character.isprintable() for character in name):
-        wrong.append(_wrong(path, f"{section}: {short(name)} is no name: 1 to {_NAME} characters without blanks."))
+        wrong.append(_wrong(path, f"{section}: {quoted(name)} is no name: 1 to {_NAME} characters without blanks."))
         return None
     reader: Callable[[str, Any, list[InvalidRequest]], None] = {
         "machines": _check_machine,
@@ -150,7 +150,7 @@ def _check_machine(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     if value is None:  # as built in
         return
     if not isinstance(value, Mapping):
-        text = f"{path} is what one replica asks for, such as {{cpu: 4, memory: 16Gi}}, or null for Google's own size, not {short(value)}."
+        text = f"{path} is what one replica asks for, such as {{cpu: 4, memory: 16Gi}}, or null for Google's own size, not {quoted(value)}."
         wrong.append(_wrong(path, text))
         return
     for field, amount in value.items():
@@ -159,7 +159,7 @@ def _check_machine(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
             text = f"{where}: GPUs are asked for by accelerator_type and accelerator_count; say under accelerators which of yours count."
             wrong.append(_wrong(where, text))
         elif field not in _MACHINE:
-            wrong.append(_unknown(where, _MACHINE, f"{path}: a machine has no {short(field)}", str(field)))
+            wrong.append(_unknown(where, _MACHINE, f"{path}: a machine has no {quoted(field)}", str(field)))
         elif amount is None:
             continue
         elif field == "node_selector":
@@ -186,7 +186,7 @@ def _check_models(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     elif isinstance(value, str):
         _check("models", path, value, wrong)
     else:
-        text = f"{path} is a list of GPU models, such as [L4, A10], or [] for any GPU, not {short(value)}."
+        text = f"{path} is a list of GPU models, such as [L4, A10], or [] for any GPU, not {quoted(value)}."
         wrong.append(_wrong(path, text))
 
 
@@ -194,7 +194,7 @@ def _check_image(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     if value is None:  # the platform's own
         return
     if isinstance(value, str) and any(character in value for character in "*?["):
-        text = f"{path}: {short(value)} is a pattern; patterns stand on the left, and on the right one image, or null for the platform's own."
+        text = f"{path}: {quoted(value)} is a pattern; patterns stand on the left, and on the right one image, or null for the platform's own."
         wrong.append(_wrong(path, text))
         return
     _check("image", path, value, wrong)
@@ -202,14 +202,14 @@ def _check_image(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
 
 def _check_labels(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     if not isinstance(value, Mapping):
-        wrong.append(_wrong(path, f"{path} is a mapping of node labels, such as {{pool: dgx}}, not {short(value)}."))
+        wrong.append(_wrong(path, f"{path} is a mapping of node labels, such as {{pool: dgx}}, not {quoted(value)}."))
         return
     _check("labels", path, value, wrong)
 
 
 def _check_name(path: str, value: Any, wrong: list[InvalidRequest]) -> None:
     if not isinstance(value, str) or not value.strip() or len(value) > _NAME or not value.isprintable():
-        wrong.append(_wrong(path, f"{path} is a name here, in quotes if it is a number, not {short(value)}."))
+        wrong.append(_wrong(path, f"{path} is a name here, in quotes if it is a number, not {quoted(value)}."))
 
 
 def _check(reader: str, path: str, value: Any, wrong: list[InvalidRequest]) -> None:

@@ -9,13 +9,13 @@ from fastapi.dependencies.utils import get_flat_params
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.http.protocol_errors import TranslatedRoute
+from api.http.protocol_errors import ProtocolRoute
 from api.protocols.vertex.answers import STATUSES, refusal
 from api.protocols.vertex.query import demand_known
 from core.domain.errors import TrainmasterError
 
 
-class VertexRoute(TranslatedRoute):
+class VertexRoute(ProtocolRoute):
     """Answers every error of ours as Vertex AI would, and takes no parameter in the address that it does not read."""
 
     codes = STATUSES

@@ -8,7 +8,7 @@ from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.models import sources_in_use
-from core.db.tables import Attempt, Checkpoint, Job, KeptCheckpoint
+from core.db.tables import Attempt, Checkpoint, Job, PinnedCheckpoint
 from core.domain.jobs.retention import Candidate
 from core.domain.jobs.states import JobState
 from core.inspection.discovery import Landed, all_landed
@@ -21,8 +21,8 @@ _OVER: Final = [state.value for state in JobState if state.is_terminal]
 def kept_paths(session: Session, job: Job) -> set[str]:
     """The checkpoints in the job's output that are kept for ever, whichever job of this output they were kept for."""
     query = (
-        select(KeptCheckpoint.path)
-        .join(Job, Job.id == KeptCheckpoint.job_id)
+        select(PinnedCheckpoint.path)
+        .join(Job, Job.id == PinnedCheckpoint.job_id)
         .where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
     )
     return set(session.scalars(query))

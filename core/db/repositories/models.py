@@ -227,7 +227,7 @@ def note_change(
     """Add a line to the model's history."""
     session.add(
         ModelChange(
-            model_id=model_id, at=now, user=user, what=what, version=version, name=name,
+            model_id=model_id, at=now, user=user, kind=what, version=version, name=name,
             before=None if before is None else str(before), after=None if after is None else str(after), reason=reason,
         )
     )  # fmt: skip

@@ -11,7 +11,7 @@ from trainmaster.spec import JobSpec
 
 from core.db.repositories.jobs import ROLE_KEY
 from core.db.repositories.submission import NewJob
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import gang_of
 
 
@@ -44,7 +44,7 @@ def new_job(order: JobOrder, *, now: datetime, actor: str, reason: str = "") -> 
         "shape": gang.shape(),
         "gpu_milli": gang.gpu_milli,
         "state": JobState.QUEUED.value,
-        "wanted": Wanted.RUN.value,
+        "desired_state": DesiredState.RUN.value,
         "priority": spec.priority,
         "max_run_time_s": spec.max_run_time,
         "output_volume": order.output_volume,

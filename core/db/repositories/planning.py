@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from core.db.tables import BookingRow, Job, Outlook, PolicyRow, Project, Usage
+from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecast, Usage
 from core.domain.errors import StaleWrite
 from core.domain.sharing.policy import Policy, parse_policy, readable_policy
 from core.domain.sharing.usage import Held
@@ -111,7 +111,7 @@ def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetim
     Raises:
         IntegrityError: another process does the same at this moment, or a job went in it.
     """
-    session.execute(delete(Outlook))
+    session.execute(delete(StartForecast))
     outlooks = list(outlooks)
     there: set[str] = set()
     for begin in range(0, len(outlooks), _CHUNK):
@@ -133,21 +133,21 @@ def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetim
         if one.job_id in there
     ]
     for begin in range(0, len(rows), _CHUNK):
-        session.execute(insert(Outlook), rows[begin : begin + _CHUNK])
+        session.execute(insert(StartForecast), rows[begin : begin + _CHUNK])
 
 
-def outlooks_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, Outlook]:
+def outlooks_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, StartForecast]:
     """By job, of those that have one."""
-    found: dict[str, Outlook] = {}
+    found: dict[str, StartForecast] = {}
     for begin in range(0, len(job_ids), _CHUNK):
-        query = select(Outlook).where(Outlook.job_id.in_(job_ids[begin : begin + _CHUNK]))
+        query = select(StartForecast).where(StartForecast.job_id.in_(job_ids[begin : begin + _CHUNK]))
         found |= {row.job_id: row for row in session.scalars(query)}
     return found
 
 
-def first_outlooks(session: Session, limit: int) -> Sequence[Outlook]:
+def first_outlooks(session: Session, limit: int) -> Sequence[StartForecast]:
     """Those of the first jobs in the line."""
-    return session.scalars(select(Outlook).order_by(Outlook.position).limit(limit)).all()
+    return session.scalars(select(StartForecast).order_by(StartForecast.position).limit(limit)).all()
 
 
 UsageKey = tuple[str, str]  # project's id; user's id, or empty for the project as a whole

@@ -88,9 +88,9 @@ def put(
         Question(
             id=question_id,
             user_id=user_id,
-            asked_at=now,
+            created_at=now,
             kind=kind.value,
-            ask=dict(ask),
+            arguments=dict(ask),
             expires_at=now + kind.patience,
         )
     )
@@ -126,16 +126,16 @@ def unanswered(
 ) -> Sequence[Asked]:
     """The oldest of those for whose answers somebody still waits."""
     rows = session.execute(
-        select(Question.id, Question.kind, Question.ask)
+        select(Question.id, Question.kind, Question.arguments)
         .where(
             Question.answer.is_(None),
             Question.expires_at > now,
             Question.kind.in_([kind.value for kind in kinds]),
         )
-        .order_by(Question.asked_at, Question.id)
+        .order_by(Question.created_at, Question.id)
         .limit(limit)
     )
-    return [Asked(row.id, Kind(row.kind), row.ask) for row in rows]
+    return [Asked(row.id, Kind(row.kind), row.arguments) for row in rows]
 
 
 def answer(session: Session, answers: Mapping[str, Mapping[str, Any]], now: datetime) -> None:

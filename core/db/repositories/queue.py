@@ -15,14 +15,14 @@ from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow
-from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime
+from core.db.tables import Job, Lease, Project, Replica, StartForecast, User, UtcDateTime
 from core.domain.jobs.states import JobState
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
 
 # Behind all that the planner has given a place in the line: since its last look they came, or there are too many.
 _LAST: Final = 2**31 - 1
-_place: Final = func.coalesce(Outlook.position, _LAST)
+_place: Final = func.coalesce(StartForecast.position, _LAST)
 _waits: Final = and_(Job.state == JobState.QUEUED.value, Job.deleted_at.is_(None))
 _rank: Final = -Job.priority
 
@@ -52,7 +52,7 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
             Job.project_id.label("of_project"),
             func.row_number().over(order_by=order).label("number"),
         )
-        .join(Outlook, Outlook.job_id == Job.id, isouter=True)
+        .join(StartForecast, StartForecast.job_id == Job.id, isouter=True)
         .where(_waits)
         .subquery()
     )
@@ -73,14 +73,14 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
         select(
             cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id, Job.state,
             Job.wait_reason, Project.name.label("project"), User.name.label("user"),
-            *reason_columns(), Outlook.earliest, Outlook.likely, Outlook.latest,
-            Outlook.code.label("start_code"), Outlook.sentence.label("start_sentence"), Outlook.nodes.label("start_nodes"),
+            *reason_columns(), StartForecast.earliest, StartForecast.likely, StartForecast.latest,
+            StartForecast.code.label("start_code"), StartForecast.sentence.label("start_sentence"), StartForecast.nodes.label("start_nodes"),
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
-        .join(Outlook, Outlook.job_id == Job.id, isouter=True)
+        .join(StartForecast, StartForecast.job_id == Job.id, isouter=True)
         .order_by(cut.c.number)
     )  # fmt: skip
     return session.execute(with_reasons(query)).all()
@@ -98,14 +98,16 @@ def waiting_count(session: Session) -> tuple[int, datetime | None]:
 
 def number_of(session: Session, *, job_id: str, priority: int, queued_at: datetime) -> int:
     """1 for the job that is next; by the planner's own line, as :func:`waiting_page`."""
-    own_place = session.execute(select(Outlook.position).where(Outlook.job_id == job_id)).scalar_one_or_none()
+    own_place = session.execute(
+        select(StartForecast.position).where(StartForecast.job_id == job_id)
+    ).scalar_one_or_none()
     own = (
         literal(_LAST if own_place is None else own_place),
         literal(-priority),
         literal(queued_at, UtcDateTime),
         literal(job_id),
     )
-    query = select(func.count()).select_from(Job).join(Outlook, Outlook.job_id == Job.id, isouter=True)
+    query = select(func.count()).select_from(Job).join(StartForecast, StartForecast.job_id == Job.id, isouter=True)
     ahead = tuple_(_place, _rank, Job.queued_at, Job.id) < tuple_(*own)
     return session.execute(query.where(_waits, ahead)).scalar_one() + 1
 

@@ -95,7 +95,7 @@ def servers_of_versions(session: Session, version_ids: Iterable[str]) -> dict[st
         .join(Endpoint, Endpoint.id == Deployment.endpoint_id)
         .where(
             Deployment.ended_at.is_(None),
-            DeploymentRevision.number.in_([Deployment.wanted, Deployment.stable]),
+            DeploymentRevision.number.in_([Deployment.target_revision, Deployment.stable_revision]),
             version.in_(found),
         )
         .distinct()

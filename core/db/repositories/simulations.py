@@ -40,16 +40,16 @@ def claim_next(session: Session, holder: str, now: datetime, in_hand: Collection
         in_hand: those that this process works on.
     """
     rows = session.execute(
-        select(Question.id, Question.ask, Question.answer)
+        select(Question.id, Question.arguments, Question.answer)
         .where(Question.kind == Kind.SIMULATION.value, Question.expires_at > now, Question.id.not_in(in_hand))
-        .order_by(Question.asked_at, Question.id)
+        .order_by(Question.created_at, Question.id)
         .with_for_update(skip_locked=True)
     ).all()
     for row in rows:
         running = None if row.answer is None else row.answer.get(RUNNING)
         if row.answer is not None and (running is None or not _is_left(running, holder, now)):
             continue
-        claim = Claim(row.id, row.ask, holder, 1 if running is None else running.get("tries", 1) + 1, now)
+        claim = Claim(row.id, row.arguments, holder, 1 if running is None else running.get("tries", 1) + 1, now)
         _write(session, claim, {RUNNING: _told(claim, now, "begins")}, now)
         return claim
     return None
@@ -59,7 +59,7 @@ def claim_next(session: Session, holder: str, now: datetime, in_hand: Collection
 class Standing:
     """How one stands. ``running``: who works on it; ``answer``: the result; ``before``: how many were asked for earlier and are not done."""
 
-    asked_at: datetime
+    created_at: datetime
     running: Mapping[str, Any] | None
     answer: Mapping[str, Any] | None
     before: int
@@ -76,13 +76,13 @@ def standing(session: Session, simulation_id: str, user_id: str, now: datetime) 
         raise LookupError(simulation_id)
     if found.answer is not None:
         running = found.answer.get(RUNNING)
-        return Standing(found.asked_at, running, None if running is not None else found.answer, 0)
+        return Standing(found.created_at, running, None if running is not None else found.answer, 0)
     others = session.scalars(
         select(Question.answer).where(
-            Question.kind == Kind.SIMULATION.value, Question.expires_at > now, Question.asked_at < found.asked_at
+            Question.kind == Kind.SIMULATION.value, Question.expires_at > now, Question.created_at < found.created_at
         )
     )
-    return Standing(found.asked_at, None, None, sum(answer is None or RUNNING in answer for answer in others))
+    return Standing(found.created_at, None, None, sum(answer is None or RUNNING in answer for answer in others))
 
 
 def is_lost(running: Mapping[str, Any], now: datetime) -> bool:

@@ -87,7 +87,7 @@ def lose_trial(
     session: Session, study_id: str, number: int, now: datetime, *, unheard_since: datetime, reason: str
 ) -> bool:
     """End a trial whose program was not heard of since then; whether it was so still."""
-    heard_at = func.coalesce(Trial.heard_at, Trial.created_at)
+    heard_at = func.coalesce(Trial.heartbeat_at, Trial.created_at)
     hit = session.execute(
         update(Trial)
         .where(
@@ -105,7 +105,7 @@ def hear_of(session: Session, study_id: str, numbers: Sequence[int], now: dateti
     session.execute(
         update(Trial)
         .where(Trial.study_id == study_id, Trial.number.in_(numbers), Trial.state == TrialState.RUNNING.value)
-        .values(heard_at=now)
+        .values(heartbeat_at=now)
         .execution_options(synchronize_session=False)
     )
 
@@ -125,7 +125,7 @@ def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
     """
     query = (
         select(
-            Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.heard_at, Trial.job_id,
+            Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.heartbeat_at, Trial.job_id,
             Job.state.label("job_state"), Job.desired_state.label("job_wanted"), Job.exit.label("job_exit"),
             Job.finished_at.label("job_finished_at"), Job.started_at.label("job_started_at"),
             Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"), Job.shape.label("job_shape"),

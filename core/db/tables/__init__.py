@@ -6,7 +6,7 @@ values that are only read whole; whatever is filtered or joined on has a column 
 
 from core.db.tables.accounts import Archive, LoginCode, Membership, Project, Secret, Token, User, Volume
 from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
-from core.db.tables.fleet import Identity, Lease, Node, NodeFailure, Stranger
+from core.db.tables.fleet import Identity, Lease, Node, NodeFailure, Orphan
 from core.db.tables.jobs import (
     Attempt,
     Checkpoint,
@@ -14,21 +14,21 @@ from core.db.tables.jobs import (
     IdempotencyKey,
     Job,
     JobLabel,
-    KeptCheckpoint,
+    PinnedCheckpoint,
     Replica,
     Retention,
 )
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.models import Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
-from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
+from core.db.tables.planning import BookingRow, PlanRecord, PolicyRow, Question, StartForecast, Usage, WaitReason
 from core.db.tables.records import VertexLink, VertexRecord
 from core.db.tables.serving import Deployment, DeploymentRevision, Endpoint, ServingReplica
 from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import (
     MlflowModel,
-    MlflowRegistered,
+    MlflowModelVersion,
+    MlflowRegisteredModel,
     MlflowRun,
-    MlflowVersion,
     RayJob,
     RayPackage,
     TensorBoardLink,
@@ -54,7 +54,7 @@ __all__ = [
     "Job",
     "JobLabel",
     "Json",
-    "KeptCheckpoint",
+    "PinnedCheckpoint",
     "Lease",
     "LoginCode",
     "Membership",
@@ -64,9 +64,9 @@ __all__ = [
     "MetricSeries",
     "MetricStream",
     "MlflowModel",
-    "MlflowRegistered",
+    "MlflowRegisteredModel",
     "MlflowRun",
-    "MlflowVersion",
+    "MlflowModelVersion",
     "Model",
     "ModelAlias",
     "ModelChange",
@@ -75,7 +75,7 @@ __all__ = [
     "ModelVersion",
     "Node",
     "NodeFailure",
-    "Outlook",
+    "StartForecast",
     "PlanRecord",
     "PolicyRow",
     "Project",
@@ -86,7 +86,7 @@ __all__ = [
     "Retention",
     "Secret",
     "ServingReplica",
-    "Stranger",
+    "Orphan",
     "Study",
     "TensorBoardLink",
     "Token",

@@ -90,12 +90,12 @@ class Identity(Base):
     id: Mapped[str]
 
 
-class Stranger(Base):
+class Orphan(Base):
     """An attempt that the executor holds and this database does not know. ``database_id``: whose it is, as the engine
     says; empty where it does not say. ``is_foreign``: another database's, so that it is left alone.
     """
 
-    __tablename__ = "strangers"
+    __tablename__ = "orphans"
     attempt_id: Mapped[str] = mapped_column(primary_key=True)
     database_id: Mapped[str]
     is_foreign: Mapped[bool] = mapped_column(Boolean)

@@ -179,10 +179,10 @@ class Checkpoint(Base):
     __table_args__ = (UniqueConstraint("job_id", "path"),)
 
 
-class KeptCheckpoint(Base):
+class PinnedCheckpoint(Base):
     """A checkpoint that no retention deletes. ``path`` is relative to the job's output."""
 
-    __tablename__ = "kept_checkpoints"
+    __tablename__ = "pinned_checkpoints"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     path: Mapped[str] = mapped_column(Text, primary_key=True)
     user: Mapped[str]
@@ -217,7 +217,7 @@ class Event(Base):
         Index("ix_events_project_id", "project_id", "id"),
         # Of what is no job's, such as an endpoint: few among millions.
         Index(
-            "ix_events_of_no_job", "project_id", "id",
+            "ix_events_without_job", "project_id", "id",
             sqlite_where=text("job_id IS NULL"), postgresql_where=text("job_id IS NULL"),
         ),
     )  # fmt: skip

@@ -66,14 +66,14 @@ class ModelVersion(Base):
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     source: Mapped[dict[str, Any]]
     lineage: Mapped[dict[str, Any] | None]
-    wanted: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    registration: Mapped[dict[str, Any]] = mapped_column(default=dict)
     volume: Mapped[str]
     path: Mapped[str] = mapped_column(Text)
     digest: Mapped[str | None]
     size_bytes: Mapped[int | None] = mapped_column(BigInteger)
     file_count: Mapped[int | None] = mapped_column(Integer)
     done_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
-    tries: Mapped[int] = mapped_column(Integer, default=0)
+    copy_attempts: Mapped[int] = mapped_column(Integer, default=0)
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     ready_at: Mapped[datetime | None]
@@ -123,7 +123,7 @@ class ModelChange(Base):
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
     at: Mapped[datetime]
     user: Mapped[str]
-    what: Mapped[str]
+    kind: Mapped[str]
     version: Mapped[int | None] = mapped_column(Integer)
     name: Mapped[str] = mapped_column(default="")
     before: Mapped[str | None]

@@ -42,9 +42,9 @@ class Question(Base):
     __tablename__ = "questions"
     id: Mapped[str] = mapped_column(primary_key=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
-    asked_at: Mapped[datetime] = mapped_column(index=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
     kind: Mapped[str] = mapped_column(default="forecast", server_default="forecast")
-    ask: Mapped[dict[str, Any]]
+    arguments: Mapped[dict[str, Any]]
     answer: Mapped[dict[str, Any] | None]
     expires_at: Mapped[datetime] = mapped_column(index=True)
 
@@ -91,13 +91,13 @@ class Usage(Base):
     at: Mapped[datetime]
 
 
-class Outlook(Base):
+class StartForecast(Base):
     """Where a waiting job stands in the line, and when it is expected to start: probably at ``likely``, between ``earliest``
     and ``latest``. Written for the first jobs in the line, now and then. ``code``: what is known of it, ``sentence``: in
     words that go on after "it starts" (``scheduler.planning.forecast.start_times``). ``nodes``: where, if all goes as is likely.
     """
 
-    __tablename__ = "outlooks"
+    __tablename__ = "start_forecasts"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     position: Mapped[int] = mapped_column(Integer, index=True)  # from 1
     earliest: Mapped[datetime | None]
@@ -120,6 +120,6 @@ class PlanRecord(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     at: Mapped[datetime] = mapped_column(index=True)
     base_id: Mapped[str] = mapped_column(index=True)
-    after_id: Mapped[str | None]
+    previous_id: Mapped[str | None]
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     data: Mapped[bytes] = mapped_column(LargeBinary)

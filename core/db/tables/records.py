@@ -45,8 +45,8 @@ class VertexLink(Base):
     """
 
     __tablename__ = "vertex_links"
-    above_id: Mapped[str] = mapped_column(ForeignKey("vertex_records.id", ondelete="CASCADE"), primary_key=True)
-    below_id: Mapped[str] = mapped_column(
+    parent_id: Mapped[str] = mapped_column(ForeignKey("vertex_records.id", ondelete="CASCADE"), primary_key=True)
+    child_id: Mapped[str] = mapped_column(
         ForeignKey("vertex_records.id", ondelete="CASCADE"), primary_key=True, index=True
     )
     kind: Mapped[str] = mapped_column(primary_key=True)

@@ -57,8 +57,8 @@ class Deployment(Base):
     replicas: Mapped[int] = mapped_column(Integer)
     traffic: Mapped[int] = mapped_column(Integer)
     split_when_ready: Mapped[dict[str, Any] | None]
-    wanted: Mapped[int] = mapped_column(Integer)
-    stable: Mapped[int | None] = mapped_column(Integer)
+    target_revision: Mapped[int] = mapped_column(Integer)
+    stable_revision: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
@@ -83,7 +83,7 @@ class DeploymentRevision(Base):
     failures: Mapped[int] = mapped_column(Integer, default=0)
     failed_at: Mapped[datetime | None]
     stable_at: Mapped[datetime | None]
-    verdict: Mapped[str] = mapped_column(Text, default="")
+    failure_reason: Mapped[str] = mapped_column(Text, default="")
 
 
 class ServingReplica(Base):
@@ -100,10 +100,10 @@ class ServingReplica(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), unique=True)
     state: Mapped[str]
     address: Mapped[str] = mapped_column(default="")
-    misses: Mapped[int] = mapped_column(Integer, default=0)
-    words: Mapped[str] = mapped_column(Text, default="")
+    failed_probes: Mapped[int] = mapped_column(Integer, default=0)
+    message: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime]
-    runs_since: Mapped[datetime | None]
+    running_since: Mapped[datetime | None]
     ready_at: Mapped[datetime | None]
     draining_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]

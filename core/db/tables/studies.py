@@ -34,13 +34,13 @@ class Study(Base):
     output_volume: Mapped[str] = mapped_column(default="")
     output_path: Mapped[str | None] = mapped_column(Text)  # of the template: each trial has a folder in it
     trial_count: Mapped[int] = mapped_column(Integer, default=0)
-    proposed: Mapped[int] = mapped_column(Integer, default=0)
-    prepared: Mapped[list[Any]] = mapped_column(default=list)
-    prepared_at: Mapped[int] = mapped_column(Integer, default=0)
+    proposed_count: Mapped[int] = mapped_column(Integer, default=0)
+    prefetched_points: Mapped[list[Any]] = mapped_column(default=list)
+    prefetched_after: Mapped[int] = mapped_column(Integer, default=0)
     # Trials of other studies that it begins with: [{"parameters", "values"}], in the order of the metrics.
-    known: Mapped[list[Any]] = mapped_column(default=list)
+    prior_trials: Mapped[list[Any]] = mapped_column(default=list)
     # What became of its best trial: {"trial", "job", "version"}, ids of the last two; null before its end.
-    winner: Mapped[dict[str, Any] | None]
+    best_trial: Mapped[dict[str, Any] | None]
     cloned_from: Mapped[str | None]  # the study whose spec it was made from
     created_at: Mapped[datetime]
     started_at: Mapped[datetime]  # its time counts from here; extending an ended one begins it anew
@@ -77,7 +77,7 @@ class Trial(Base):
     reason: Mapped[str] = mapped_column(Text, default="")
     gpu_s: Mapped[float] = mapped_column(Float, default=0.0)
     client: Mapped[str | None]
-    heard_at: Mapped[datetime | None]
+    heartbeat_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     __table_args__ = (Index("ix_trials_study_id_state", "study_id", "state"),)

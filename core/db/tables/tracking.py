@@ -63,10 +63,10 @@ class MlflowModel(Base):
     __table_args__ = (Index("ix_mlflow_models_project_id_created_at", "project_id", "created_at", "id"),)
 
 
-class MlflowRegistered(Base):
+class MlflowRegisteredModel(Base):
     """A name under which a project's jobs register models."""
 
-    __tablename__ = "mlflow_registered"
+    __tablename__ = "mlflow_registered_models"
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     description: Mapped[str] = mapped_column(Text, default="")
@@ -75,7 +75,7 @@ class MlflowRegistered(Base):
     updated_at: Mapped[datetime]
 
 
-class MlflowVersion(Base):
+class MlflowModelVersion(Base):
     """A registered model's version, numbered from 1."""
 
     __tablename__ = "mlflow_versions"
@@ -91,7 +91,7 @@ class MlflowVersion(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     __table_args__ = (
-        ForeignKeyConstraint(["project_id", "name"], ["mlflow_registered.project_id", "mlflow_registered.name"]),
+        ForeignKeyConstraint(["project_id", "name"], ["mlflow_registered_models.project_id", "mlflow_registered_models.name"]),
     )
 
 
@@ -128,7 +128,7 @@ class VertexResource(Base):
     labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
     body: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_at: Mapped[datetime]
-    deletion_asked_at: Mapped[datetime | None]
+    deletion_requested_at: Mapped[datetime | None]
     __table_args__ = (
         Index("ix_vertex_resources_project_id_created_at", "project_id", "collection", "created_at", "id"),
     )

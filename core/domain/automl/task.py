@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile(
 _WRITTEN: Final = re.compile(
     r"[-+]?(?P<before>[$€£¥])? ?(\d{1,3}([,.' \u00a0\u202f]\d{3})+([.,]\d+)?|\d+[.,]\d+|\d+) ?(?P<behind>[%€$£¥])?"
 )
-# What people write for nothing, in lower case; as ``trainmaster_automl.reading`` has it.
+# What people write for nothing, in lower case; as ``trainmaster_automl.table_files`` has it.
 MISSING: Final = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainmaster.spec import JobSpec
-from trainmaster.spec.shelltext import places_words
+from trainmaster.spec.shelltext import has_placeholder
 
 from core.domain.contracts import (
     always,
@@ -131,7 +131,7 @@ def _call(seat: Seat) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
         # `sh -c text word` would give the word to the shell, not to the program: arguments go into the text, behind it
         # or where it says "$@".
         filled = tf_config.fill_placeholders(command, seat)
-        if args and places_words(command):
+        if args and has_placeholder(command):
             return f"set -- {shlex.join(args)}; {filled}", ()
         return (f"{filled.rstrip()} {shlex.join(args)}" if args else filled), ()
     return tuple(tf_config.fill_placeholders(word, seat) for word in command), args

@@ -21,7 +21,7 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
 
 
-class Wanted(StrEnum):
+class DesiredState(StrEnum):
     """What the user asked for since the submission."""
 
     RUN = "run"

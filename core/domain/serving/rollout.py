@@ -41,14 +41,14 @@ class Server:
     revision: int
     state: ServingState
     created_at: datetime
-    runs_since: datetime | None = None
+    running_since: datetime | None = None
     is_over: bool = False
     is_cancelled: bool = False
     is_healthy: bool | None = None
-    misses: int = 0
+    failed_probes: int = 0
     ready_at: datetime | None = None
     draining_at: datetime | None = None
-    words: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _looked_at(steps: Steps, server: Server, now: datetime) -> Server:
     if server.is_over:
         was_up = server.state.is_up and not server.is_cancelled
         if was_up:
-            _count_failure(steps, server, now, server.words)
+            _count_failure(steps, server, now, server.message)
         return _change(steps, server, state=ServingState.ENDED)
     if not server.state.is_up:
         if server.is_cancelled and server.draining_at is not None:
@@ -154,30 +154,30 @@ def _looked_at(steps: Steps, server: Server, now: datetime) -> Server:
 
 def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
     """Of one that is to serve."""
-    if server.runs_since is None:
+    if server.running_since is None:
         # Its job waits (again): preempted, or its node was lost.
         if server.state is ServingState.STARTING:
             _look_again(steps, server.created_at, now)
             return server
-        return _change(steps, server, state=ServingState.STARTING, ready_at=None, misses=0)
+        return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0)
     if server.is_healthy:
         if server.state is ServingState.READY:
-            return _change(steps, server, misses=0) if server.misses else server
-        return _change(steps, server, state=ServingState.READY, ready_at=now, misses=0)
+            return _change(steps, server, failed_probes=0) if server.failed_probes else server
+        return _change(steps, server, state=ServingState.READY, ready_at=now, failed_probes=0)
     if server.state is ServingState.STARTING:
-        _look_again(steps, server.runs_since, now)
+        _look_again(steps, server.running_since, now)
     if server.is_healthy is None:
         return server
     if server.state is ServingState.READY:
-        if server.misses + 1 < MISSES:
-            return _change(steps, server, misses=server.misses + 1)
-        steps.told.append(Told("serving_replica.unready", f"It gets no more requests: {server.words}"))
+        if server.failed_probes + 1 < MISSES:
+            return _change(steps, server, failed_probes=server.failed_probes + 1)
+        steps.told.append(Told("serving_replica.unready", f"It gets no more requests: {server.message}"))
         # Its time to get ready again begins now.
-        return _change(steps, server, state=ServingState.STARTING, ready_at=None, misses=0, runs_since=now)
+        return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0, running_since=now)
     limit = steps.deployed.revision(server.revision).ready_timeout
-    if now - server.runs_since < limit:
+    if now - server.running_since < limit:
         return server
-    sentence = f"It was not ready within {limit.total_seconds():g} s: {server.words}"
+    sentence = f"It was not ready within {limit.total_seconds():g} s: {server.message}"
     _count_failure(steps, server, now, sentence)
     return _end(steps, server, now, sentence)
 
@@ -281,7 +281,7 @@ def _let_go(steps: Steps, server: Server, now: datetime, why: str) -> Server:
     """It gets no more requests; one that got none is ended at once."""
     match server.state:
         case ServingState.READY:
-            return _change(steps, server, state=ServingState.DRAINING, draining_at=now, words=why)
+            return _change(steps, server, state=ServingState.DRAINING, draining_at=now, message=why)
         case ServingState.STARTING:
             return _end(steps, server, now, why)
         case ServingState.DRAINING | ServingState.ENDED:
@@ -291,7 +291,7 @@ def _let_go(steps: Steps, server: Server, now: datetime, why: str) -> Server:
 def _end(steps: Steps, server: Server, now: datetime, why: str) -> Server:
     """End its job. It counts no more, and has ended when the job has."""
     steps.cancel[server.id] = why
-    return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, words=why)
+    return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, message=why)
 
 
 def _end_drained(steps: Steps, server: Server, now: datetime) -> None:
@@ -299,7 +299,7 @@ def _end_drained(steps: Steps, server: Server, now: datetime) -> None:
         return
     due = server.draining_at + steps.deployed.revision(server.revision).drain
     if due <= now:
-        steps.cancel[server.id] = server.words or "Another one serves in its place."
+        steps.cancel[server.id] = server.message or "Another one serves in its place."
     else:
         steps.look_at(due)
 

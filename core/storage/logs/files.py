@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 
 from core.domain.errors import InvalidRequest, NotFound
 from core.storage.tree import Tree

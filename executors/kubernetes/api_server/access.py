@@ -20,11 +20,11 @@ from core.domain.errors import ExecutorTryAgain
 
 _HOME_CONFIG: Final = Path("~/.kube/config")
 # Connections that are kept open; more are opened when more threads ask at once.
-_KEPT_CONNECTIONS: Final = 16
+_POOL_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ApiConnection:
     """One way to the API server: where it is, the connections, and who we are."""
 
     host: str
@@ -47,7 +47,7 @@ class Access:
     context: str = ""
     kubeconfig: str = ""
 
-    def connect(self) -> Link:
+    def connect(self) -> ApiConnection:
         """Read the credentials as they are now.
 
         Raises:
@@ -75,8 +75,8 @@ class Access:
         except (OSError, ValueError) as error:
             raise ExecutorTryAgain(f"The access to the Kubernetes cluster cannot be read: {error}") from error
         setattr(configuration, "socket_options", _socket_options())  # noqa: B010 (declared as nothing but None)
-        pool = RESTClientObject(configuration, maxsize=_KEPT_CONNECTIONS).pool_manager
-        return Link(str(configuration.host).rstrip("/"), pool, lambda: _authorization(configuration))
+        pool = RESTClientObject(configuration, maxsize=_POOL_CONNECTIONS).pool_manager
+        return ApiConnection(str(configuration.host).rstrip("/"), pool, lambda: _authorization(configuration))
 
 
 def _authorization(configuration: Any) -> str | None:

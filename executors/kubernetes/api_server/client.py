@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 (jitter: equal clients must not come at the same moment)
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -15,14 +16,33 @@ import orjson
 import urllib3
 
 from core.domain.errors import ExecutorTryAgain
-from executors.kubernetes.api_server.access import Access, Link
-from executors.kubernetes.api_server.errors import AlreadyExists as AlreadyExists  # noqa: PLC0414 (part of this interface)
-from executors.kubernetes.api_server.errors import Busy, QuotaFull, error_of, read_status
-from executors.kubernetes.api_server.errors import Conflict as Conflict  # noqa: PLC0414 (the same)
+from executors.kubernetes.api_server.access import Access, ApiConnection
+from executors.kubernetes.api_server.errors import ApiRefused as ApiRefused  # noqa: PLC0414 (the same)
 from executors.kubernetes.api_server.errors import Gone as Gone  # noqa: PLC0414 (the same)
-from executors.kubernetes.api_server.errors import NotFound as NotFound  # noqa: PLC0414 (the same)
-from executors.kubernetes.api_server.errors import Refused as Refused  # noqa: PLC0414 (the same)
-from executors.kubernetes.api_server.rate_limiter import Pace
+from executors.kubernetes.api_server.errors import ObjectConflict as ObjectConflict  # noqa: PLC0414 (the same)
+from executors.kubernetes.api_server.errors import ObjectExists as ObjectExists  # noqa: PLC0414 (part of this interface)
+from executors.kubernetes.api_server.errors import ObjectNotFound as ObjectNotFound  # noqa: PLC0414 (the same)
+from executors.kubernetes.api_server.errors import QuotaFull, ServerBusy, error_of, read_status
+
+
+class RateLimiter:
+    """A bucket of tokens: ``qps`` requests per second in the long run, ``burst`` at once. For many threads, in turn."""
+
+    def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._qps = qps
+        self._burst = max(1, burst)
+        self._clock = clock
+        self._lock = threading.Lock()
+        # When the bucket would be full again; taking one token moves it by 1/qps.
+        self._full_at = clock()
+
+    def reserve(self) -> float:
+        """Take a token; how long to wait before it may be used, in seconds."""
+        with self._lock:
+            now = self._clock()
+            self._full_at = max(self._full_at, now) + 1 / self._qps
+            return max(0.0, self._full_at - now - self._burst / self._qps)
+
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -49,17 +69,17 @@ def path(resource: str, namespace: str = "", name: str = "", *, group: str = "v1
     return "/".join(parts)
 
 
-class Cluster:
+class KubernetesClient:
     """One API server, for many threads.
 
     Objects are the API's own JSON as dicts. Every call waits its turn under the client-side limit, is repeated a few
     times while the server is away or busy (Retry-After is honoured, up to six seconds altogether), and raises:
 
     - ``ExecutorTryAgain``: away, 5xx, 429, timeout, 401 even after the credentials were read again, a namespace that
-      is being deleted, a quota that is full now; ``Conflict`` (one of these): a precondition does not hold;
-    - ``Refused`` (an ``ExecutorRefused``): 400, 403, 413, 422: more than a quota allows at all, missing rights, admission webhooks, invalid
+      is being deleted, a quota that is full now; ``ObjectConflict`` (one of these): a precondition does not hold;
+    - ``ApiRefused`` (an ``ExecutorRefused``): 400, 403, 413, 422: more than a quota allows at all, missing rights, admission webhooks, invalid
       objects, with the server's own words in the sentence and in ``.message``, ``.reason``, ``.http_status``;
-    - ``NotFound``, ``AlreadyExists``, ``Gone``: plain exceptions for the caller to handle.
+    - ``ObjectNotFound``, ``ObjectExists``, ``Gone``: plain exceptions for the caller to handle.
 
     Args:
         qps: requests per second at most in the long run; ``burst`` at once (default: twice ``qps``).
@@ -76,14 +96,14 @@ class Cluster:
         note: Callable[[str, str], None] | None = None,
     ) -> None:
         self._access = access if access is not None else Access()
-        self._pace = Pace(qps, burst if burst is not None else max(1, round(2 * qps)))
+        self._rate_limiter = RateLimiter(qps, burst if burst is not None else max(1, round(2 * qps)))
         self._timeout_s = timeout_s
         self._note = note
-        self._link: Link | None = None
+        self._link: ApiConnection | None = None
         self._link_lock = threading.Lock()
         self._is_closed = threading.Event()
-        self._watches: set[Watching] = set()
-        self._chance = random.Random()  # noqa: S311 (no secret)
+        self._watches: set[ApiWatch] = set()
+        self._jitter = random.Random()  # noqa: S311 (no secret)
 
     def get(self, url: str, params: Mapping[str, Any] | None = None) -> Json:
         """One object."""
@@ -122,7 +142,7 @@ class Cluster:
     def post(self, url: str, body: Json, params: Mapping[str, Any] | None = None) -> Json:
         """Create an object in the collection; the object as it was stored.
 
-        A body with a name is sent again when it is not known whether it arrived: then ``AlreadyExists`` may mean our
+        A body with a name is sent again when it is not known whether it arrived: then ``ObjectExists`` may mean our
         own first try. One without (``generateName``, reviews, token requests) is sent again only if it surely was not taken.
         """
         is_repeatable = "name" in body.get("metadata", {})
@@ -140,7 +160,7 @@ class Cluster:
         """Delete an object, or a collection where ``params`` has a ``labelSelector``; the server's answer.
 
         ``options``: DeleteOptions (``gracePeriodSeconds``, ``propagationPolicy``, ``preconditions``). Raises
-        ``NotFound``; a repetition after a lost answer does too.
+        ``ObjectNotFound``; a repetition after a lost answer does too.
         """
         body = {"kind": "DeleteOptions", "apiVersion": "v1", **options} if options else None
         return self._json("DELETE", url, params, body=body)
@@ -152,7 +172,7 @@ class Cluster:
         resource_version: str,
         params: Mapping[str, Any] | None = None,
         timeout_s: float = 240.0,
-    ) -> Watching:
+    ) -> ApiWatch:
         """Open a watch of a collection from ``resource_version`` on.
 
         The server ends it after ``timeout_s``. Raises ``Gone`` when the version is too old, here or while iterating.
@@ -165,14 +185,14 @@ class Cluster:
             "timeoutSeconds": max(1, round(timeout_s)),
         }
 
-        def open_it() -> Watching:
+        def open_it() -> ApiWatch:
             response = self._send("GET", url, query, read_timeout_s=timeout_s + 15.0, is_stream=True)
             if response.status != 200:
                 with _closing(response):
                     raise self._error("GET", url, response, _read_all(response))
-            return Watching(response, self._forget)
+            return ApiWatch(response, self._forget)
 
-        watching = self._trying(open_it, is_repeatable=True)
+        watching = self._with_retries(open_it, is_repeatable=True)
         with self._link_lock:
             self._watches.add(watching)
         if self._is_closed.is_set():
@@ -189,7 +209,7 @@ class Cluster:
         if link is not None:
             link.pool.clear()
 
-    def _forget(self, watching: Watching) -> None:
+    def _forget(self, watching: ApiWatch) -> None:
         with self._link_lock:
             self._watches.discard(watching)
 
@@ -213,9 +233,9 @@ class Cluster:
             result: Json = orjson.loads(answer)
             return result
 
-        return self._trying(call, is_repeatable=is_repeatable)
+        return self._with_retries(call, is_repeatable=is_repeatable)
 
-    def _trying(self, call: Callable[[], T], *, is_repeatable: bool) -> T:
+    def _with_retries(self, call: Callable[[], T], *, is_repeatable: bool) -> T:
         """``call``'s result, repeated while that makes sense."""
         left_s = _PATIENCE_S
         delay_s = _FIRST_DELAY_S
@@ -223,15 +243,15 @@ class Cluster:
             try:
                 return call()
             except ExecutorTryAgain as error:
-                may_come_again = is_repeatable or isinstance(error, (Busy, _NotSent))
-                wait_s = delay_s * self._chance.uniform(0.5, 1.5)
+                may_come_again = is_repeatable or isinstance(error, (ServerBusy, _NotSent))
+                wait_s = delay_s * self._jitter.uniform(0.5, 1.5)
                 if error.retry_after_s is not None:
                     wait_s += error.retry_after_s
                 if not may_come_again or not tries_left or wait_s > left_s or _is_final(error):
                     raise
             left_s -= wait_s
             delay_s *= 2.5
-            self._rest(wait_s)
+            self._sleep(wait_s)
         raise AssertionError("unreachable")
 
     def _send(
@@ -250,7 +270,7 @@ class Cluster:
             self._note(method, url if not (params or {}).get("watch") else f"{url}?watch")
         query = f"?{urlencode(params)}" if params else ""
         for is_second in (False, True):
-            self._rest(self._pace.reserve())
+            self._sleep(self._rate_limiter.reserve())
             link = self._connected()
             try:
                 response = link.pool.request(
@@ -264,43 +284,43 @@ class Cluster:
                     preload_content=not is_stream,
                 )
             except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-                raise _NotSent(_away(error)) from error
+                raise _NotSent(_no_answer(error)) from error
             except urllib3.exceptions.HTTPError as error:
-                raise ExecutorTryAgain(_away(error)) from error
+                raise ExecutorTryAgain(_no_answer(error)) from error
             if response.status != 401 or is_second:
                 return response
             response.close()
             self._reconnect(link)
         raise AssertionError("unreachable")
 
-    def _connected(self) -> Link:
+    def _connected(self) -> ApiConnection:
         with self._link_lock:
             if self._link is None:
                 self._link = self._access.connect()
             return self._link
 
-    def _reconnect(self, old: Link) -> None:
+    def _reconnect(self, old: ApiConnection) -> None:
         """Read the credentials again, unless another thread has just done so. Open watches keep what they have."""
         with self._link_lock:
             if self._link is old:
                 self._link = self._access.connect()
 
-    def _rest(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         if self._is_closed.is_set() or (seconds > 0 and self._is_closed.wait(seconds)):
-            raise Closed("The connection to the Kubernetes cluster is being closed.")
+            raise ClientClosed("The connection to the Kubernetes cluster is being closed.")
 
     def _error(self, method: str, url: str, response: urllib3.BaseHTTPResponse, answer: bytes) -> Exception:
         return error_of(response.status, read_status(answer), f"{method} {url}", _retry_after_s(response))
 
 
-class Watching:
+class ApiWatch:
     """An open watch: iterate over its events, each ``{"type": ADDED | MODIFIED | DELETED | BOOKMARK, "object": …}``.
 
     Ends when the server ends it or after :meth:`close`, which any thread may call. Raises ``Gone`` when its version
     is too old, ``ExecutorTryAgain`` when the connection breaks. For one reader.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, forget: Callable[[Watching], None]) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, forget: Callable[[ApiWatch], None]) -> None:
         self._response = response
         self._forget = forget
         self._is_closed = False
@@ -318,7 +338,7 @@ class Watching:
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             if self._is_closed:
                 return
-            raise ExecutorTryAgain(_away(error)) from error
+            raise ExecutorTryAgain(_no_answer(error)) from error
         finally:
             self._forget(self)
             self._response.close()
@@ -337,8 +357,8 @@ class Watching:
             yield from (line for line in lines if line)
 
 
-class Closed(ExecutorTryAgain):
-    """After :meth:`Cluster.close`."""
+class ClientClosed(ExecutorTryAgain):
+    """After :meth:`KubernetesClient.close`."""
 
 
 class _NotSent(ExecutorTryAgain):
@@ -360,10 +380,10 @@ def _read_all(response: urllib3.BaseHTTPResponse) -> bytes:
     try:
         return response.data
     except urllib3.exceptions.HTTPError as error:
-        raise ExecutorTryAgain(_away(error)) from error
+        raise ExecutorTryAgain(_no_answer(error)) from error
 
 
-def _headers(link: Link, content_type: str) -> dict[str, str]:
+def _headers(link: ApiConnection, content_type: str) -> dict[str, str]:
     headers = {"Accept": "application/json", "User-Agent": _USER_AGENT}
     if content_type:
         headers["Content-Type"] = content_type
@@ -375,7 +395,7 @@ def _headers(link: Link, content_type: str) -> dict[str, str]:
 
 def _is_final(error: ExecutorTryAgain) -> bool:
     """Whether the same call would only be answered in the same way."""
-    return isinstance(error, QuotaFull) or (isinstance(error, Conflict) and "quota" not in error.sentence)
+    return isinstance(error, QuotaFull) or (isinstance(error, ObjectConflict) and "quota" not in error.sentence)
 
 
 def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float | None:
@@ -383,5 +403,5 @@ def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float | None:
     return float(value) if value.isdigit() else None
 
 
-def _away(error: BaseException) -> str:
+def _no_answer(error: BaseException) -> str:
     return f"The Kubernetes API server does not answer: {error}"

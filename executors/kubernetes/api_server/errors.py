@@ -15,11 +15,11 @@ from executors.kubernetes.quantity import milli
 _QUOTA: Final = re.compile(r"exceeded quota: .*?requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>[^\s]*)")
 
 
-class NotFound(Exception):
+class ObjectNotFound(Exception):
     """There is no such object, or no namespace to hold it."""
 
 
-class AlreadyExists(Exception):
+class ObjectExists(Exception):
     """An object of this name is there: mostly our own, from an earlier try; perhaps on its way out."""
 
 
@@ -27,11 +27,11 @@ class Gone(Exception):
     """The resource version or the continue token is too old: begin anew with a list."""
 
 
-class Conflict(ExecutorTryAgain):
+class ObjectConflict(ExecutorTryAgain):
     """The object is not as a precondition says; look at it again."""
 
 
-class Busy(ExecutorTryAgain):
+class ServerBusy(ExecutorTryAgain):
     """The API server is there but took nothing (429): the same call may come again, whatever it is."""
 
 
@@ -39,7 +39,7 @@ class QuotaFull(ExecutorTryAgain):
     """What runs in the namespace leaves no room under its quota now; it will when something of it has ended."""
 
 
-class Refused(ExecutorRefused):
+class ApiRefused(ExecutorRefused):
     """The API server says no. ``status`` and ``reason`` are its own, ``message`` its own words."""
 
     def __init__(self, sentence: str, *, http_status: int, reason: str, message: str) -> None:
@@ -71,11 +71,11 @@ def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after
     message = str(status.get("message") or f"HTTP status {http_status}").strip()
     match http_status:
         case 404 | 410:
-            return NotFound(message) if http_status == 404 else Gone(message)
+            return ObjectNotFound(message) if http_status == 404 else Gone(message)
         case 409 if reason == "AlreadyExists":
-            return AlreadyExists(message)
+            return ObjectExists(message)
         case 409:
-            return Conflict(f"The Kubernetes API server found the object changed: {_sentence(message)}")
+            return ObjectConflict(f"The Kubernetes API server found the object changed: {_sentence(message)}")
         case 401:
             return ExecutorTryAgain(
                 "The Kubernetes API server does not accept the platform's credentials: renew its kubeconfig or "
@@ -84,14 +84,14 @@ def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after
         case 403 if (passing := _not_now(status, message)) is not None:
             return passing
         case 400 | 403 | 413 | 422:
-            return Refused(
+            return ApiRefused(
                 f"The Kubernetes cluster refuses it: {_sentence(message)}",
                 http_status=http_status,
                 reason=reason,
                 message=message,
             )
         case 429:
-            return Busy(f"The Kubernetes API server is busy: {_sentence(message)}", retry_after_s=retry_after_s)
+            return ServerBusy(f"The Kubernetes API server is busy: {_sentence(message)}", retry_after_s=retry_after_s)
         case 408 | 504:
             return ExecutorTryAgain(
                 f"The Kubernetes API server took too long: {_sentence(message)}", retry_after_s=retry_after_s

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from core.domain.errors import ExecutorError, ExecutorTryAgain
-from executors.kubernetes.api_server.client import Closed, Cluster, Gone, Json
+from executors.kubernetes.api_server.client import ClientClosed, Gone, Json, KubernetesClient
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Reflector:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubernetesClient,
         url: str,
         store: Store,
         *,
@@ -66,18 +66,18 @@ class Reflector:
         self._is_stopping = threading.Event()
         self._version = ""  # where to go on from; empty: list first
         self._away_since: float | None = clock()
-        self._patient_until: float | None = None
+        self._first_list_deadline: float | None = None
         self._why_away = ""
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
-        self._chance = random.Random()  # noqa: S311 (no secret)
+        self._jitter = random.Random()  # noqa: S311 (no secret)
         self.counts: Counter[str] = Counter()
 
     def start(self) -> None:
         """Begin; again is harmless."""
         with self._start_lock:
             if self._thread is None and not self._is_stopping.is_set():
-                self._patient_until = time.monotonic() + _FIRST_LIST_S
+                self._first_list_deadline = time.monotonic() + _FIRST_LIST_S
                 self._thread = threading.Thread(
                     target=self._run, name=f"reflect {self._url.rpartition('/')[2]}", daemon=True
                 )
@@ -97,7 +97,7 @@ class Reflector:
         """
         self.start()
         while not (is_there := self._is_synced.is_set()) and not self._why_away:
-            left_s = (self._patient_until or 0.0) - time.monotonic()
+            left_s = (self._first_list_deadline or 0.0) - time.monotonic()
             if left_s <= 0:
                 break
             self._is_synced.wait(min(left_s, 0.2))
@@ -124,7 +124,7 @@ class Reflector:
                 log.info("kubernetes.resync", url=self._url, why=str(gone))
                 self._version = ""
                 self.counts["gone"] += 1
-            except Closed:
+            except ClientClosed:
                 return
             except ExecutorError as away:  # rights may be missing, too: an administrator can give them
                 self._note_away(away.sentence)
@@ -132,7 +132,7 @@ class Reflector:
                 log.exception("kubernetes.reflect_failed", url=self._url)
                 self._note_away(str(error))
                 self._version = ""
-            self._is_stopping.wait(wait_s * self._chance.uniform(0.5, 1.0))
+            self._is_stopping.wait(wait_s * self._jitter.uniform(0.5, 1.0))
             wait_s = min(_LONGEST_WAIT_S, 2 * wait_s)
 
     def _list(self) -> None:
@@ -156,7 +156,7 @@ class Reflector:
             self._url,
             resource_version=self._version,
             params=self._params,
-            timeout_s=_WATCH_S * self._chance.uniform(0.8, 1.2),
+            timeout_s=_WATCH_S * self._jitter.uniform(0.8, 1.2),
         )
         if self._away_since is not None and self._why_away:
             log.info("kubernetes.back", url=self._url)

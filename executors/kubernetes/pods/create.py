@@ -24,10 +24,10 @@ from core.domain.errors import AttemptRemoved, ExecutorError, ExecutorRefused, E
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names
-from executors.kubernetes.api_server.client import AlreadyExists, Cluster, Json, NotFound, path
+from executors.kubernetes.api_server.client import Json, KubernetesClient, ObjectExists, ObjectNotFound, path
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.observe import is_over
 from executors.kubernetes.pods.secret import Bundle, bundle
@@ -36,17 +36,17 @@ from executors.kubernetes.reservations import Reservations
 
 _REMEMBERED: Final = 10_000
 # Requests of this process's creations that wait for their answers, all attempts together.
-_AT_ONCE: Final = 8
+_CREATION_THREADS: Final = 8
 _KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would forget the pod while it runs
 
 
-class Starting:
+class PodCreator:
     """Creates replicas. What it remembers only saves requests."""
 
     def __init__(
         self,
-        cluster: Cluster,
-        options: Options,
+        cluster: KubernetesClient,
+        options: KubernetesOptions,
         namespaces: Namespaces,
         pods: PodCache,
         reservations: Reservations,
@@ -58,7 +58,7 @@ class Starting:
         self._reservations = reservations
         self._services: OrderedDict[AttemptId, Json] = OrderedDict()
         self._lock = threading.Lock()
-        self._hands = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pods")
+        self._pool = ThreadPoolExecutor(_CREATION_THREADS, thread_name_prefix="pods")
 
     def create(self, order: ReplicaOrder) -> None:
         """See :meth:`executors.base.Executor.create`."""
@@ -87,7 +87,7 @@ class Starting:
 
     def close(self) -> None:
         """Start nothing any more."""
-        self._hands.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _create(self, orders: Sequence[ReplicaOrder]) -> dict[ReplicaKey, ExecutorError]:
         """Create what is not there; what stood against single ones. Raises what stands against all of them."""
@@ -95,7 +95,7 @@ class Starting:
         namespace = self._namespaces.name_of(first.project)
         parts = bundle(orders, self._options, namespace)
         pods = {
-            order.key: render.render_pod(order, self._options, namespace, part.kept(order))
+            order.key: render.render_pod(order, self._options, namespace, part.location(order))
             for part in parts
             for order in part.orders
         }
@@ -119,7 +119,7 @@ class Starting:
         if len(owned) == 1:
             made = [self._make_pod(namespace, pod) for pod in owned.values()]
         else:
-            made = list(self._hands.map(lambda pod: self._make_pod(namespace, pod), owned.values()))
+            made = list(self._pool.map(lambda pod: self._make_pod(namespace, pod), owned.values()))
         return {key: error for key, error in zip(owned, made, strict=True) if error is not None}
 
     def _end_earlier(self, orders: Sequence[ReplicaOrder]) -> None:
@@ -131,7 +131,7 @@ class Starting:
             if known is None or key is None or known.generation >= key.generation or is_over(pod):
                 continue
             options = {"gracePeriodSeconds": _KILL_GRACE_S, "preconditions": {"uid": pod["metadata"]["uid"]}}
-            with suppress(NotFound):
+            with suppress(ObjectNotFound):
                 self._cluster.delete(
                     path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]), options=options
                 )
@@ -172,7 +172,7 @@ class Starting:
         made = self._make(path("services", namespace), service) or self._known(namespace, service)
         lean = {"metadata": {key: made["metadata"][key] for key in ("name", "uid")}}
         if self._options.is_isolated:
-            return lean, self._hands.submit(self._isolate, order, namespace, lean)
+            return lean, self._pool.submit(self._isolate, order, namespace, lean)
         self._remember(attempt_id, lean)
         return lean, None
 
@@ -192,9 +192,9 @@ class Starting:
         """The object as it was made; ``None`` when one of this name is there already."""
         try:
             return self._cluster.post(url, thing)
-        except AlreadyExists:
+        except ObjectExists:
             return None
-        except NotFound as error:
+        except ObjectNotFound as error:
             self._namespaces.forget(thing["metadata"]["namespace"])
             raise ExecutorTryAgain(f"Namespace {thing['metadata']['namespace']} is gone; it is made again.") from error
 
@@ -203,7 +203,7 @@ class Starting:
         kind, name = thing["kind"], thing["metadata"]["name"]
         try:
             known = self._cluster.get(path(f"{kind.lower()}s", namespace, name))
-        except NotFound as error:
+        except ObjectNotFound as error:
             raise ExecutorTryAgain(f"{kind} {name} is just being removed.") from error
         own = known["metadata"].get("labels") or {}
         if own.get(labels.INSTANCE) != self._options.instance:
@@ -216,7 +216,7 @@ class Starting:
     def _is_removed(self, attempt_id: AttemptId) -> bool:
         try:
             self._cluster.get(path("configmaps", self._options.namespace, names.attempt_name(attempt_id)))
-        except NotFound:
+        except ObjectNotFound:
             return False
         return True
 
@@ -226,5 +226,5 @@ class Starting:
         for resource, name in (*gone, ("services", names.attempt_name(attempt_id))):
             try:
                 self._cluster.delete(path(resource, namespace, name))
-            except NotFound:
+            except ObjectNotFound:
                 pass

@@ -24,11 +24,11 @@ from core.domain.ids import AttemptId
 from executors.base import ReplicaKey
 from executors.containers import labels, names
 from executors.containers.exits import stop_mark
-from executors.kubernetes.api_server.client import AlreadyExists, Conflict, Json, NotFound, path
+from executors.kubernetes.api_server.client import Json, ObjectConflict, ObjectExists, ObjectNotFound, path
 from executors.kubernetes.pods import render
-from executors.kubernetes.pods.observe import has_begun, is_beginning, is_over, is_stuck, runs_nothing, stop_asked
-from executors.kubernetes.pods.phrases import given_up
-from executors.kubernetes.pods.pod_writer import Acting
+from executors.kubernetes.pods.observe import has_begun, has_stopped, is_beginning, is_over, is_stuck, stop_annotation
+from executors.kubernetes.pods.phrases import unkillable
+from executors.kubernetes.pods.pod_writer import PodWriter
 
 log = structlog.get_logger(__name__)
 
@@ -40,20 +40,20 @@ _END_S: Final = 10.0
 _FRESH_S: Final = 2.0  # without news: ask the API server itself
 _MARK_S: Final = 2.5  # for a pod that is just being made
 _KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would forget the pod while it runs
-_HEARD: Final = timedelta(seconds=2)
+_KUBELET_REACTION: Final = timedelta(seconds=2)
 # A kubelet that reports and has not ended a pod this long after its grace will not do it soon.
-_UNENDING: Final = timedelta(seconds=60)
+_UNKILLABLE_AFTER: Final = timedelta(seconds=60)
 _LOOK_S: Final = 0.05
 _TRIES: Final = 3
 
 
 @dataclass(eq=False)
-class Ending(Acting):
+class PodDeleter(PodWriter):
     """Ends replicas and attempts."""
 
     _forgot_at: float | None = field(default=None, init=False)
     # By Pod, until somebody has written it down.
-    _given_up: dict[AttemptId, dict[str, str]] = field(default_factory=dict, init=False)
+    _unkilled: dict[AttemptId, dict[str, str]] = field(default_factory=dict, init=False)
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
         """See :meth:`executors.base.Executor.stop`."""
@@ -63,11 +63,11 @@ class Ending(Acting):
                 return
             try:
                 self._ask(pod, grace)
-            except NotFound:
+            except ObjectNotFound:
                 return
-            except Conflict:
+            except ObjectConflict:
                 # It began, or ended, in this moment: what is to be done depends on which.
-                pod = self._again(pod)
+                pod = self._refetch(pod)
                 continue
             return
         raise ExecutorTryAgain(f"Pod {names.replica_name(key)} changes too quickly to be stopped.")
@@ -85,21 +85,21 @@ class Ending(Acting):
             # The network policy is the Service's and goes with it.
             self._delete(path("services", namespace, names.attempt_name(attempt_id)))
 
-    def give_up(self, key: ReplicaKey) -> None:
+    def kill(self, key: ReplicaKey) -> None:
         """See :class:`executors.base.ChangesWorlds`. A name must not lead to a Pod that nobody hears any more."""
         pod = self._pods.find(key)
         if pod is not None and not is_over(pod):
             self._end([pod], may_mark=False)
 
-    def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
-        """See :class:`executors.base.TellsLeftovers`."""
-        return tuple(self._given_up.get(attempt_id, {}).values())
+    def unkilled_replicas(self, attempt_id: AttemptId) -> Sequence[str]:
+        """See :class:`executors.base.ReportsUnkilledReplicas`."""
+        return tuple(self._unkilled.get(attempt_id, {}).values())
 
-    def forget_leftovers(self, attempt_id: AttemptId) -> None:
-        """See :class:`executors.base.TellsLeftovers`."""
-        self._given_up.pop(attempt_id, None)
+    def forget_unkilled_replicas(self, attempt_id: AttemptId) -> None:
+        """See :class:`executors.base.ReportsUnkilledReplicas`."""
+        self._unkilled.pop(attempt_id, None)
 
-    def marks(self) -> Sequence[Mapping[str, str]]:
+    def labels_of_attempts(self) -> Sequence[Mapping[str, str]]:
         """The labels of the Services of all attempts, with or without Pods."""
         query = {"labelSelector": _selector(labels.selector(self._options.instance))}
         pages = self._cluster.list_pages(path("services", self._namespaces.scope()), query)
@@ -120,26 +120,26 @@ class Ending(Acting):
 
     # Stopping
 
-    def _again(self, pod: Json) -> Json | None:
+    def _refetch(self, pod: Json) -> Json | None:
         try:
             return self._cluster.get(_url(pod))
-        except NotFound:
+        except ObjectNotFound:
             return None
 
     def _ask(self, pod: Json, grace: timedelta) -> None:
         # Only if it still is as we judge it here.
         if not has_begun(pod) and not is_beginning(pod, self._clock()):
             self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
-        elif _is_plain(pod):
+        elif _uses_image_command(pod):
             seconds = math.ceil(grace.total_seconds())
             left = pod["metadata"].get("deletionGracePeriodSeconds")
             if left is None or seconds < left:
                 self._delete_pod(pod, grace_s=seconds)
         else:
-            self._mark(pod, grace)
+            self._stop_by_annotation(pod, grace)
 
-    def _mark(self, pod: Json, grace: timedelta) -> None:
-        if not _is_asked_already(pod, grace):
+    def _stop_by_annotation(self, pod: Json, grace: timedelta) -> None:
+        if not _is_stopping_sooner(pod, grace):
             mark = {"metadata": {"annotations": {render.STOP: stop_mark(grace).decode()}}}
             self._pods.put(self._cluster.patch(_url(pod), mark))
 
@@ -149,9 +149,9 @@ class Ending(Acting):
         url = path("configmaps", self._options.namespace)
         try:
             self._cluster.post(url, render.render_tombstone(attempt_id, self._options))
-        except AlreadyExists:
+        except ObjectExists:
             pass
-        except NotFound:
+        except ObjectNotFound:
             # Without the namespace there is nothing in it, and whoever creates late makes it first.
             if not self._options.is_per_project:
                 return
@@ -162,7 +162,7 @@ class Ending(Acting):
         query = {"labelSelector": _selector(labels.selector(self._options.instance, attempt_id))}
         try:
             self._cluster.delete(path("secrets", namespace), params=query)
-        except NotFound:
+        except ObjectNotFound:
             pass
 
     def _end_pods(self, attempt_id: AttemptId) -> None:
@@ -183,18 +183,18 @@ class Ending(Acting):
                 raise ExecutorTryAgain(f"Pod {where} has not ended yet.")
 
     def _end(self, pods: Sequence[Json], *, may_mark: bool) -> None:
-        live = [pod for pod in pods if not runs_nothing(pod)]
+        live = [pod for pod in pods if not has_stopped(pod)]
         reporting = self._reporting(live)
         for pod in pods:
             node = str(pod["spec"].get("nodeName") or "")
-            if may_mark and node in reporting and is_beginning(pod, self._clock()) and not _is_plain(pod):
+            if may_mark and node in reporting and is_beginning(pod, self._clock()) and not _uses_image_command(pod):
                 # A kubelet that is just making a pod takes ten seconds to give it up, but two to make and end it.
-                self._mark(pod, timedelta())
+                self._stop_by_annotation(pod, timedelta())
             elif pod in live and not node:
                 # On no node it goes at once, unless that has just changed: then the next look finds it there.
-                with suppress(Conflict):
+                with suppress(ObjectConflict):
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
-            elif pod in live and node in reporting and not self._is_given_up(pod):
+            elif pod in live and node in reporting and not self._is_unkillable(pod):
                 # kubelet must end it; asked once.
                 if pod["metadata"].get("deletionTimestamp") is None or _grace_s(pod) > _KILL_GRACE_S:
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S)
@@ -203,18 +203,18 @@ class Ending(Acting):
                 # never began, or for ever.
                 self._delete_pod(pod, grace_s=0)
 
-    def _is_given_up(self, pod: Json) -> bool:
+    def _is_unkillable(self, pod: Json) -> bool:
         """Whether kubelet has heard that the pod must end, and will not end it soon though it reports."""
         late = _late(pod, self._clock())
-        if late > _UNENDING:
+        if late > _UNKILLABLE_AFTER:
             attempt_id = AttemptId(pod["metadata"]["labels"][labels.ATTEMPT])
-            sentence = given_up(pod["metadata"]["name"], str(pod["spec"].get("nodeName")), late.total_seconds())
-            told = self._given_up.setdefault(attempt_id, {})
+            sentence = unkillable(pod["metadata"]["name"], str(pod["spec"].get("nodeName")), late.total_seconds())
+            told = self._unkilled.setdefault(attempt_id, {})
             if pod["metadata"]["name"] not in told:
                 log.warning("kubernetes.pod_given_up", pod=pod["metadata"]["name"], why=sentence)
             told[pod["metadata"]["name"]] = sentence
             return True
-        return is_stuck(pod) and late > _HEARD
+        return is_stuck(pod) and late > _KUBELET_REACTION
 
     def _wait_for_change(self, attempt_id: AttemptId, pods: Sequence[Json]) -> None:
         known = {pod["metadata"]["resourceVersion"] for pod in pods}
@@ -223,7 +223,7 @@ class Ending(Acting):
             now = {pod["metadata"]["resourceVersion"] for pod in self._pods.pods(attempt_id)}
             if now - known or len(now) < len(known):
                 return
-            self._rest.wait(_LOOK_S)
+            self._sleep.wait(_LOOK_S)
 
     def _reporting(self, pods: Iterable[Json]) -> frozenset[str]:
         """The nodes of ``pods`` whose kubelet is there to end them, as the API server knows now."""
@@ -233,7 +233,7 @@ class Ending(Acting):
     def _reports(self, node: str) -> bool:
         try:
             conditions = self._cluster.get(path("nodes", name=node))["status"].get("conditions") or ()
-        except NotFound:
+        except ObjectNotFound:
             return False
         # A kubelet that says "not ready" is there; one that says nothing is "Unknown".
         return any(c["type"] == "Ready" and c["status"] != "Unknown" for c in conditions)
@@ -246,7 +246,7 @@ class Ending(Acting):
         }
         try:
             answer = self._cluster.delete(_url(pod), options=options)
-        except NotFound:
+        except ObjectNotFound:
             return
         if answer.get("kind") == "Pod":
             self._pods.put(answer)
@@ -254,13 +254,13 @@ class Ending(Acting):
     def _delete(self, url: str) -> None:
         try:
             self._cluster.delete(url)
-        except NotFound:
+        except ObjectNotFound:
             pass
 
 
-def _is_asked_already(pod: Json, grace: timedelta) -> bool:
+def _is_stopping_sooner(pod: Json, grace: timedelta) -> bool:
     """Whether it was asked to stop within ``grace`` or sooner. A longer grace does not take a shorter one back."""
-    mark = stop_asked(pod)
+    mark = stop_annotation(pod)
     return bool(mark) and float(json.loads(mark)["grace_s"]) <= grace.total_seconds()
 
 
@@ -274,8 +274,8 @@ def _as_seen(pod: Json) -> Json:
     return {"resourceVersion": pod["metadata"]["resourceVersion"], "uid": pod["metadata"]["uid"]}
 
 
-def _is_plain(pod: Json) -> bool:
-    return render.PLAIN in (pod["metadata"].get("annotations") or {})
+def _uses_image_command(pod: Json) -> bool:
+    return render.IMAGE_COMMAND in (pod["metadata"].get("annotations") or {})
 
 
 def _grace_s(pod: Json) -> float:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from core.domain.jobs.exits import ExitCause
 from executors.base import Observation, Phase, ReplicaExit, ReplicaKey
 from executors.containers import labels
-from executors.containers.exits import phase_of, plain_exit, read_exit, read_facts
+from executors.containers.exits import exit_without_record, phase_of, read_exit, read_facts
 from executors.kubernetes.pods import phrases
 from executors.kubernetes.pods.render import INSTALLER, MAIN, STOP, WORLD
 from executors.kubernetes.quantity import units
@@ -31,7 +31,7 @@ Json = Mapping[str, Any]
 # kubelet tells the exit of a container that it cannot find any more with one of these.
 _LOST_CONTAINER: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 _LOG_TAIL_CHARS: Final = 4096
-_ON_ITS_WAY: Final = frozenset({"PodInitializing", "ContainerCreating"})
+_STARTING_REASONS: Final = frozenset({"PodInitializing", "ContainerCreating"})
 _SOON: Final = timedelta(seconds=15)
 
 
@@ -64,7 +64,7 @@ def is_over(pod: Json) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def runs_nothing(pod: Json) -> bool:
+def has_stopped(pod: Json) -> bool:
     """Whether it is over, or is being deleted and kubelet says that each of its containers is over."""
     if is_over(pod):
         return True
@@ -86,7 +86,7 @@ def is_beginning(pod: Json, now: datetime) -> bool:
     if since is None or now - since > _SOON or pod["metadata"].get("deletionTimestamp") is not None:
         return False
     states = (_state(pod, "initContainerStatuses", INSTALLER), _state(pod, "containerStatuses", MAIN))
-    return all((state.get("waiting") or {}).get("reason", "PodInitializing") in _ON_ITS_WAY for state in states)
+    return all((state.get("waiting") or {}).get("reason", "PodInitializing") in _STARTING_REASONS for state in states)
 
 
 def is_stuck(pod: Json) -> bool:
@@ -96,7 +96,7 @@ def is_stuck(pod: Json) -> bool:
     return not has_begun(pod) and bool(reasons & (phrases.PULL_ERRORS | phrases.CONFIG_ERRORS))
 
 
-def stop_asked(pod: Json) -> str:
+def stop_annotation(pod: Json) -> str:
     """What the platform has written into the pod's stop mark; empty: nothing."""
     return str((pod["metadata"].get("annotations") or {}).get(STOP) or "")
 
@@ -133,7 +133,7 @@ class _Reading:
         self.name = str(pod["metadata"]["name"])
         self.node = str(pod["spec"].get("nodeName") or _wanted_node(pod))
         self.is_deleted = pod["metadata"].get("deletionTimestamp") is not None
-        self.was_asked = bool(stop_asked(pod))
+        self.was_asked = bool(stop_annotation(pod))
         self.world = world_of(pod)
         self.main = _state(pod, "containerStatuses", MAIN)
         self.began = _time((self.main.get("running") or self.main.get("terminated") or {}).get("startedAt"))
@@ -142,7 +142,7 @@ class _Reading:
         ended = self._ended()
         if ended is not None:
             return self._show(phase_of(ended), exit_=ended)
-        if self.is_deleted and self._is_untold():
+        if self.is_deleted and self._has_unknown_exit():
             return self._show(Phase.LOST, self._deleted())
         if "running" in self.main:
             detail = self._deleted() if self.is_deleted and not self.was_asked else ""
@@ -165,7 +165,7 @@ class _Reading:
             return self._failed_pod(reason, str(self.status.get("message") or ""))
         if terminated is None:
             return self._failed_installer()
-        if self.is_deleted and not self.was_asked and (record is not None or self._is_untold()):
+        if self.is_deleted and not self.was_asked and (record is not None or self._has_unknown_exit()):
             return None if record is None else replace(record, sentence=self._deleted())
         return record or self._failed_container(terminated)
 
@@ -181,7 +181,7 @@ class _Reading:
             cause = ExitCause.COMMAND_NOT_FOUND if is_missing else ExitCause.START_FAILED
             return ReplicaExit(cause, code, phrases.not_started(message), at)
         limit = (self._resources().get("limits") or {}).get("memory")
-        return plain_exit(
+        return exit_without_record(
             code,
             at=at,
             is_out_of_memory=reason == "OOMKilled",
@@ -226,7 +226,7 @@ class _Reading:
         code, message = terminated.get("exitCode"), str(terminated.get("message") or "")
         return ReplicaExit(ExitCause.ENGINE_REFUSED, None, phrases.not_installed(code, message), at)
 
-    def _is_untold(self) -> bool:
+    def _has_unknown_exit(self) -> bool:
         """Whether the container is over and kubelet has not said how: it clears what it knew when it deletes a pod."""
         terminated = self.main.get("terminated")
         return terminated is not None and _time(terminated.get("finishedAt")) is None

@@ -19,7 +19,7 @@ CONFIG_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainer
 EVICTIONS: Final = frozenset({"Evicted", "Preempting", "Preempted", "OutOfmemoryEviction"})
 SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinityLost"})
 
-_OUR_OWN_LIMITS: Final = (
+_POD_LIMITS: Final = (
     (re.compile(r'[Uu]sage of EmptyDir volume "shm" exceeds'), "shm"),
     (re.compile(r"ephemeral[- ](?:local )?storage usage exceeds|[Uu]sage of EmptyDir volume .* exceeds"), "disk"),
 )
@@ -51,8 +51,8 @@ def image_not_pulled(image: str, reason: str, message: str) -> str:
 
 
 def runtime_not_pulled(image: str, message: str) -> str:
-    said = f": {_clip(message)}" if message else "."
-    return f"The platform's runtime image {image} cannot be pulled; tell the administrator{said}"
+    explanation = f": {_clip(message)}" if message else "."
+    return f"The platform's runtime image {image} cannot be pulled; tell the administrator{explanation}"
 
 
 def not_scheduled(node: str, message: str) -> str:
@@ -63,18 +63,18 @@ def not_scheduled(node: str, message: str) -> str:
 
 def refused_by_node(node: str, reason: str, message: str) -> str:
     """The kubelet said no when the pod came: the node had less room, or another shape, than anybody thought."""
-    said = _clip(message) if message else f"{reason}."
-    return f"Node {node} did not take it ({reason}): {said} It is placed again."
+    explanation = _clip(message) if message else f"{reason}."
+    return f"Node {node} did not take it ({reason}): {explanation} It is placed again."
 
 
 def evicted(node: str, message: str) -> str:
-    said = f": {_clip(message)}" if message else "."
-    return f"Node {node} ran short and Kubernetes removed it{said} It is placed again."
+    explanation = f": {_clip(message)}" if message else "."
+    return f"Node {node} ran short and Kubernetes removed it{explanation} It is placed again."
 
 
 def own_limit(message: str) -> str | None:
     """Which limit of its own an evicted pod went beyond: ``shm``, ``disk``, or ``None`` when the node was short."""
-    return next((name for pattern, name in _OUR_OWN_LIMITS if pattern.search(message)), None)
+    return next((name for pattern, name in _POD_LIMITS if pattern.search(message)), None)
 
 
 def too_much_shm(message: str) -> str:
@@ -86,8 +86,8 @@ def too_much_disk(message: str) -> str:
 
 
 def shut_down(node: str, message: str) -> str:
-    said = f": {_clip(message)}" if message else "."
-    return f"Node {node} was shut down{said}"
+    explanation = f": {_clip(message)}" if message else "."
+    return f"Node {node} was shut down{explanation}"
 
 
 def deleted(name: str, disruption: str) -> str:
@@ -103,10 +103,8 @@ def deleted(name: str, disruption: str) -> str:
 
 
 def not_installed(code: int | None, message: str) -> str:
-    said = f" {_clip(message)}" if message else ""
-    return (
-        f"The platform's runtime could not be put into the container (exit code {code}); tell the administrator.{said}"
-    )
+    explanation = f" {_clip(message)}" if message else ""
+    return f"The platform's runtime could not be put into the container (exit code {code}); tell the administrator.{explanation}"
 
 
 def not_created(reason: str, message: str) -> str:
@@ -131,15 +129,15 @@ def pulling(node: str, image: str) -> str:
 
 
 def not_mounted(node: str, message: str) -> str:
-    said = f": {_clip(message)}" if message else "."
-    return f"Node {node} cannot make it ready{said}"
+    explanation = f": {_clip(message)}" if message else "."
+    return f"Node {node} cannot make it ready{explanation}"
 
 
 def rebooted(node: str) -> str:
     return f"Node {node} lost the container, as after a restart of the machine."
 
 
-def given_up(name: str, node: str, late_s: float) -> str:
+def unkillable(name: str, node: str, late_s: float) -> str:
     """A pod that outlives its deletion on a node that reports."""
     return (
         f"Pod {name} was given up {late_s:.0f} s after its grace: node {node} does not end it, for its container runtime is "

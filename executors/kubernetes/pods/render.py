@@ -10,10 +10,10 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, ReplicaOrder, VolumeSource
 from executors.containers import labels, names, paths
-from executors.kubernetes.cache import WORLD_TOLD
+from executors.kubernetes.cache import WORLD_UPDATE
 from executors.kubernetes.nodes import gpu_resource
-from executors.kubernetes.options import Options
-from executors.kubernetes.pods.secret import Kept, is_plain, own, plain_env, volume_items
+from executors.kubernetes.options import KubernetesOptions
+from executors.kubernetes.pods.secret import SecretLocation, image_command_env, own, uses_image_command, volume_items
 from executors.kubernetes.volumes import render_volume
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ STOP: Final = "trainmaster/stop"
 # was told, shown to its container as places.WORLD_ASKED, empty before.
 WORLD: Final = "trainmaster/world"
 # On the Pod: the image's own command runs, without the runtime.
-PLAIN: Final = "trainmaster/plain"
+IMAGE_COMMAND: Final = "trainmaster/plain"
 # On tombstones, whose attempt must not look like one that is held.
 REMOVED: Final = "trainmaster/removed"
 
@@ -38,12 +38,12 @@ DEVICE: Final = "trainmaster/gpu-device"
 # Which devices NVIDIA's container runtime shows to a container; a device plugin sets it where kubelet gives devices.
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 # Devices that are shown to a container by their names alone.
-_SHARABLE: Final = "nvidia.com/"
+_SHAREABLE_VENDOR: Final = "nvidia.com/"
 # Node trouble is the control loop's business: a pod stays until the platform has decided about its whole gang.
 _NODE_TROUBLE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def check(order: ReplicaOrder, options: Options) -> None:
+def check(order: ReplicaOrder, options: KubernetesOptions) -> None:
     """Raise :class:`ExecutorRefused` for what cannot run on this cluster."""
     role = order.key.role
     if not (order.image or options.default_image):
@@ -51,7 +51,7 @@ def check(order: ReplicaOrder, options: Options) -> None:
             f"Role {role} names no image, and this platform has no default one (TRAINMASTER_DEFAULT_IMAGE); set `image`.",
             field=f"roles.{role}.image",
         )
-    if order.request.gpu_milli and not gpu_resource(order.gpus[0], options.rules).startswith(_SHARABLE):
+    if order.request.gpu_milli and not gpu_resource(order.gpus[0], options.rules).startswith(_SHAREABLE_VENDOR):
         raise ExecutorRefused(
             f"On Kubernetes only NVIDIA's GPUs are given in parts, and {order.node} has others; ask for whole ones.",
             field=f"roles.{role}.resources.gpus",
@@ -90,7 +90,7 @@ def owner_reference(kind: str, owner: Mapping[str, Any]) -> Json:
     return {"apiVersion": "v1", "kind": kind, "name": metadata["name"], "uid": metadata["uid"]}
 
 
-def render_service(order: ReplicaOrder, options: Options, namespace: str) -> Json:
+def render_service(order: ReplicaOrder, options: KubernetesOptions, namespace: str) -> Json:
     """Gives every replica its name from the start: peers look for each other before they are ready."""
     key = order.key
     return {
@@ -118,19 +118,21 @@ def show_device(pod: Json, device: str) -> None:
     pod["metadata"]["annotations"][DEVICE] = device
 
 
-def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept | None = None) -> Json:
+def render_pod(
+    order: ReplicaOrder, options: KubernetesOptions, namespace: str, location: SecretLocation | None = None
+) -> Json:
     """The Pod, bound to the planner's node by affinity: kube-scheduler and kubelet still check that it fits.
 
-    ``kept``: where its secrets are; a Secret of its own where it is not told. With a part of a GPU it sees none before
+    ``location``: where its secrets are; a Secret of its own where it is not told. With a part of a GPU it sees none before
     :func:`show_device`.
     """
     key = order.key
-    kept = kept or own(order)
-    volumes, mounts = _volumes(order, options, namespace, kept)
+    location = location or own(order)
+    volumes, mounts = _volumes(order, options, namespace, location)
     metadata = _metadata(order, options, namespace)
-    metadata["annotations"] = {STOP: "", **({PLAIN: "true"} if is_plain(order) else {})}
+    metadata["annotations"] = {STOP: "", **({IMAGE_COMMAND: "true"} if uses_image_command(order) else {})}
     if order.world is not None:
-        metadata["annotations"] |= {WORLD: str(order.world), WORLD_TOLD: ""}
+        metadata["annotations"] |= {WORLD: str(order.world), WORLD_UPDATE: ""}
     spec: Json = {
         "restartPolicy": "Never",
         "hostname": names.host_name(key.role, key.index),
@@ -141,17 +143,17 @@ def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept
         "affinity": {"nodeAffinity": on_node(order.node)},
         "tolerations": tolerations(options),
         "securityContext": pod_security(options),
-        "containers": [_main(order, options, mounts, kept)],
+        "containers": [_main(order, options, mounts, location)],
         "volumes": volumes,
     }
-    if not is_plain(order):
+    if not uses_image_command(order):
         spec["initContainers"] = [_installer(order, options)]
     if options.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def render_tombstone(attempt_id: AttemptId, options: Options) -> Json:
+def render_tombstone(attempt_id: AttemptId, options: KubernetesOptions) -> Json:
     """Says that the attempt was removed: whoever creates a part of it late finds this and gives up."""
     return {
         "apiVersion": "v1",
@@ -167,7 +169,7 @@ def render_tombstone(attempt_id: AttemptId, options: Options) -> Json:
 # Parts of the Pod
 
 
-def _metadata(order: ReplicaOrder, options: Options, namespace: str) -> Json:
+def _metadata(order: ReplicaOrder, options: KubernetesOptions, namespace: str) -> Json:
     return {
         "name": names.replica_name(order.key),
         "namespace": namespace,
@@ -182,13 +184,13 @@ def on_node(node: str) -> Json:
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
 
 
-def tolerations(options: Options) -> list[Json]:
+def tolerations(options: KubernetesOptions) -> list[Json]:
     """What all our Pods tolerate."""
     tolerated = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _NODE_TROUBLE]
     return [*tolerated, *(dict(one) for one in options.rules.tolerations)]
 
 
-def pod_security(options: Options) -> Json:
+def pod_security(options: KubernetesOptions) -> Json:
     """The security context of all our Pods."""
     context: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if options.uid:
@@ -203,14 +205,14 @@ def pod_security(options: Options) -> Json:
     return context
 
 
-def container_security(options: Options) -> Json:
+def container_security(options: KubernetesOptions) -> Json:
     """The security context of all our containers."""
     # An image that runs as root needs what root may do in a container (chown, changing users), but no raw packets.
     drop = ["ALL"] if options.uid else ["NET_RAW"]
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": drop}}
 
 
-def _installer(order: ReplicaOrder, options: Options) -> Json:
+def _installer(order: ReplicaOrder, options: KubernetesOptions) -> Json:
     """Copies the runtime into the Pod."""
     resources = {
         kind: {name: amount for name, amount in amounts.items() if name in ("cpu", "memory")}
@@ -229,7 +231,7 @@ def _installer(order: ReplicaOrder, options: Options) -> Json:
     }
 
 
-def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: Kept) -> Json:
+def _main(order: ReplicaOrder, options: KubernetesOptions, mounts: Sequence[Json], location: SecretLocation) -> Json:
     container: Json = {
         "name": MAIN,
         "image": order.image or options.default_image,
@@ -243,10 +245,10 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: K
     }
     # Images of NVIDIA's kind ask for all devices, and get them where its container runtime is the node's default.
     hidden = [{"name": _VISIBLE, "value": "void"}] if not order.request.gpu_count else []
-    if is_plain(order):
+    if uses_image_command(order):
         told = [
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": kept.name, "key": f"{kept.prefix}{name}"}}}
-            for name in sorted(plain_env(order))
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": location.name, "key": f"{location.prefix}{name}"}}}
+            for name in sorted(image_command_env(order))
         ]
         container["env"] = [*hidden, *told]
         if order.args:
@@ -268,7 +270,7 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: K
     return container
 
 
-def _resources(order: ReplicaOrder, options: Options) -> Json:
+def _resources(order: ReplicaOrder, options: KubernetesOptions) -> Json:
     request = order.request
     requests = {"cpu": f"{request.cpu_milli}m", "memory": str(request.memory_bytes)}
     limits: dict[str, str] = {}
@@ -282,7 +284,9 @@ def _resources(order: ReplicaOrder, options: Options) -> Json:
     return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
 
-def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) -> tuple[list[Json], list[Json]]:
+def _volumes(
+    order: ReplicaOrder, options: KubernetesOptions, namespace: str, location: SecretLocation
+) -> tuple[list[Json], list[Json]]:
     """Volumes and where the main container has them, parents first."""
     shm: Json = {"medium": "Memory"}
     # The engine's own 64 MiB would fail every data loader. Its pages count against the memory limit; that a volume
@@ -293,17 +297,17 @@ def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) 
     volumes: list[Json] = [{"name": "shm", "emptyDir": shm}]
     mounts: list[Json] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount of the container's)
     # Readable for the group alone where the group is ours, else for whoever the image runs as.
-    secret: Json = {"secretName": kept.name, "defaultMode": 0o440 if options.uid else 0o444}
-    if (items := volume_items(order, kept)) is not None:
+    secret: Json = {"secretName": location.name, "defaultMode": 0o440 if options.uid else 0o444}
+    if (items := volume_items(order, location)) is not None:
         secret["items"] = items
-    if is_plain(order):
+    if uses_image_command(order):
         if items:  # none would mean all
             volumes.append({"name": "order", "secret": secret})
             mounts.append({"name": "order", "mountPath": paths.OWN, "readOnly": True})
     else:
         asked = [{"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}]
         if order.world is not None:
-            asked.append({"path": "world", "fieldRef": {"fieldPath": f"metadata.annotations['{WORLD_TOLD}']"}})
+            asked.append({"path": "world", "fieldRef": {"fieldPath": f"metadata.annotations['{WORLD_UPDATE}']"}})
         volumes += [
             {"name": "order", "secret": secret},
             {"name": "runtime", "emptyDir": {}},
@@ -327,7 +331,7 @@ def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) 
     return volumes + list(mounted.values()), mounts
 
 
-def _mount(mount: MountOrder, name: str, options: Options, namespace: str) -> tuple[Json, Json]:
+def _mount(mount: MountOrder, name: str, options: KubernetesOptions, namespace: str) -> tuple[Json, Json]:
     return render_volume(
         mount.volume or VolumeSource(name, "local", {"path": mount.source}),
         name=name,

@@ -17,7 +17,7 @@ from executors.base import ReplicaOrder
 from executors.containers import labels, names
 from executors.containers import paths as places
 from executors.containers.order_files import render_order
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ _Part = tuple[ReplicaOrder, Mapping[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SecretLocation:
     """Where the files of a replica are: in the Secret ``name``, its keys behind ``prefix`` if it is shared."""
 
     name: str
@@ -47,22 +47,22 @@ class Bundle:
     secret: Json
     orders: tuple[ReplicaOrder, ...]
 
-    def kept(self, order: ReplicaOrder) -> Kept:
+    def location(self, order: ReplicaOrder) -> SecretLocation:
         """Where ``order``'s are in it."""
-        return Kept(self.secret["metadata"]["name"], _prefix(order)) if len(self.orders) > 1 else own(order)
+        return SecretLocation(self.secret["metadata"]["name"], _prefix(order)) if len(self.orders) > 1 else own(order)
 
 
-def is_plain(order: ReplicaOrder) -> bool:
+def uses_image_command(order: ReplicaOrder) -> bool:
     """Whether the image's own command runs. Kubernetes does not tell what it is, so the runtime cannot run it."""
     return not order.command
 
 
-def own(order: ReplicaOrder) -> Kept:
+def own(order: ReplicaOrder) -> SecretLocation:
     """The Secret of a replica that shares none: it is called like its Pod."""
-    return Kept(names.replica_name(order.key))
+    return SecretLocation(names.replica_name(order.key))
 
 
-def bundle(orders: Sequence[ReplicaOrder], options: Options, namespace: str) -> list[Bundle]:
+def bundle(orders: Sequence[ReplicaOrder], options: KubernetesOptions, namespace: str) -> list[Bundle]:
     """``orders`` of one attempt in as few Secrets as is sensible; the same orders always in the same ones.
 
     Raises:
@@ -81,18 +81,18 @@ def bundle(orders: Sequence[ReplicaOrder], options: Options, namespace: str) -> 
     return [Bundle(_render(group, options, namespace), tuple(order for order, _ in group)) for group in groups]
 
 
-def render_secret(order: ReplicaOrder, options: Options, namespace: str) -> Json:
+def render_secret(order: ReplicaOrder, options: KubernetesOptions, namespace: str) -> Json:
     """The Secret of one replica alone; raises like :func:`files_of`."""
     return _render([(order, files_of(order, options))], options, namespace)
 
 
-def files_of(order: ReplicaOrder, options: Options) -> Mapping[str, bytes]:
+def files_of(order: ReplicaOrder, options: KubernetesOptions) -> Mapping[str, bytes]:
     """All that is secret of the replica, by key.
 
     Raises:
         ExecutorRefused: it is larger than a Secret may be.
     """
-    files = _plain_files(order) if is_plain(order) else _order_files(order, options.log_limit_bytes)
+    files = _image_command_files(order) if uses_image_command(order) else _order_files(order, options.log_limit_bytes)
     if (size := _size(files)) > SECRET_LIMIT_BYTES:
         raise ExecutorRefused(
             f"The environment of {order.key.role}-{order.key.index} takes {size / 2**20:.1f} MiB, and Kubernetes "
@@ -101,33 +101,36 @@ def files_of(order: ReplicaOrder, options: Options) -> Mapping[str, bytes]:
     return files
 
 
-def plain_env(order: ReplicaOrder) -> dict[str, str]:
+def image_command_env(order: ReplicaOrder) -> dict[str, str]:
     """The environment of an image's own command."""
     return {**order.env, **(order.process_env[0] if order.process_env else {})}
 
 
-def volume_items(order: ReplicaOrder, kept: Kept) -> list[Json] | None:
+def volume_items(order: ReplicaOrder, location: SecretLocation) -> list[Json] | None:
     """Which keys the Pod mounts, and under which names; ``None``: all of the Secret, as they are called there."""
-    if is_plain(order):
-        paths = _plain_paths(order)
-    elif kept.prefix:
+    if uses_image_command(order):
+        paths = _image_command_paths(order)
+    elif location.prefix:
         paths = {name: name for name in ("order.json", "order.sh", *(("token",) if order.token is not None else ()))}
     else:
         return None
-    return [{"key": f"{kept.prefix}{key}", "path": path} for key, path in paths.items()]
+    return [{"key": f"{location.prefix}{key}", "path": path} for key, path in paths.items()]
 
 
-def _render(group: Sequence[_Part], options: Options, namespace: str) -> Json:
+def _render(group: Sequence[_Part], options: KubernetesOptions, namespace: str) -> Json:
     first, files = group[0]
     if len(group) == 1:
-        name, marks = own(first).name, labels.replica_labels(options.instance, first)
+        name, secret_labels = own(first).name, labels.replica_labels(options.instance, first)
     else:
-        name, marks = _shared_name([order for order, _ in group]), labels.attempt_labels(options.instance, first)
+        name, secret_labels = (
+            _shared_name([order for order, _ in group]),
+            labels.attempt_labels(options.instance, first),
+        )
         files = {f"{_prefix(order)}{key}": content for order, part in group for key, content in part.items()}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace, "labels": marks},
+        "metadata": {"name": name, "namespace": namespace, "labels": secret_labels},
         "type": "Opaque",
         "immutable": True,
         "data": {key: base64.b64encode(content).decode() for key, content in files.items()},
@@ -159,8 +162,8 @@ def _order_files(order: ReplicaOrder, log_limit_bytes: int) -> dict[str, bytes]:
     )
 
 
-def _plain_files(order: ReplicaOrder) -> dict[str, bytes]:
-    files = {name: value.encode() for name, value in plain_env(order).items()}
+def _image_command_files(order: ReplicaOrder) -> dict[str, bytes]:
+    files = {name: value.encode() for name, value in image_command_env(order).items()}
     if order.token is not None:
         files[_TOKEN_KEY] = order.token.encode()
     for number, content in enumerate(order.files.values()):
@@ -168,7 +171,7 @@ def _plain_files(order: ReplicaOrder) -> dict[str, bytes]:
     return files
 
 
-def _plain_paths(order: ReplicaOrder) -> dict[str, str]:
+def _image_command_paths(order: ReplicaOrder) -> dict[str, str]:
     """Keys that are files below ``/data/.trainmaster``, and their names there."""
     paths = {_TOKEN_KEY: "token"} if order.token is not None else {}
     for number, path in enumerate(order.files):

@@ -13,8 +13,8 @@ from typing import Final
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
 from executors.containers.order_files import render_world
-from executors.kubernetes.api_server.client import Cluster, NotFound, path
-from executors.kubernetes.cache import WORLD_TOLD, PodCache
+from executors.kubernetes.api_server.client import KubernetesClient, ObjectNotFound, path
+from executors.kubernetes.cache import WORLD_UPDATE, PodCache
 from executors.kubernetes.pods.observe import has_begun, is_over, world_of
 from executors.kubernetes.pods.render import WORLD
 
@@ -24,10 +24,10 @@ from executors.kubernetes.pods.render import WORLD
 _LIMIT_BYTES: Final = 200 * 1024
 
 
-class Telling:
+class WorldUpdates:
     """Tells Pods of worlds."""
 
-    def __init__(self, cluster: Cluster, pods: PodCache) -> None:
+    def __init__(self, cluster: KubernetesClient, pods: PodCache) -> None:
         self._cluster = cluster
         self._pods = pods
 
@@ -40,13 +40,13 @@ class Telling:
         world = order.world or 0
         if known is None or known >= world:
             return
-        told = {WORLD: str(world), WORLD_TOLD: encode(order)}
+        told = {WORLD: str(world), WORLD_UPDATE: encode(order)}
         try:
             # Only this Pod: another one of its name has another uid.
             patch = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": told}}
             url = path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
             self._pods.put(self._cluster.patch(url, patch))
-        except NotFound:
+        except ObjectNotFound:
             return
 
 

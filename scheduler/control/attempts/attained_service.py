@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from scheduler.control.attempts.attempt_snapshot import Member
+from scheduler.control.attempts.attempt_snapshot import GangMember
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 
 
-def service_of(rows: AttemptRows, members: Iterable[Member], now: datetime) -> float:
+def attained_service(rows: AttemptRows, members: Iterable[GangMember], now: datetime) -> float:
     """GPU-seconds that ``members`` have had since they were last started.
 
     Of a gang without GPUs, the seconds of the one that ran longest count, as those of the whole: what some of it had
@@ -17,7 +17,7 @@ def service_of(rows: AttemptRows, members: Iterable[Member], now: datetime) -> f
     """
     roles = rows.job.spec.roles
     gpus = {name: float(role.resources.gpus or 0) for name, role in roles.items()}
-    found = [m for m in members if m.started_at is not None and m.is_holding]
+    found = [m for m in members if m.started_at is not None and m.holds_resources]
     lasted = [(m.role, max(0.0, ((m.ended_at or now) - m.started_at).total_seconds())) for m in found if m.started_at]
     if any(gpus.values()):
         return sum(gpus.get(role, 0.0) * seconds for role, seconds in lasted)

@@ -13,7 +13,7 @@ from trainmaster.spec import JobSpec, RestartPolicy
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitFacts
 from core.domain.jobs.layout import Layout
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from executors.base import Observation
 
 # Roles that serve: they never decide the end of a job and are stopped as soon as the deciders are done.
@@ -76,7 +76,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GangMember:
     """A replica's row. ``exit`` is set once it has ended in a way that says something."""
 
     id: str
@@ -92,8 +92,8 @@ class Member:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     step: int = 0  # the last that it told of; 0: none
-    is_holding: bool = True  # its place is its own; an elastic gang gives back what it goes on without
-    leaves: str = ""  # why its elastic gang is to go on without it, though it runs
+    holds_resources: bool = True  # its place is its own; an elastic gang gives back what it goes on without
+    leave_reason: str = ""  # why its elastic gang is to go on without it, though it runs
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class JobFacts:
     project_id: str
     project: str
     state: JobState
-    wanted: Wanted
+    wanted: DesiredState
     generation: int
     restart_count: int
     attempt_count: int
@@ -139,7 +139,7 @@ class AttemptFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PastEnd:
+class PreviousEnd:
     """How the attempt before ended.
 
     ``streak``: ends without progress in a row, that one included. ``last_step``: where it came to, when a step that it
@@ -153,7 +153,7 @@ class PastEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AttemptSnapshot:
     """All that :func:`scheduler.control.attempts.decide.decide` may know.
 
     ``seen``: what the executor shows, by (role, index). ``lost_nodes``: nodes that have been gone for too
@@ -168,16 +168,16 @@ class Sight:
     now: datetime
     job: JobFacts
     attempt: AttemptFacts
-    members: tuple[Member, ...]
-    seen: Mapping[tuple[str, int], Observation]
+    members: tuple[GangMember, ...]
+    observed: Mapping[tuple[str, int], Observation]
     lost_nodes: Mapping[str, datetime] = field(default_factory=dict)
-    previous: PastEnd | None = None
+    previous: PreviousEnd | None = None
     has_checkpoint: bool = False
     refusal: str | None = None
     is_removed: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
-    wish: str = ""
-    can_change: bool = False
+    user_request: str = ""
+    can_change_worlds: bool = False
     joining_since: Mapping[str, datetime] = field(default_factory=dict)
 
     def stop_grace(self, stop: Stop | None) -> timedelta:
@@ -193,14 +193,14 @@ def stop_grace(spec: JobSpec, stop: Stop | None) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CompletionRules:
     """A role's part in the end of the job."""
 
     deciders: frozenset[str]
     policies: Mapping[str, RestartPolicy] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, spec: JobSpec) -> Rules:
+    def of(cls, spec: JobSpec) -> CompletionRules:
         """The chief decides; without one all workers; without workers all own roles of the user."""
         roles = frozenset(spec.roles)
         if CHIEF in roles:

@@ -15,24 +15,32 @@ from trainmaster.spec import RestartPolicy
 from core.domain.errors import StaleWrite
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.jobs.lifecycle import ReplicaEvent, advance
-from core.domain.jobs.states import AttemptState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 from executors.base import Observation, Phase, ReplicaExit
-from scheduler.control.attempts.attempt_snapshot import EVALUATOR, SERVING_ROLES, Member, Rules, Sight, Stop, StopCause
+from scheduler.control.attempts.attempt_snapshot import (
+    EVALUATOR,
+    SERVING_ROLES,
+    AttemptSnapshot,
+    CompletionRules,
+    GangMember,
+    Stop,
+    StopCause,
+)
 from scheduler.control.attempts.backoff import restart_delay
-from scheduler.control.attempts.decision import Decision, Note, ReplicaMove
-from scheduler.control.attempts.ending import End, outcome
+from scheduler.control.attempts.decision import Decision, ReplicaMove, ReplicaNote
+from scheduler.control.attempts.ending import AttemptEnd, attempt_end
 from scheduler.control.attempts.worlds import (
-    LATEST,
+    CREATE_CALL_TIMEOUT,
     WorldChange,
-    given_up,
     has_left,
     is_in_world,
-    left_behind,
-    may_go_on_without,
+    join_deadline,
+    members_to_update,
     next_world,
-    outside,
-    too_late,
-    untold,
+    outside_world,
+    released_members,
+    remnants,
+    tolerates_loss,
 )
 
 # The runtime ends a replica at its deadline; this is how long we wait before we do it ourselves.
@@ -45,43 +53,43 @@ START_PATIENCE: Final = timedelta(minutes=10)
 _NODE_GONE: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
 
-def decide(sight: Sight) -> Decision:
+def decide(snapshot: AttemptSnapshot) -> Decision:
     """What to record and to do now.
 
     Raises:
         StaleWrite: the executor shows a newer generation of a replica than the rows: they are old.
     """
-    draft = _Draft(sight)
-    draft.see()
-    draft.judge()
-    draft.act()
-    return draft.decision()
+    builder = _DecisionBuilder(snapshot)
+    builder.apply_observations()
+    builder.apply_rules()
+    builder.plan_actions()
+    return builder.decision()
 
 
-class _Draft:
+class _DecisionBuilder:
     """The decision while it is made; ``members`` are as they will be after ``moves``."""
 
-    def __init__(self, sight: Sight) -> None:
-        self.sight = sight
-        self.now = sight.now
-        self.rules = Rules.of(sight.job.spec)
-        self.members = {member.id: member for member in sight.members}
+    def __init__(self, snapshot: AttemptSnapshot) -> None:
+        self.snapshot = snapshot
+        self.now = snapshot.now
+        self.rules = CompletionRules.of(snapshot.job.spec)
+        self.members = {member.id: member for member in snapshot.members}
         self.moves: list[ReplicaMove] = []
-        self.notes: list[Note] = []
-        self.stop: Stop | None = sight.attempt.stop
-        self.decided_at = sight.attempt.decided_at
+        self.notes: list[ReplicaNote] = []
+        self.stop: Stop | None = snapshot.attempt.stop
+        self.decided_at = snapshot.attempt.decided_at
         self.is_running = False
         self.counted_restarts = 0
         self.world: WorldChange | None = None
         self.losses: list[str] = []  # a sentence for each that an elastic gang lost just now
         self.waiting: set[str] = set()  # ids of failed replicas whose restart is not due yet
-        self.creates: list[Member] = []
-        self.stops: list[Member] = []
-        self.end: End | None = None
-        self.looks: list[datetime] = []
+        self.creates: list[GangMember] = []
+        self.stops: list[GangMember] = []
+        self.end: AttemptEnd | None = None
+        self.recheck_times: list[datetime] = []
 
     def decision(self) -> Decision:
-        attempt = self.sight.attempt
+        attempt = self.snapshot.attempt
         return Decision(
             moves=tuple(self.moves),
             notes=tuple(self.notes),
@@ -90,41 +98,43 @@ class _Draft:
             is_running=self.is_running,
             counted_restarts=self.counted_restarts,
             world=self.world,
-            given_up=() if self.stop else given_up(self.sight, self.members.values(), self.world),
-            leaves=() if self.stop else left_behind(self.sight, self.members.values(), self.world),
+            releases=() if self.stop else released_members(self.snapshot, self.members.values(), self.world),
+            discards=() if self.stop else remnants(self.snapshot, self.members.values(), self.world),
             creates=tuple(self.creates),
-            tells=() if self.world or self._is_ending else untold(self.sight, self.members.values()),
+            world_updates=()
+            if self.world or self._is_ending
+            else members_to_update(self.snapshot, self.members.values()),
             stops=tuple(self.stops),
             end=self.end,
-            next_look=min(self.looks, default=None),
+            recheck_at=min(self.recheck_times, default=None),
         )
 
     # See
 
-    def see(self) -> None:
-        for member in self.sight.members:
+    def apply_observations(self) -> None:
+        for member in self.snapshot.members:
             if member.is_over:
                 continue
-            seen = self.sight.seen.get((member.role, member.index))
+            seen = self.snapshot.observed.get((member.role, member.index))
             if seen is not None and seen.key.generation > member.generation:
                 raise StaleWrite(f"{member.name} has been started again by somebody else")
             if seen is not None and seen.key.generation < member.generation:
                 seen = None  # the record of an earlier start
-            self._see_one(member, seen)
+            self._observe_member(member, seen)
 
-    def _see_one(self, member: Member, seen: Observation | None) -> None:
-        if member.node in self.sight.lost_nodes and (seen is None or seen.exit is None):
+    def _observe_member(self, member: GangMember, seen: Observation | None) -> None:
+        if member.node in self.snapshot.lost_nodes and (seen is None or seen.exit is None):
             facts = replace(
                 self._facts(member, ExitCause.NODE_LOST, f"Node {member.node} of {member.name} was lost."),
                 # Peers die of it before we know: what they say then is its consequence.
-                at=self.sight.lost_nodes[member.node],
+                at=self.snapshot.lost_nodes[member.node],
             )
             self._move(member, ReplicaEvent.LOSE, self.now, facts)
             return
         if seen is None:
             if member.state is ReplicaState.PENDING:
-                if member.id in self.sight.refused:
-                    told = self._facts(member, ExitCause.ENGINE_REFUSED, self.sight.refused[member.id])
+                if member.id in self.snapshot.refused:
+                    told = self._facts(member, ExitCause.ENGINE_REFUSED, self.snapshot.refused[member.id])
                     told = replace(told, blames_node=False)  # what it asks for is refused everywhere
                     self._move(member, ReplicaEvent.FAIL, self.now, told)
             else:
@@ -143,14 +153,14 @@ class _Draft:
             case Phase.LOST:
                 self._vanished(member, seen.detail)
 
-    def _ran(self, member: Member, seen: Observation) -> None:
+    def _ran(self, member: GangMember, seen: Observation) -> None:
         if self.members[member.id].state in (ReplicaState.PENDING, ReplicaState.STARTING):
             self._move(member, ReplicaEvent.RUN, seen.started_at or self.now)
 
-    def _ended(self, member: Member, seen: Observation) -> None:
+    def _ended(self, member: GangMember, seen: Observation) -> None:
         told = seen.exit or ReplicaExit(ExitCause.UNKNOWN, None, "", self.now)
         facts = ExitFacts(member.name, member.role, told.cause, told.exit_code, told.at, told.sentence, told.log_tail)
-        if (told.cause is ExitCause.STOPPED and self._is_ending) or has_left(self.sight, member):
+        if (told.cause is ExitCause.STOPPED and self._is_ending) or has_left(self.snapshot, member):
             self._move(member, ReplicaEvent.STOP, told.at, facts)
         elif seen.phase is Phase.SUCCEEDED:
             self._ran(member, seen)  # it was too quick to be seen running
@@ -160,8 +170,8 @@ class _Draft:
                 self._ran(member, seen)
             self._move(member, ReplicaEvent.FAIL, told.at, facts)
 
-    def _vanished(self, member: Member, why: str) -> None:
-        if self._is_ending or has_left(self.sight, member):
+    def _vanished(self, member: GangMember, why: str) -> None:
+        if self._is_ending or has_left(self.snapshot, member):
             self._move(member, ReplicaEvent.STOP, self.now)
         else:
             self._move(member, ReplicaEvent.LOSE, self.now, self._facts(member, ExitCause.UNKNOWN, why))
@@ -173,61 +183,63 @@ class _Draft:
 
     # Judge
 
-    def judge(self) -> None:
+    def apply_rules(self) -> None:
         if self.stop is None:
             self._judge_success()
-            self._judge_wishes()
+            self._judge_user_request()
             self._judge_failures()
             self._judge_joining()
             self._judge_world()
             self._judge_time()
         if self.stop is None and self.decided_at is None:
             self._judge_start()
-        self._drop_unborn()
+        self._drop_uncreated()
 
     def _judge_success(self) -> None:
-        deciders = [m for m in self._counting() if m.role in self.rules.deciders]
+        deciders = [m for m in self._world_members() if m.role in self.rules.deciders]
         ignored = {role for role, policy in self.rules.policies.items() if policy is RestartPolicy.IGNORE}
         done = [m for m in deciders if m.state is ReplicaState.SUCCEEDED]
-        given_up = [m for m in deciders if m.role in ignored and m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
-        if self.decided_at is None and done and len(done) + len(given_up) == len(deciders):
+        released_members = [
+            m for m in deciders if m.role in ignored and m.state in (ReplicaState.FAILED, ReplicaState.LOST)
+        ]
+        if self.decided_at is None and done and len(done) + len(released_members) == len(deciders):
             self.decided_at = self.now
 
-    def _judge_wishes(self) -> None:
-        wanted = self.sight.job.wanted
-        if wanted is Wanted.CANCEL:
-            self._stop(StopCause.CANCEL, self.sight.wish or "The job was cancelled.")
-        elif wanted is Wanted.PAUSE and self.decided_at is None:
-            self._stop(StopCause.PAUSE, self.sight.wish or "The job was paused.")
+    def _judge_user_request(self) -> None:
+        wanted = self.snapshot.job.wanted
+        if wanted is DesiredState.CANCEL:
+            self._stop(StopCause.CANCEL, self.snapshot.user_request or "The job was cancelled.")
+        elif wanted is DesiredState.PAUSE and self.decided_at is None:
+            self._stop(StopCause.PAUSE, self.snapshot.user_request or "The job was paused.")
 
     def _judge_failures(self) -> None:
         if self.stop is not None or self.decided_at is not None:
             return
-        if self.sight.refusal is not None:
-            if self.sight.is_removed:
-                self._stop(StopCause.REMOVED, self.sight.refusal)
+        if self.snapshot.refusal is not None:
+            if self.snapshot.is_removed:
+                self._stop(StopCause.REMOVED, self.snapshot.refusal)
             else:
-                self._stop(StopCause.REFUSED, self.sight.refusal, is_final=True)
+                self._stop(StopCause.REFUSED, self.snapshot.refusal, is_final=True)
             return
-        failed = [m for m in self._counting() if m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
+        failed = [m for m in self._world_members() if m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
         for member in sorted(failed, key=lambda m: (m.ended_at or self.now, m.name)):
             self._judge_failure(member)
             if self.stop is not None:
                 return
         if self.losses:
             return  # whether enough are left is the next question
-        deciders = [m for m in self._counting() if m.role in self.rules.deciders]
+        deciders = [m for m in self._world_members() if m.role in self.rules.deciders]
         if all(m.is_over and m.id not in self.waiting for m in deciders):  # and none succeeded: all were given up
             self._stop(StopCause.FAILURE, "All replicas that decide the job's end failed.", is_final=True)
 
-    def _judge_failure(self, member: Member) -> None:
+    def _judge_failure(self, member: GangMember) -> None:
         exit_ = member.exit or self._facts(member, ExitCause.UNKNOWN, "")
         verdict = classify(exit_)
         is_platform = verdict.kind is ExitKind.PLATFORM
         if exit_.cause is ExitCause.DEADLINE:
             self._stop(StopCause.DEADLINE, verdict.sentence, is_final=True)
             return
-        if may_go_on_without(self.sight, self._counting(), member):
+        if tolerates_loss(self.snapshot, self._world_members(), member):
             self._judge_loss(exit_)
             return
         match self.rules.policies[member.role]:
@@ -245,8 +257,8 @@ class _Draft:
         """An elastic gang goes on without the one that ended so, as often as it might be restarted."""
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM and not verdict.is_consequence
-        spent = self.sight.job.restart_count + self.counted_restarts
-        if verdict.is_hopeless or (is_counted and spent >= self.sight.job.spec.max_restarts):
+        spent = self.snapshot.job.restart_count + self.counted_restarts
+        if verdict.is_hopeless or (is_counted and spent >= self.snapshot.job.spec.max_restarts):
             self._stop(StopCause.FAILURE, verdict.sentence)
             return
         self.counted_restarts += is_counted
@@ -257,79 +269,83 @@ class _Draft:
         if self.stop is not None or self.decided_at is not None:
             return
         for member in tuple(self.members.values()):
-            due = too_late(self.sight, member)
+            due = join_deadline(self.snapshot, member)
             if due is not None and due <= self.now:
                 why = member.detail or "It did not get ready."
                 sentence = f"{member.name} could not join for too long, and the others train on: {why}"
                 told = replace(self._facts(member, ExitCause.ENGINE_REFUSED, sentence), blames_node=False)
                 self._move(member, ReplicaEvent.FAIL, self.now, told)
             elif due is not None:
-                self.looks.append(due)
-        for member in outside(self.sight, self.members.values(), None):
-            if member.is_holding and member.ended_at is not None and member.ended_at + LATEST > self.now:
-                self.looks.append(member.ended_at + LATEST)
+                self.recheck_times.append(due)
+        for member in outside_world(self.snapshot, self.members.values(), None):
+            if (
+                member.holds_resources
+                and member.ended_at is not None
+                and member.ended_at + CREATE_CALL_TIMEOUT > self.now
+            ):
+                self.recheck_times.append(member.ended_at + CREATE_CALL_TIMEOUT)
 
     def _judge_world(self) -> None:
         if self.stop is not None or self.decided_at is not None:
             return
-        change = next_world(self.sight, tuple(self.members.values()), self.losses)
+        change = next_world(self.snapshot, tuple(self.members.values()), self.losses)
         if isinstance(change, str):
             self.counted_restarts = 0  # the end of the attempt counts
             self._stop(StopCause.FAILURE, change)
         else:
             self.world = change
 
-    def _judge_restart(self, member: Member, exit_: ExitFacts) -> None:
+    def _judge_restart(self, member: GangMember, exit_: ExitFacts) -> None:
         """Start this one replica again, or give up: an evaluator alone, any other with the whole gang."""
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM
-        spent = self.sight.job.restart_count + self.counted_restarts
+        spent = self.snapshot.job.restart_count + self.counted_restarts
         is_node_lost = exit_.cause in _NODE_GONE
-        if verdict.is_hopeless or (is_counted and spent >= self.sight.job.spec.max_restarts) or is_node_lost:
+        if verdict.is_hopeless or (is_counted and spent >= self.snapshot.job.spec.max_restarts) or is_node_lost:
             if member.role != EVALUATOR:
                 self._stop(StopCause.FAILURE, verdict.sentence, is_final=not is_node_lost)
             return
         due = (member.ended_at or self.now) + restart_delay(member.generation)
         if due > self.now:
             self.waiting.add(member.id)
-            self.looks.append(due)
+            self.recheck_times.append(due)
             return
         self.counted_restarts += is_counted
         self._move(member, ReplicaEvent.RESTART, self.now, reason=verdict.sentence)
 
     def _judge_time(self) -> None:
-        attempt, spec = self.sight.attempt, self.sight.job.spec
+        attempt, spec = self.snapshot.attempt, self.snapshot.job.spec
         if spec.max_run_time is None or attempt.started_at is None or self.stop or self.decided_at:
             return
         due = attempt.started_at + timedelta(seconds=spec.max_run_time) + DEADLINE_SLACK
         if due > self.now:
-            self.looks.append(due)
+            self.recheck_times.append(due)
             return
         sentence = "max_run_time is over: raise it, or clone the job to go on from the last checkpoint."
         self._stop(StopCause.DEADLINE, sentence, is_final=True)
 
     def _judge_start(self) -> None:
         started = {ReplicaState.PENDING, ReplicaState.STARTING}
-        waiting = [m for m in self._counting() if m.state in started]
+        waiting = [m for m in self._world_members() if m.state in started]
         if not waiting:
-            self.is_running = self.sight.attempt.state is AttemptState.STARTING
+            self.is_running = self.snapshot.attempt.state is AttemptState.STARTING
             return
         stuck = [m for m in waiting if m.state is ReplicaState.PENDING and m.detail and m.generation == 1]
-        due = self.sight.attempt.created_at + START_PATIENCE
+        due = self.snapshot.attempt.created_at + START_PATIENCE
         if stuck and due <= self.now:
             self._stop(StopCause.CAPACITY, f"{stuck[0].name} could not be started for 10 minutes: {stuck[0].detail}")
 
-    def _drop_unborn(self) -> None:
+    def _drop_uncreated(self) -> None:
         for member in list(self.members.values()):
             if member.state is ReplicaState.PENDING and self._must_stop(member):
                 self._move(member, ReplicaEvent.STOP, self.now)
 
     # Act
 
-    def act(self) -> None:
+    def plan_actions(self) -> None:
         live = [m for m in self.members.values() if not m.is_over]
         if not live and self._is_ending:
-            self.end = outcome(self.sight, self._counting(), self.stop, self.now)
+            self.end = attempt_end(self.snapshot, self._world_members(), self.stop, self.now)
             return
         for member in live:
             if self._must_stop(member):
@@ -337,39 +353,39 @@ class _Draft:
             elif member.state is ReplicaState.PENDING:
                 self.creates.append(member)
         if self.stop is not None and live:
-            patience = self.stop.at + self.sight.stop_grace(self.stop) + KILL_SLACK
+            patience = self.stop.at + self.snapshot.stop_grace(self.stop) + KILL_SLACK
             if patience <= self.now:
                 # The engine does not end them: it is told to remove all, and that is their end.
                 for member in live:
                     self._move(member, ReplicaEvent.STOP, self.now, reason="did not end in time and was removed")
                 self.stops.clear()
-                self.end = outcome(self.sight, self._counting(), self.stop, self.now)
+                self.end = attempt_end(self.snapshot, self._world_members(), self.stop, self.now)
             else:
-                self.looks.append(patience)
+                self.recheck_times.append(patience)
 
-    def _must_stop(self, member: Member) -> bool:
+    def _must_stop(self, member: GangMember) -> bool:
         """Whether ``member`` has to end now; if it has to later, that time is noted."""
         if self.stop is not None:
             return True
-        if has_left(self.sight, member):
+        if has_left(self.snapshot, member):
             return True
         if self.decided_at is None:
             return False
-        if member.role in SERVING_ROLES or not is_in_world(self.sight, member):
+        if member.role in SERVING_ROLES or not is_in_world(self.snapshot, member):
             return True
         # Workers beside a chief and own roles may still write what the deciders have written already.
-        waits = self.sight.job.spec.grace
+        waits = self.snapshot.job.spec.grace
         grace = timedelta(seconds=waits.evaluator if member.role == EVALUATOR else waits.exit)
         if self.decided_at + grace > self.now:
-            self.looks.append(self.decided_at + grace)
+            self.recheck_times.append(self.decided_at + grace)
             return False
         return True
 
     # Small things
 
-    def _counting(self) -> tuple[Member, ...]:
+    def _world_members(self) -> tuple[GangMember, ...]:
         """Those that the attempt consists of: not what an elastic gang gave up, nor what has not joined it yet."""
-        return tuple(m for m in self.members.values() if is_in_world(self.sight, m))
+        return tuple(m for m in self.members.values() if is_in_world(self.snapshot, m))
 
     def _stop(self, cause: StopCause, sentence: str, *, is_final: bool = False) -> None:
         if self.stop is None:
@@ -377,7 +393,7 @@ class _Draft:
 
     def _move(
         self,
-        member: Member,
+        member: GangMember,
         event: ReplicaEvent,
         at: datetime,
         exit_: ExitFacts | None = None,
@@ -397,10 +413,10 @@ class _Draft:
             detail="" if event is ReplicaEvent.RESTART else current.detail,
         )
 
-    def _note(self, member: Member, seen: Observation) -> None:
+    def _note(self, member: GangMember, seen: Observation) -> None:
         has_news = seen.detail != member.detail or (bool(seen.facts) and not member.has_facts)
         if has_news:
-            self.notes.append(Note(member, seen.detail, dict(seen.facts)))
+            self.notes.append(ReplicaNote(member, seen.detail, dict(seen.facts)))
 
-    def _facts(self, member: Member, cause: ExitCause, sentence: str) -> ExitFacts:
+    def _facts(self, member: GangMember, cause: ExitCause, sentence: str) -> ExitFacts:
         return ExitFacts(member.name, member.role, cause, None, self.now, sentence)

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from core.domain.jobs.exits import ExitFacts
 from core.domain.jobs.lifecycle import ReplicaEvent
-from scheduler.control.attempts.attempt_snapshot import Member, Stop
-from scheduler.control.attempts.ending import End
+from scheduler.control.attempts.attempt_snapshot import GangMember, Stop
+from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.worlds import WorldChange
 
 
@@ -17,7 +17,7 @@ from scheduler.control.attempts.worlds import WorldChange
 class ReplicaMove:
     """``exit`` is what the driver told of the end; ``at`` when it happened there."""
 
-    member: Member
+    member: GangMember
     event: ReplicaEvent
     at: datetime
     reason: str = ""
@@ -25,10 +25,10 @@ class ReplicaMove:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ReplicaNote:
     """What the executor says of a replica, for people. ``facts`` empty: unchanged."""
 
-    member: Member
+    member: GangMember
     detail: str
     facts: dict[str, object]
 
@@ -44,19 +44,19 @@ class Decision:
     """
 
     moves: tuple[ReplicaMove, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[ReplicaNote, ...] = ()
     stop: Stop | None = None
     is_decided: bool = False
     is_running: bool = False
     counted_restarts: int = 0
     world: WorldChange | None = None
-    given_up: tuple[Member, ...] = ()
-    creates: tuple[Member, ...] = ()
-    tells: tuple[Member, ...] = ()
-    leaves: tuple[Member, ...] = ()
-    stops: tuple[Member, ...] = ()
-    end: End | None = None
-    next_look: datetime | None = None
+    releases: tuple[GangMember, ...] = ()
+    creates: tuple[GangMember, ...] = ()
+    world_updates: tuple[GangMember, ...] = ()
+    discards: tuple[GangMember, ...] = ()
+    stops: tuple[GangMember, ...] = ()
+    end: AttemptEnd | None = None
+    recheck_at: datetime | None = None
 
     @property
     def has_writes(self) -> bool:
@@ -67,12 +67,12 @@ class Decision:
             or self.is_decided
             or self.is_running
             or self.world
-            or self.given_up
+            or self.releases
             or self.counted_restarts
         )
 
 
-def names(members: Iterable[Member]) -> str:
+def short_names(members: Iterable[GangMember]) -> str:
     """``worker-0, worker-1 and 6 more``: at most three names."""
     listed = [member.name for member in members]
     if len(listed) <= 3:

@@ -19,8 +19,8 @@ from core.domain.jobs.exits import (
     told_of_server,
 )
 from core.domain.jobs.lifecycle import JobEvent
-from core.domain.jobs.states import JobState, ReplicaState, Wanted
-from scheduler.control.attempts.attempt_snapshot import Member, Rules, Sight, Stop, StopCause
+from core.domain.jobs.states import DesiredState, JobState, ReplicaState
+from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, CompletionRules, GangMember, Stop, StopCause
 from scheduler.control.attempts.backoff import restart_delay
 
 # An attempt that trained this long has come somewhere, even when it told of no step.
@@ -31,7 +31,7 @@ PLATFORM_STREAK_LIMIT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class AttemptEnd:
     """The end of an attempt. ``event`` is the job's move, ``delay`` the wait before the next attempt.
 
     ``last_step``: where it came to, when a step that it told of is all that shows its progress.
@@ -65,71 +65,75 @@ class End:
         }
 
 
-def outcome(sight: Sight, members: tuple[Member, ...], stop: Stop | None, now: datetime) -> End:
+def attempt_end(
+    snapshot: AttemptSnapshot, members: tuple[GangMember, ...], stop: Stop | None, now: datetime
+) -> AttemptEnd:
     """The end of an attempt of which nothing is left.
 
     Args:
         stop: why the platform ended it; ``None`` when its deciders succeeded.
     """
-    is_cancelled = sight.job.wanted is Wanted.CANCEL or sight.job.state is JobState.CANCELLING
+    is_cancelled = snapshot.job.wanted is DesiredState.CANCEL or snapshot.job.state is JobState.CANCELLING
     if is_cancelled:
-        return End(JobEvent.CONFIRM_CANCEL, ExitKind.CANCELLED, sight.wish or "The job was cancelled.")
-    progressed = has_progressed(sight, members, now)
+        return AttemptEnd(
+            JobEvent.CONFIRM_CANCEL, ExitKind.CANCELLED, snapshot.user_request or "The job was cancelled."
+        )
+    progressed = has_progressed(snapshot, members, now)
     if stop is None:
-        return End(JobEvent.SUCCEED, ExitKind.SUCCESS, _success(sight), exit_code=0, has_progressed=True)
+        return AttemptEnd(JobEvent.SUCCEED, ExitKind.SUCCESS, _success(snapshot), exit_code=0, has_progressed=True)
     cause = stop.cause
     match cause:
         case StopCause.CANCEL:
-            return End(JobEvent.CONFIRM_CANCEL, ExitKind.CANCELLED, stop.sentence)
+            return AttemptEnd(JobEvent.CONFIRM_CANCEL, ExitKind.CANCELLED, stop.sentence)
         case StopCause.PAUSE:
-            event = JobEvent.PAUSE if sight.job.wanted is Wanted.PAUSE else JobEvent.REQUEUE
-            return End(event, ExitKind.CANCELLED, stop.sentence, has_progressed=progressed, streak=0)
+            event = JobEvent.PAUSE if snapshot.job.wanted is DesiredState.PAUSE else JobEvent.REQUEUE
+            return AttemptEnd(event, ExitKind.CANCELLED, stop.sentence, has_progressed=progressed, streak=0)
         case StopCause.PREEMPT:
             # Neither the job's fault nor a failure: it waits for its turn again, at once, and nothing is counted.
-            event = JobEvent.PAUSE if sight.job.wanted is Wanted.PAUSE else JobEvent.REQUEUE
-            return End(event, ExitKind.PLATFORM, stop.sentence, has_progressed=True, streak=0)
+            event = JobEvent.PAUSE if snapshot.job.wanted is DesiredState.PAUSE else JobEvent.REQUEUE
+            return AttemptEnd(event, ExitKind.PLATFORM, stop.sentence, has_progressed=True, streak=0)
         case StopCause.DEADLINE:
-            return End(JobEvent.EXPIRE, ExitKind.DEADLINE, stop.sentence, has_progressed=progressed)
+            return AttemptEnd(JobEvent.EXPIRE, ExitKind.DEADLINE, stop.sentence, has_progressed=progressed)
         case StopCause.REFUSED:
-            return End(JobEvent.FAIL, ExitKind.USER_ERROR, stop.sentence, has_progressed=progressed)
+            return AttemptEnd(JobEvent.FAIL, ExitKind.USER_ERROR, stop.sentence, has_progressed=progressed)
         case StopCause.CAPACITY:
             verdict = Verdict(ExitKind.CAPACITY, stop.sentence, "capacity")
-            return _failure(sight, verdict, None, progressed=progressed, is_final=False, is_platform=True)
+            return _failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.REMOVED:
             verdict = Verdict(ExitKind.PLATFORM, stop.sentence, "removed")
-            return _failure(sight, verdict, None, progressed=progressed, is_final=False, is_platform=True)
+            return _failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])
             verdict = classify(culprit) if culprit else Verdict(ExitKind.PLATFORM, stop.sentence, "unknown")
-            if sight.job.spec.contract is Contract.SERVING:
+            if snapshot.job.spec.contract is Contract.SERVING:
                 verdict = told_of_server(verdict)
             return _failure(
-                sight,
+                snapshot,
                 verdict,
                 culprit,
                 progressed=progressed,
-                last_step=0 if _has_work(sight, members, now) else _last_step(members),
+                last_step=0 if _has_work(snapshot, members, now) else _last_step(members),
                 is_final=stop.is_final,
                 is_platform=verdict.kind is ExitKind.PLATFORM,
             )
 
 
-def has_progressed(sight: Sight, members: tuple[Member, ...], now: datetime) -> bool:
+def has_progressed(snapshot: AttemptSnapshot, members: tuple[GangMember, ...], now: datetime) -> bool:
     """Whether the attempt came somewhere: a step, a checkpoint, or a minute of work."""
-    return _has_work(sight, members, now) or _last_step(members) > 0
+    return _has_work(snapshot, members, now) or _last_step(members) > 0
 
 
-def _has_work(sight: Sight, members: tuple[Member, ...], now: datetime) -> bool:
+def _has_work(snapshot: AttemptSnapshot, members: tuple[GangMember, ...], now: datetime) -> bool:
     longest = max(((m.ended_at or now) - m.started_at for m in members if m.started_at), default=timedelta())
-    return sight.has_checkpoint or longest >= PROGRESS_TIME
+    return snapshot.has_checkpoint or longest >= PROGRESS_TIME
 
 
-def _last_step(members: tuple[Member, ...]) -> int:
+def _last_step(members: tuple[GangMember, ...]) -> int:
     return max((member.step for member in members), default=0)
 
 
 def _failure(
-    sight: Sight,
+    snapshot: AttemptSnapshot,
     verdict: Verdict,
     culprit: ExitFacts | None,
     *,
@@ -137,13 +141,13 @@ def _failure(
     is_final: bool,
     is_platform: bool,
     last_step: int = 0,
-) -> End:
-    previous = sight.previous
+) -> AttemptEnd:
+    previous = snapshot.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
     # A program that fails at its first step tells of that step each time, and has come no further than before.
     is_stuck = previous is not None and 0 < last_step == previous.last_step
     before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
-    limit = sight.job.spec.max_restarts
+    limit = snapshot.job.spec.max_restarts
     event, sentence = JobEvent.REQUEUE, verdict.sentence
     if is_final:
         event = JobEvent.FAIL
@@ -155,14 +159,14 @@ def _failure(
     elif is_platform and streak > PLATFORM_STREAK_LIMIT:
         event = JobEvent.FAIL
         sentence += f" This happened {streak} times in a row; ask the administrator to look at the nodes."
-    elif not is_platform and sight.job.restart_count >= limit:
+    elif not is_platform and snapshot.job.restart_count >= limit:
         event = JobEvent.FAIL
         if limit:
             sentence += f" It was restarted {limit} {'time' if limit == 1 else 'times'} already (max_restarts)."
-    elif sight.job.wanted is Wanted.PAUSE:
+    elif snapshot.job.wanted is DesiredState.PAUSE:
         event = JobEvent.PAUSE
     who = culprit.who.rpartition("-") if culprit is not None else None
-    return End(
+    return AttemptEnd(
         event,
         verdict.kind,
         sentence,
@@ -178,15 +182,15 @@ def _failure(
     )
 
 
-def _is_failure(member: Member) -> bool:
+def _is_failure(member: GangMember) -> bool:
     return member.state in (ReplicaState.FAILED, ReplicaState.LOST) and (
         member.exit is not None and member.exit.cause is not ExitCause.STOPPED
     )
 
 
-def _success(sight: Sight) -> str:
-    roles = sight.job.spec.roles
-    deciders = [(name, roles[name].replicas) for name in sorted(Rules.of(sight.job.spec).deciders)]
+def _success(snapshot: AttemptSnapshot) -> str:
+    roles = snapshot.job.spec.roles
+    deciders = [(name, roles[name].replicas) for name in sorted(CompletionRules.of(snapshot.job.spec).deciders)]
     if sum(role.replicas for role in roles.values()) == 1:
         return "The command finished."
     listed = " and ".join(f"the {name}" if count == 1 else f"all {count} {name}s" for name, count in deciders)

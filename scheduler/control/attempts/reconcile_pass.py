@@ -19,74 +19,83 @@ from core.domain.errors import (
 )
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.jobs.lifecycle import ReplicaEvent
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from core.wakeups import TOPIC_TICK
 from executors.base import Observation, Phase
-from scheduler.control.attempts.attempt_snapshot import Member, Sight
+from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember
 from scheduler.control.attempts.backoff import retry_delay
 from scheduler.control.attempts.decide import START_PATIENCE, decide
 from scheduler.control.attempts.decision import Decision
-from scheduler.control.attempts.ending import End
+from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.launching.addresses import addresses_of
-from scheduler.control.attempts.launching.commands import Asks
+from scheduler.control.attempts.launching.commands import ExecutorCommands
 from scheduler.control.attempts.launching.create import batch_size, create_batch
 from scheduler.control.attempts.launching.environment import attempt_context, environment_note
-from scheduler.control.attempts.launching.replica_orders import OrderBook, check_places
+from scheduler.control.attempts.launching.replica_orders import OrderContext, check_paths
 from scheduler.control.attempts.launching.resume import ResumeSources, find_resume_path, given_path, load_sources
-from scheduler.control.attempts.launching.startup_status import STARTS_WITHIN, tell_wait, waits_for
-from scheduler.control.attempts.reconcile_result import Look, Memory, Verdict, fingerprint
-from scheduler.control.attempts.spooled_reports import drop_kept, take_kept
+from scheduler.control.attempts.launching.startup_status import STARTUP_QUIET_TIME, startup_status, write_startup_status
+from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult, fingerprint
+from scheduler.control.attempts.spooled_reports import delete_spool, drain_spool
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
-from scheduler.control.attempts.storage.effects import Gather, Gathered, Prepare, Read, Renew, Steps, Write, WriteAlone
-from scheduler.control.attempts.unkilled_replicas import forget_leftovers, leftovers
-from scheduler.control.attempts.worlds import WorldChange, may_do_without
-from scheduler.control.context import Control
+from scheduler.control.attempts.storage.effects import (
+    Effects,
+    LoadOrderInputs,
+    LoadStartInputs,
+    OrderInputs,
+    RenewLease,
+    RunRead,
+    RunWrite,
+    WriteStatements,
+)
+from scheduler.control.attempts.unkilled_replicas import forget_unkilled_replicas, unkilled_replicas
+from scheduler.control.attempts.worlds import WorldChange, is_joining
+from scheduler.control.context import ControlContext
 
 log = structlog.get_logger(__name__)
 
 # What a replica that was just created waits for is worth a line when it waits for so long.
-_TELL_AFTER: Final = timedelta(seconds=2)
+_RECHECK_AFTER_CREATE: Final = timedelta(seconds=2)
 
 
-class Round:
+class ReconcilePass:
     """One round: what was loaded, and what comes of it. What it asks of the database it yields (``steps.py``)."""
 
-    def __init__(self, control: Control, rows: AttemptRows, memory: Memory) -> None:
+    def __init__(self, control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> None:
         self.control = control
         self.rows = rows
-        self.memory = memory
+        self.cache = cache
         self.began = control.clock()
 
-    def run(self) -> Steps[Look]:
+    def run(self) -> Effects[ReconcileResult]:
         attempt, job = self.rows.attempt, self.rows.job
         is_stuck = self.began - attempt.created_at >= START_PATIENCE and any(m.detail for m in self.rows.members)
-        is_meant = job.wanted is Wanted.RUN and attempt.stop is None and self.memory.refusal is None
+        is_wanted = job.wanted is DesiredState.RUN and attempt.stop is None and self.cache.refusal is None
         try:
-            if attempt.state is AttemptState.PLACED and is_meant and not is_stuck:
+            if attempt.state is AttemptState.PLACED and is_wanted and not is_stuck:
                 yield from self._prepare()
             seen = self._observe()
-            decision = decide(self._sight(seen))
-            look = yield from self._carry_out(decision, seen)
+            decision = decide(self._snapshot(seen))
+            result = yield from self._apply(decision, seen)
         except ExecutorTryAgain as away:
-            return (yield from self._try_again(away.sentence, away.retry_after_s))
+            return (yield from self._retry_later(away.sentence, away.retry_after_s))
         except ExecutorRefused as refused:
             # Kept in memory only: after a restart the executor refuses again.
-            if self.memory.refusal is not None:
-                return (yield from self._try_again(refused.sentence))
-            self.memory.refusal = refused.sentence
-            self.memory.is_removed = isinstance(refused, AttemptRemoved)
-            return Look(Verdict.AGAIN)
-        if look.verdict is Verdict.SETTLED:
-            self.memory.tries = 0
-        return look
+            if self.cache.refusal is not None:
+                return (yield from self._retry_later(refused.sentence))
+            self.cache.refusal = refused.sentence
+            self.cache.is_removed = isinstance(refused, AttemptRemoved)
+            return ReconcileResult(ReconcileOutcome.REQUEUE)
+        if result.outcome is ReconcileOutcome.IN_SYNC:
+            self.cache.tries = 0
+        return result
 
     # Before the first replica
 
-    def _prepare(self) -> Steps[None]:
+    def _prepare(self) -> Effects[None]:
         """Give the attempt its addresses and its checkpoint, before anything is created."""
         control, job, attempt = self.control, self.rows.job, self.rows.attempt
-        given, sources = yield Prepare(job, attempt.number)
+        given, sources = yield LoadStartInputs(job, attempt.number)
         layout = control.executor.assign_addresses(self._layout(self.rows.members), frozenset(given.ports), attempt.id)
         addresses = frozenset(addresses_of(layout)) if control.executor.shares_hosts else frozenset()
         given.add(addresses)
@@ -94,10 +103,10 @@ class Round:
         note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
         writer = self._writer()
         writer.start(layout, resume_from, note)
-        yield Write(writer.writes, addresses)
+        yield WriteStatements(writer.writes, addresses)
         self.rows = self.rows.started(layout, resume_from)
 
-    def _layout(self, members: Sequence[Member]) -> Layout:
+    def _layout(self, members: Sequence[GangMember]) -> Layout:
         roles = self.rows.job.spec.roles
         return Layout(
             tuple(
@@ -130,118 +139,126 @@ class Round:
             return seen
         return self.control.executor.observe(attempt_id, fresh=True)
 
-    def _sight(self, seen: Sequence[Observation]) -> Sight:
+    def _snapshot(self, seen: Sequence[Observation]) -> AttemptSnapshot:
         rows = self.rows
-        return Sight(
+        return AttemptSnapshot(
             now=self.control.clock(),
             job=rows.job,
             attempt=rows.attempt,
             members=rows.members,
-            seen={(o.key.role, o.key.index): o for o in seen},
+            observed={(o.key.role, o.key.index): o for o in seen},
             lost_nodes=rows.lost_nodes,
             previous=rows.previous,
             has_checkpoint=rows.has_checkpoint,
-            refusal=self.memory.refusal,
-            is_removed=self.memory.is_removed,
+            refusal=self.cache.refusal,
+            is_removed=self.cache.is_removed,
             refused={
-                m.id: self.memory.refused[m.id, m.generation]
+                m.id: self.cache.refused_joins[m.id, m.generation]
                 for m in rows.members
-                if (m.id, m.generation) in self.memory.refused
+                if (m.id, m.generation) in self.cache.refused_joins
             },
-            wish=rows.wish,
-            can_change=self.control.can_change_worlds and all(map(_hears_of_worlds, seen)),
+            user_request=rows.user_request,
+            can_change_worlds=self.control.can_change_worlds and all(map(_supports_worlds, seen)),
             joining_since=self._joining_since(),
         )
 
     def _joining_since(self) -> dict[str, datetime]:
         """As far as this process has seen it: another one that takes over waits once more."""
-        attempt, known = self.rows.attempt, self.memory.joining
+        attempt, known = self.rows.attempt, self.cache.joining
         if attempt.state is not AttemptState.RUNNING:
             return {}
-        joining = [m for m in self.rows.members if not m.is_over and may_do_without(attempt, m)]
-        self.memory.joining = {(m.id, m.generation): known.get((m.id, m.generation), self.began) for m in joining}
-        return {name: since for (name, _), since in self.memory.joining.items()}
+        joining = [m for m in self.rows.members if not m.is_over and is_joining(attempt, m)]
+        self.cache.joining = {(m.id, m.generation): known.get((m.id, m.generation), self.began) for m in joining}
+        return {name: since for (name, _), since in self.cache.joining.items()}
 
-    def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Steps[Look]:
+    def _apply(self, decision: Decision, seen: Sequence[Observation]) -> Effects[ReconcileResult]:
         if decision.has_writes:
             layout = None if decision.world is None else (yield from self._new_world(decision.world))
-            resume_from = (yield from self._newest_checkpoint()) if self._begins_anew(decision) else None
+            resume_from = (yield from self._newest_checkpoint()) if self._restarts_processes(decision) else None
             writer = self._writer()
             writer.record(decision, layout, resume_from)
-            yield Write(writer.writes)
+            yield WriteStatements(writer.writes)
             self._log(decision)
-            if decision.given_up:
-                self.control.bell.notify(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
+            if decision.releases:
+                self.control.wakeup.notify(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
             attempt = self.rows.attempt
             resume_from = resume_from or attempt.resume_from
             self.rows = replace(
                 self.rows, attempt=replace(attempt, generation=attempt.generation + 1, resume_from=resume_from)
             )
             if decision.end is not None:
-                return Look(Verdict.AGAIN)  # the end is written on fresh rows: recording may have moved the job
+                return ReconcileResult(
+                    ReconcileOutcome.REQUEUE
+                )  # the end is written on fresh rows: recording may have moved the job
         if decision.end is not None:
             is_over = yield from self._end(decision.end)
-            return Look(Verdict.GONE if is_over else Verdict.AGAIN)
-        yield from self._tell_wait(decision, seen)
-        asks = Asks(self.control, self.rows, self.memory)
-        asks.stop(decision.stops)
-        asks.tell(decision.tells)
-        asks.leave(decision.leaves, seen)
+            return ReconcileResult(ReconcileOutcome.GONE if is_over else ReconcileOutcome.REQUEUE)
+        yield from self._write_startup_status(decision, seen)
+        commands = ExecutorCommands(self.control, self.rows, self.cache)
+        commands.stop(decision.stops)
+        commands.update_world(decision.world_updates)
+        commands.discard(decision.discards, seen)
         is_created = yield from self._create(decision.creates, seen)
-        look = Look(
-            Verdict.AGAIN if decision.has_writes or is_created else Verdict.SETTLED,
-            None if decision.has_writes or is_created else decision.next_look,
+        result = ReconcileResult(
+            ReconcileOutcome.REQUEUE if decision.has_writes or is_created else ReconcileOutcome.IN_SYNC,
+            None if decision.has_writes or is_created else decision.recheck_at,
             fingerprint(seen),
-            self._is_hot(decision),
+            self._is_changing(decision),
         )
         if is_created and not decision.has_writes:
-            return self._after_creation(look)
+            return self._after_creation(result)
         if decision.creates and not is_created:
-            return replace(look, verdict=Verdict.AGAIN, next_look=self.control.clock() + retry_delay(self.memory.tries))
-        return look
+            return replace(
+                result,
+                outcome=ReconcileOutcome.REQUEUE,
+                recheck_at=self.control.clock() + retry_delay(self.cache.tries),
+            )
+        return result
 
-    def _tell_wait(self, decision: Decision, seen: Sequence[Observation]) -> Steps[None]:
+    def _write_startup_status(self, decision: Decision, seen: Sequence[Observation]) -> Effects[None]:
         """Once per reason: this process remembers what it wrote, and another one reads it first."""
         attempt, job = self.rows.attempt, self.rows.job
         is_starting = job.state is JobState.STARTING and not decision.is_running and not (attempt.stop or decision.stop)
-        if not is_starting or self.began - attempt.created_at < STARTS_WITHIN:
+        if not is_starting or self.began - attempt.created_at < STARTUP_QUIET_TIME:
             return
-        sentence = waits_for(self.rows.members, seen)
-        if sentence and sentence != self.memory.wait:
+        sentence = startup_status(self.rows.members, seen)
+        if sentence and sentence != self.cache.startup_status:
             rows, now = self.rows, self.control.clock()
-            yield WriteAlone(lambda session: tell_wait(session, rows, sentence, now))
-            self.memory.wait = sentence
+            yield RunWrite(lambda session: write_startup_status(session, rows, sentence, now))
+            self.cache.startup_status = sentence
 
-    def _after_creation(self, look: Look) -> Look:
+    def _after_creation(self, result: ReconcileResult) -> ReconcileResult:
         """Another round only if there is something to write: mostly the engine has just begun, and will tell."""
         seen = self.control.executor.observe(self.rows.attempt.id)
         if any(one.phase is not Phase.PENDING for one in seen):
-            return look
-        return Look(Verdict.SETTLED, self.control.clock() + _TELL_AFTER, fingerprint(seen), is_hot=True)
+            return result
+        return ReconcileResult(
+            ReconcileOutcome.IN_SYNC, self.control.clock() + _RECHECK_AFTER_CREATE, fingerprint(seen), is_changing=True
+        )
 
-    def _is_hot(self, decision: Decision) -> bool:
+    def _is_changing(self, decision: Decision) -> bool:
         attempt = self.rows.attempt
         return bool(
             attempt.state is not AttemptState.RUNNING
             or attempt.stop
             or decision.stop
             or decision.stops
-            or decision.tells
+            or decision.world_updates
             or any(m.state is ReplicaState.STARTING for m in self.rows.members)
         )
 
-    def _end(self, end: End) -> Steps[bool]:
+    def _end(self, end: AttemptEnd) -> Effects[bool]:
         """Write the end; false where it has to be decided anew, for replicas had told more than was known."""
         executor = self.control.executor
         executor.remove(self.rows.attempt.id)
-        if (yield from take_kept(self.control, self.rows, self.memory)):
+        if (yield from drain_spool(self.control, self.rows, self.cache)):
             return False
-        left = leftovers(executor, self.rows.attempt.id)
+        left = unkilled_replicas(executor, self.rows.attempt.id)
         writer = self._writer()
-        rings = writer.end(end, left)
-        yield Write(writer.writes)
-        forget_leftovers(executor, self.rows.attempt.id)
-        drop_kept(self.rows, self.memory)
+        wakeups = writer.end(end, left)
+        yield WriteStatements(writer.writes)
+        forget_unkilled_replicas(executor, self.rows.attempt.id)
+        delete_spool(self.rows, self.cache)
         log.info(
             "attempt.ended",
             attempt=self.rows.attempt.id,
@@ -249,60 +266,60 @@ class Round:
             outcome=end.event.value,
             kind=end.kind.value,
         )
-        for topic, key in rings:
-            self.control.bell.notify(topic, key)
+        for topic, key in wakeups:
+            self.control.wakeup.notify(topic, key)
         return True
 
-    def _new_world(self, change: WorldChange) -> Steps[Layout]:
+    def _new_world(self, change: WorldChange) -> Effects[Layout]:
         """Addresses for the next world: all of them fresh, for whoever died may still be remembered at the old ones."""
         control = self.control
         taken: set[tuple[str, int]] = set()
         if control.executor.shares_hosts:
-            given, _ = yield Prepare(self.rows.job, self.rows.attempt.number)
+            given, _ = yield LoadStartInputs(self.rows.job, self.rows.attempt.number)
             taken = given.addresses
         ports = frozenset(port for _, port in taken)
         attempt = self.rows.attempt
         layout = self._layout(change.members)
         return control.executor.assign_addresses(layout, ports, attempt.id, world=attempt.world + 1)
 
-    def _begins_anew(self, decision: Decision) -> bool:
+    def _restarts_processes(self, decision: Decision) -> bool:
         """Whether processes start again within the attempt."""
         return decision.world is not None or any(m.event is ReplicaEvent.RESTART for m in decision.moves)
 
-    def _newest_checkpoint(self) -> Steps[str | None]:
+    def _newest_checkpoint(self) -> Effects[str | None]:
         """What they go on from. Looked for once and kept in the rows: all of one world must be told the same."""
         job = self.rows.job
-        sources = yield Read(lambda session: load_sources(session, job))
+        sources = yield RunRead(lambda session: load_sources(session, job))
         return find_resume_path(job, sources)
 
-    def _create(self, members: Sequence[Member], seen: Sequence[Observation]) -> Steps[bool]:
+    def _create(self, members: Sequence[GangMember], seen: Sequence[Observation]) -> Effects[bool]:
         """Create what is missing; true when the executor took any. What it did not take is told in its detail."""
         if not members:
             return False
-        created: list[Member] = []
+        created: list[GangMember] = []
         details: dict[str, str] = {}
         refused: ExecutorRefused | None = None
         given_up = False
         try:
-            book = yield from self._order_book()
+            order_context = yield from self._order_context()
         except ExecutorRefused as no:
-            if not all(may_do_without(self.rows.attempt, member) for member in members):
+            if not all(is_joining(self.rows.attempt, member) for member in members):
                 raise
-            self.memory.refused |= {(member.id, member.generation): no.sentence for member in members}
+            self.cache.refused_joins |= {(member.id, member.generation): no.sentence for member in members}
             return True
         # Those that run show whether their program goes from world to world by itself.
-        book = replace(book, joins_warm=any(o.facts.get("keeps_processes") for o in seen))
+        order_context = replace(order_context, joins_warm=any(o.facts.get("keeps_processes") for o in seen))
         size = batch_size(self.control)
         for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:
-                yield Renew()
+                yield RenewLease()
                 self.began = self.control.clock()
             batch = members[begin : begin + size]
-            for member, error in zip(batch, create_batch(self.control, book, batch), strict=True):
+            for member, error in zip(batch, create_batch(self.control, order_context, batch), strict=True):
                 if error is None:
                     created.append(member)
                     continue
-                if self._goes_on_without(member, error):
+                if self._skips_joining(member, error):
                     given_up = True
                     continue
                 details[member.id] = error.sentence
@@ -314,39 +331,39 @@ class Round:
         if created or news:
             writer = self._writer()
             writer.created(created, news)
-            yield Write(writer.writes)
+            yield WriteStatements(writer.writes)
         if refused is not None:
             raise refused
-        self.memory.tries = self.memory.tries + 1 if details else 0
+        self.cache.tries = self.cache.tries + 1 if details else 0
         return (bool(created) or given_up) and not details
 
-    def _goes_on_without(self, member: Member, error: ExecutorError) -> bool:
+    def _skips_joining(self, member: GangMember, error: ExecutorError) -> bool:
         """Whether it is only one that was to join which the executor refused: no reason to end those that train."""
         if not isinstance(error, ExecutorRefused) or isinstance(error, AttemptRemoved):
             return False
-        if not may_do_without(self.rows.attempt, member):
+        if not is_joining(self.rows.attempt, member):
             return False
-        self.memory.refused[member.id, member.generation] = error.sentence
+        self.cache.refused_joins[member.id, member.generation] = error.sentence
         return True
 
-    def _order_book(self) -> Steps[OrderBook]:
+    def _order_context(self) -> Effects[OrderContext]:
         job = self.rows.job
-        found: Gathered = yield Gather(job)
+        found: OrderInputs = yield LoadOrderInputs(job)
         if isinstance(found.secrets, TrainmasterError):
             raise ExecutorRefused(f"secrets: {found.secrets.sentence}") from found.secrets
-        book = OrderBook(job, self.rows.attempt, found.volumes, found.secrets, found.database_id)
-        return replace(book, inodes=check_places(self.control, book))
+        order_context = OrderContext(job, self.rows.attempt, found.volumes, found.secrets, found.database_id)
+        return replace(order_context, inodes=check_paths(self.control, order_context))
 
-    def _try_again(self, why: str, after_s: float | None = None) -> Steps[Look]:
-        self.memory.tries += 1
-        wait = retry_delay(self.memory.tries) if after_s is None else timedelta(seconds=after_s)
+    def _retry_later(self, why: str, after_s: float | None = None) -> Effects[ReconcileResult]:
+        self.cache.tries += 1
+        wait = retry_delay(self.cache.tries) if after_s is None else timedelta(seconds=after_s)
         log.warning("executor.away", attempt=self.rows.attempt.id, why=why, again_in_s=wait.total_seconds())
         news = {m.id: why for m in self.rows.members if m.state is ReplicaState.PENDING and m.detail != why}
         if news and self.rows.attempt.stop is None:
             writer = self._writer()
             writer.created((), news)
-            yield Write(writer.writes)
-        return Look(Verdict.AGAIN, self.control.clock() + wait, is_hot=True)
+            yield WriteStatements(writer.writes)
+        return ReconcileResult(ReconcileOutcome.REQUEUE, self.control.clock() + wait, is_changing=True)
 
     # Small things
 
@@ -361,6 +378,6 @@ class Round:
             log.info("attempt.stopping", attempt=attempt, job=job, cause=decision.stop.cause.value)
 
 
-def _hears_of_worlds(seen: Observation) -> bool:
+def _supports_worlds(seen: Observation) -> bool:
     """Whether it would learn of another world: not what was started before this driver could tell of any."""
     return seen.phase is not Phase.RUNNING or "world" in seen.facts

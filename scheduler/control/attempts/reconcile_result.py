@@ -15,41 +15,47 @@ from executors.base import Observation, ReplicaKey
 Fingerprint = frozenset[tuple[str, int, int, str, str]]
 
 
-class Verdict(Enum):
+class ReconcileOutcome(Enum):
     """How a look ended."""
 
-    SETTLED = auto()  # rows and executor agree for now
-    AGAIN = auto()  # there is more to do; look again at ``next_look``
+    IN_SYNC = auto()  # rows and executor agree for now
+    REQUEUE = auto()  # there is more to do; look again at ``next_look``
     BUSY = auto()  # somebody else holds the attempt
     GONE = auto()  # it has ended, or there is no such attempt
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReconcileResult:
     """``seen``: what the executor showed last. ``next_look``: when time alone will change something."""
 
-    verdict: Verdict
-    next_look: datetime | None = None
-    seen: Fingerprint = frozenset()
-    is_hot: bool = False  # starting or ending: changes are expected soon
+    outcome: ReconcileOutcome
+    recheck_at: datetime | None = None
+    fingerprint: Fingerprint = frozenset()
+    is_changing: bool = False  # starting or ending: changes are expected soon
 
 
 @dataclass(slots=True)
-class Memory:
+class ReconcilerCache:
     """What this process remembers of an attempt. Losing it costs a repeated call, nothing else."""
 
     tries: int = 0
     refusal: str | None = None
-    wait: str = ""  # what was told of a gang that is being started
+    startup_status: str = ""  # what was told of a gang that is being started
     is_removed: bool = False
-    stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
-    refused: dict[tuple[str, int], str] = field(default_factory=dict)  # one that was to join, by id and generation
-    told: dict[tuple[str, int], datetime] = field(default_factory=dict)  # replica and world -> when it was told
-    left: dict[ReplicaKey, datetime] = field(default_factory=dict)  # when it was ended, the gang going on without
+    stop_times: dict[ReplicaKey, datetime] = field(default_factory=dict)
+    refused_joins: dict[tuple[str, int], str] = field(
+        default_factory=dict
+    )  # one that was to join, by id and generation
+    world_update_times: dict[tuple[str, int], datetime] = field(
+        default_factory=dict
+    )  # replica and world -> when it was told
+    discard_times: dict[ReplicaKey, datetime] = field(
+        default_factory=dict
+    )  # when it was ended, the gang going on without
     joining: dict[tuple[str, int], datetime] = field(default_factory=dict)  # by id and generation -> since when
-    has_taken_kept: bool = False  # the reports that were kept
-    kept_in: Tree | None = None  # the output, where there were any,
-    kept: tuple[Start, ...] = ()  # and whose
+    is_spool_drained: bool = False  # the reports that were kept
+    spool_tree: Tree | None = None  # the output, where there were any,
+    spool_starts: tuple[Start, ...] = ()  # and whose
     volume_away_since: datetime | None = None  # the output's, as the end was to be written
 
 

@@ -21,10 +21,10 @@ from core.storage.spooled_reports import FILE_BYTES, KeptLines, Start, find_kept
 from core.storage.tree import Tree
 from core.tokens import attempt_token
 from scheduler.control.attempts.launching.resume import load_outputs
-from scheduler.control.attempts.reconcile_result import Memory
+from scheduler.control.attempts.reconcile_result import ReconcilerCache
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
-from scheduler.control.attempts.storage.effects import Read, Renew, Steps, WriteAlone
-from scheduler.control.context import Control
+from scheduler.control.attempts.storage.effects import Effects, RenewLease, RunRead, RunWrite
+from scheduler.control.context import ControlContext
 
 log = structlog.get_logger(__name__)
 
@@ -37,31 +37,31 @@ ATTEMPT_LINES: Final = 2_000_000
 _FIND_AT_ONCE: Final = 1_000  # names that are looked for
 
 
-def take_kept(control: Control, rows: AttemptRows, memory: Memory) -> Steps[bool]:
+def drain_spool(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> Effects[bool]:
     """Take what there is, once; true where anything was taken: then the rows say more than before.
 
     Raises:
         ExecutorTryAgain: the volume of the output is away, for less than a minute so far.
     """
-    if memory.has_taken_kept or rows.attempt.layout is None:
+    if cache.is_spool_drained or rows.attempt.layout is None:
         return False
     try:
-        return (yield from _take_all(control, rows, memory))
+        return (yield from _take_all(control, rows, cache))
     except _VolumeAway as away:
-        memory.volume_away_since = memory.volume_away_since or control.clock()
-        if control.clock() - memory.volume_away_since < _PATIENCE:
+        cache.volume_away_since = cache.volume_away_since or control.clock()
+        if control.clock() - cache.volume_away_since < _PATIENCE:
             raise ExecutorTryAgain(away.sentence, retry_after_s=_RETRY_S) from away
         log.warning("reports.not_read", attempt=rows.attempt.id, why=away.sentence)
-        memory.has_taken_kept = True
+        cache.is_spool_drained = True
         return False
 
 
-def drop_kept(rows: AttemptRows, memory: Memory) -> None:
+def drop_kept(rows: AttemptRows, cache: ReconcilerCache) -> None:
     """The end is written: what was taken is needed no more. A volume that is just away keeps it."""
-    if memory.kept_in is None:
+    if cache.spool_tree is None:
         return
     try:
-        spooled_reports.drop_kept(memory.kept_in, _folder(rows), memory.kept)
+        spooled_reports.drop_kept(cache.spool_tree, _folder(rows), cache.spool_starts)
     except (TrainmasterError, OSError) as error:
         log.info("reports.left_behind", attempt=rows.attempt.id, why=str(error))
 
@@ -75,18 +75,18 @@ class _VolumeAway(Exception):
 class _Lease:
     """Kept while much is read, whatever comes of it."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlContext) -> None:
         self._control = control
         self._renewed_at = control.clock()
 
-    def keep(self) -> Steps[None]:
+    def keep(self) -> Effects[None]:
         if self._control.clock() - self._renewed_at > self._control.lease_ttl / 3:
-            yield Renew()
+            yield RenewLease()
             self._renewed_at = self._control.clock()
 
 
-def _take_all(control: Control, rows: AttemptRows, memory: Memory) -> Steps[bool]:
-    sources = yield Read(lambda session: load_outputs(session, [rows.job])[0])
+def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> Effects[bool]:
+    sources = yield RunRead(lambda session: load_outputs(session, [rows.job])[0])
     output: Tree | None = sources.output
     if output is None:
         return False
@@ -104,13 +104,13 @@ def _take_all(control: Control, rows: AttemptRows, memory: Memory) -> Steps[bool
             log.warning("reports.too_many", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
             break
         log.info("reports.taken", attempt=rows.attempt.id, replica=f"{start.role}-{start.index}")
-    memory.has_taken_kept = True
+    cache.is_spool_drained = True
     if kept:
-        memory.kept_in, memory.kept = output, tuple(kept)
+        cache.spool_tree, cache.spool_starts = output, tuple(kept)
     return bool(kept)
 
 
-def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Steps[dict[Start, int]]:
+def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Effects[dict[Start, int]]:
     started = sorted({Start(m.role, m.index, n) for m in rows.members for n in range(1, m.generation + 1)})
     kept: dict[Start, int] = {}
     for begin in range(0, len(started), _FIND_AT_ONCE):
@@ -123,15 +123,15 @@ def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Steps[dict[Start, i
 
 
 def _take(
-    control: Control, attempt_id: AttemptId, reports: Iterator[KeptLines], lease: _Lease, limit: int
-) -> Steps[int]:
+    control: ControlContext, attempt_id: AttemptId, reports: Iterator[KeptLines], lease: _Lease, limit: int
+) -> Effects[int]:
     """How many lines it read; it stops where that is more than ``limit``."""
     read = 0
     while read <= limit and (lines := _next(reports)) is not None:
         read += len(lines.lines)
         yield from lease.keep()
         try:
-            yield WriteAlone(partial(_write, attempt_id=attempt_id, lines=lines, now=control.clock()))
+            yield RunWrite(partial(_write, attempt_id=attempt_id, lines=lines, now=control.clock()))
         except (Unavailable, StaleWrite):
             raise
         except TrainmasterError as no:  # as of a job that was deleted

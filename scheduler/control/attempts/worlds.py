@@ -15,7 +15,7 @@ from typing import Final
 from core.domain.jobs.exits import ExitCause
 from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
-from scheduler.control.attempts.attempt_snapshot import AttemptFacts, Member, Sight
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, AttemptSnapshot, GangMember
 
 GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
 # One that joins and cannot be created gives its place back after this time; it is longer where the engine has it, for
@@ -23,43 +23,45 @@ GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
 CREATE_PATIENCE: Final = timedelta(minutes=10)
 JOIN_PATIENCE: Final = timedelta(minutes=30)
 # No call to an engine is under way for so long: what has not come by then does not come.
-LATEST: Final = timedelta(minutes=2)
+CREATE_CALL_TIMEOUT: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class WorldChange:
     """The next world: ``members`` in rank order. ``reason``: why, for people."""
 
-    members: tuple[Member, ...]
+    members: tuple[GangMember, ...]
     reason: str
 
 
-def elastic_role(sight: Sight) -> str | None:
+def elastic_role(snapshot: AttemptSnapshot) -> str | None:
     """The role whose replicas may come and go; ``None`` where the gang, or the engine, cannot do that."""
-    return sight.job.spec.elastic_role if sight.can_change else None
+    return snapshot.job.spec.elastic_role if snapshot.can_change_worlds else None
 
 
-def is_in_world(sight: Sight, member: Member) -> bool:
+def is_in_world(snapshot: AttemptSnapshot, member: GangMember) -> bool:
     """Whether the others count on it: what joins is not in yet, what was given up is not in any more."""
-    return not may_do_without(sight.attempt, member)
+    return not is_joining(snapshot.attempt, member)
 
 
-def has_left(sight: Sight, member: Member) -> bool:
+def has_left(snapshot: AttemptSnapshot, member: GangMember) -> bool:
     """Whether it was asked to give its place, and the others go on without it: then it may end."""
-    return bool(member.leaves) and sight.attempt.layout is not None and not is_in_world(sight, member)
+    return bool(member.leave_reason) and snapshot.attempt.layout is not None and not is_in_world(snapshot, member)
 
 
-def may_go_on_without(sight: Sight, members: Iterable[Member], lost: Member) -> bool:
+def tolerates_loss(snapshot: AttemptSnapshot, members: Iterable[GangMember], lost: GangMember) -> bool:
     """Whether the gang may lose this one: it is elastic, it runs, and nobody of it has finished its work."""
-    role = elastic_role(sight)
+    role = elastic_role(snapshot)
     return (
         lost.role == role
-        and sight.attempt.state is AttemptState.RUNNING
+        and snapshot.attempt.state is AttemptState.RUNNING
         and not any(m.role == role and m.state is ReplicaState.SUCCEEDED for m in members)
     )
 
 
-def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> WorldChange | str | None:
+def next_world(
+    snapshot: AttemptSnapshot, members: Sequence[GangMember], why: Sequence[str]
+) -> WorldChange | str | None:
     """The world that follows from ``members`` as they are now.
 
     Args:
@@ -68,17 +70,17 @@ def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> W
     Returns:
         ``None``: it stays as it is. A sentence: too few are left to go on.
     """
-    role, layout = elastic_role(sight), sight.attempt.layout
-    if role is None or layout is None or sight.attempt.state is not AttemptState.RUNNING:
+    role, layout = elastic_role(snapshot), snapshot.attempt.layout
+    if role is None or layout is None or snapshot.attempt.state is not AttemptState.RUNNING:
         return None
     if any(m.role == role and m.state is ReplicaState.SUCCEEDED for m in members):
         return None
     by_name = {(m.role, m.index): m for m in members}
     inside = [by_name[r.role, r.index] for r in layout.replicas]
     left = [m for m in inside if m.role != role or m.state not in GONE]
-    ready = [m for m in members if not is_in_world(sight, m) and not m.leaves and _is_ready(sight, m)]
-    spec = sight.job.spec.roles[role]
-    left, why = _without_leavers(left, role, (spec.min_replicas or 1) - len(ready), why)
+    ready = [m for m in members if not is_in_world(snapshot, m) and not m.leave_reason and _is_ready(snapshot, m)]
+    spec = snapshot.job.spec.roles[role]
+    left, why = _release_leaving(left, role, (spec.min_replicas or 1) - len(ready), why)
     if len(left) == len(inside) and not ready:
         return None
     if not left:
@@ -91,33 +93,33 @@ def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> W
     return WorldChange((*left, *ready), " ".join(part for part in (*why, joined, now) if part))
 
 
-def _without_leavers(
-    members: list[Member], role: str, least: int, why: Sequence[str]
-) -> tuple[list[Member], Sequence[str]]:
+def _release_leaving(
+    members: list[GangMember], role: str, least: int, why: Sequence[str]
+) -> tuple[list[GangMember], Sequence[str]]:
     """Those who stay, and ``why`` with what the leavers leave for. Not below ``least``: what was lost meanwhile may have
     taken the place of a leaver, who then stays.
     """
     spare = sum(m.role == role for m in members) - max(1, least)
-    leavers = [m for m in members if m.leaves and m.role == role][-spare:] if spare > 0 else []
+    leavers = [m for m in members if m.leave_reason and m.role == role][-spare:] if spare > 0 else []
     if not leavers:
         return members, why
-    sentences = dict.fromkeys(m.leaves for m in leavers)
+    sentences = dict.fromkeys(m.leave_reason for m in leavers)
     told = f"{_names(leavers)} {'gives its place' if len(leavers) == 1 else 'give their places'}: {' '.join(sentences)}"
     gone = {m.id for m in leavers}
     return [m for m in members if m.id not in gone], (*why, told)
 
 
-def untold(sight: Sight, members: Iterable[Member]) -> tuple[Member, ...]:
+def members_to_update(snapshot: AttemptSnapshot, members: Iterable[GangMember]) -> tuple[GangMember, ...]:
     """Who has not heard of the newest world yet. Those that join come last: until then their rows tell of the change."""
-    attempt = sight.attempt
+    attempt = snapshot.attempt
     if attempt.world <= 1:
         return ()
     late = []
     for member in members:
-        seen = sight.seen.get((member.role, member.index))
+        seen = snapshot.observed.get((member.role, member.index))
         if (
             not member.is_over
-            and is_in_world(sight, member)
+            and is_in_world(snapshot, member)
             and seen is not None
             and seen.phase in (Phase.PENDING, Phase.RUNNING)
             and seen.key.generation == member.generation
@@ -127,7 +129,9 @@ def untold(sight: Sight, members: Iterable[Member]) -> tuple[Member, ...]:
     return tuple(sorted(late, key=lambda m: m.state is not ReplicaState.RUNNING))
 
 
-def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
+def released_members(
+    snapshot: AttemptSnapshot, members: Iterable[GangMember], change: WorldChange | None
+) -> tuple[GangMember, ...]:
     """Who has ended, is in no world any more, and still holds its place.
 
     One that nobody ever saw keeps its place for a while, for its creation may still be on the way; unless the engine
@@ -135,21 +139,23 @@ def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None
     """
     return tuple(
         m
-        for m in outside(sight, members, change)
-        if m.is_holding
+        for m in outside_world(snapshot, members, change)
+        if m.holds_resources
         and (
             m.has_facts
             or m.started_at is not None
             or _was_refused(m)
-            or (m.ended_at is not None and m.ended_at + LATEST <= sight.now)
+            or (m.ended_at is not None and m.ended_at + CREATE_CALL_TIMEOUT <= snapshot.now)
         )
     )
 
 
-def outside(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
+def outside_world(
+    snapshot: AttemptSnapshot, members: Iterable[GangMember], change: WorldChange | None
+) -> tuple[GangMember, ...]:
     """Who has ended, and is in no world any more."""
-    role = elastic_role(sight)
-    if role is None or sight.attempt.state is not AttemptState.RUNNING:
+    role = elastic_role(snapshot)
+    if role is None or snapshot.attempt.state is not AttemptState.RUNNING:
         return ()
     stays = {m.id for m in change.members} if change is not None else set()
     return tuple(
@@ -158,42 +164,44 @@ def outside(sight: Sight, members: Iterable[Member], change: WorldChange | None)
         if m.role == role
         and m.state in GONE
         and m.id not in stays
-        and (change is not None or not is_in_world(sight, m))
+        and (change is not None or not is_in_world(snapshot, m))
     )
 
 
-def left_behind(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
+def remnants(
+    snapshot: AttemptSnapshot, members: Iterable[GangMember], change: WorldChange | None
+) -> tuple[GangMember, ...]:
     """Who is in no world any more, and yet the engine shows something of it: that must end, and never come back."""
     found = []
-    for member in outside(sight, members, change):
-        seen = sight.seen.get((member.role, member.index))
+    for member in outside_world(snapshot, members, change):
+        seen = snapshot.observed.get((member.role, member.index))
         if seen is not None and seen.key.generation == member.generation:
             found.append(member)
     return tuple(found)
 
 
-def too_late(sight: Sight, member: Member) -> datetime | None:
+def join_deadline(snapshot: AttemptSnapshot, member: GangMember) -> datetime | None:
     """When one that joins has had its time to get ready; ``None``: it does not join, or nobody knows since when."""
-    since = sight.joining_since.get(member.id)
-    if since is None or member.is_over or member.leaves or is_in_world(sight, member):
+    since = snapshot.joining_since.get(member.id)
+    if since is None or member.is_over or member.leave_reason or is_in_world(snapshot, member):
         return None
     return since + (CREATE_PATIENCE if member.state is ReplicaState.PENDING else JOIN_PATIENCE)
 
 
-def may_do_without(attempt: AttemptFacts, member: Member) -> bool:
+def is_joining(attempt: AttemptFacts, member: GangMember) -> bool:
     """Whether ``member`` joins a gang that has begun without it."""
     layout = attempt.layout
     return layout is not None and not any(r.role == member.role and r.index == member.index for r in layout.replicas)
 
 
-def _was_refused(member: Member) -> bool:
+def _was_refused(member: GangMember) -> bool:
     """Nothing of it can still come: no call to create it was left without an answer, or its row would tell of that."""
     return member.exit is not None and member.exit.cause is ExitCause.ENGINE_REFUSED and not member.detail
 
 
-def _is_ready(sight: Sight, member: Member) -> bool:
+def _is_ready(snapshot: AttemptSnapshot, member: GangMember) -> bool:
     """Whether one that joins stands ready: it waits for nothing but its place in the next world."""
-    seen = sight.seen.get((member.role, member.index))
+    seen = snapshot.observed.get((member.role, member.index))
     return (
         member.state is ReplicaState.STARTING
         and seen is not None
@@ -202,6 +210,6 @@ def _is_ready(sight: Sight, member: Member) -> bool:
     )
 
 
-def _names(members: Sequence[Member]) -> str:
+def _names(members: Sequence[GangMember]) -> str:
     *most, last = [member.name for member in members]
     return f"{', '.join(most)} and {last}" if most else last

@@ -17,18 +17,18 @@ from core.storage.volumes import tree_of
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class VersionFacts:
     """``job``: ``None``: it was uploaded. ``told``: paths of the job's checkpoints. ``planned``: all files; ``known``: those that are copied, by path."""
 
     version: ModelVersion
     model: Model
     job: Job | None
-    told: frozenset[str]
+    checkpoint_paths: frozenset[str]
     planned: list[PlannedFile]
     known: dict[str, KnownFile]
 
 
-def load_facts(session: Session, version_id: str) -> Facts | None:
+def load_facts(session: Session, version_id: str) -> VersionFacts | None:
     """``None``: it is deleted."""
     row = session.execute(
         select(ModelVersion, Model, Job)
@@ -43,10 +43,10 @@ def load_facts(session: Session, version_id: str) -> Facts | None:
     files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
     planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
     known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
-    return Facts(version, model, job, frozenset(told), planned, known)
+    return VersionFacts(version, model, job, frozenset(told), planned, known)
 
 
-def source_tree(session: Session, facts: Facts) -> Tree:
+def source_tree(session: Session, facts: VersionFacts) -> Tree:
     """Where its files are read: the job's output, or the volume that they were uploaded to.
 
     Raises:

@@ -34,12 +34,12 @@ from core.registry.versions import By, tell
 from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
 from scheduler.control import fence
-from scheduler.control.context import Control
-from scheduler.control.models.backoff_tracker import Rests
-from scheduler.control.models.facts import Facts, load_facts, registry_volume, source_tree
+from scheduler.control.context import ControlContext
+from scheduler.control.models.backoff_tracker import BackoffTracker
+from scheduler.control.models.facts import VersionFacts, load_facts, registry_volume, source_tree
 
 
-class _Found(NamedTuple):
+class _TrialResult(NamedTuple):
     study: str
     metric: str
     goal: Goal
@@ -62,7 +62,7 @@ def why_better(session: Session, there: ModelVersion, new: ModelVersion) -> str:
     )
 
 
-def _result_of(session: Session, version: ModelVersion) -> _Found | None:
+def _result_of(session: Session, version: ModelVersion) -> _TrialResult | None:
     """Of the trial whose job, or whose point run once more, the version is of."""
     job = None if version.job_id is None else session.get(Job, version.job_id)
     about = None if job is None else job.trial
@@ -73,7 +73,7 @@ def _result_of(session: Session, version: ModelVersion) -> _Found | None:
     spec = StudySpec.model_validate(study.spec)
     first = spec.metrics[0]
     values = values_of(trial.result, [first.name])
-    return None if values is None else _Found(study.name, first.name, first.goal, values[0])
+    return None if values is None else _TrialResult(study.name, first.name, first.goal, values[0])
 
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ log = structlog.get_logger(__name__)
 # One that a scheduler left when it died rings no bell, and a job that ends does not ring this one.
 _LOOK_EVERY_S: Final = 2.0
 # Versions that one process copies at once: a large one does not hold up the small ones.
-_HANDS: Final = 2
+_THREADS: Final = 2
 # One that takes its scheduler along, or fails in a way that nobody foresaw, is not tried for ever.
 _MOST_TRIES: Final = 5
 # What is copied is written down after so long, in seconds, or so many files.
@@ -92,32 +92,34 @@ _STOP_WITHIN_S: Final = 5.0
 _BUG: Final = "The registration failed, which is a bug; the scheduler's log says where (version.failed)."
 
 
-class Stopped(Exception):
+class ProcessStopping(Exception):
     """The process goes down: what is copied is there for the next one."""
 
 
 class Registrar:
     """Works on what is registered and deleted, in threads; one per process."""
 
-    def __init__(self, control: Control, *, limit_bytes: int, step: Callable[[str], None] = lambda _name: None) -> None:
+    def __init__(
+        self, control: ControlContext, *, limit_bytes: int, step: Callable[[str], None] = lambda _name: None
+    ) -> None:
         """``step``: hears the name of each step before it is done; tests kill there."""
         self._control = control
         self._limit_bytes = limit_bytes
         self._step = step
-        self._rung = threading.Event()
+        self._wake = threading.Event()
         self._is_stopping = False
         self._lock = threading.Lock()
         self._active: set[str] = set()
         # By version and state: what is deleted instead does not wait for what it failed at before.
-        self._rests = Rests(control.clock)
+        self._backoffs = BackoffTracker(control.clock)
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Begin with what is to be done, and go on looking for it. Returns at once."""
-        self._rung.set()
+        self._wake.set()
         with self._lock:
             if not self._threads and not self._is_stopping:
-                names = (f"registrar-{number}" for number in range(_HANDS))
+                names = (f"registrar-{number}" for number in range(_THREADS))
                 self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
                 for thread in self._threads:
                     thread.start()
@@ -127,7 +129,7 @@ class Registrar:
         with self._lock:
             self._is_stopping = True
             threads = list(self._threads)
-        self._rung.set()
+        self._wake.set()
         for thread in threads:
             thread.join(_STOP_WITHIN_S)
 
@@ -142,7 +144,7 @@ class Registrar:
         for version_id, state in due:
             if self._is_stopping:
                 return
-            if not self._rests.is_due((version_id, state)):
+            if not self._backoffs.is_due((version_id, state)):
                 continue
             with self._lock:
                 if version_id in self._active:
@@ -156,7 +158,7 @@ class Registrar:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            self._rung.clear()
+            self._wake.clear()
             try:
                 self.work()
             except Unavailable:
@@ -164,7 +166,7 @@ class Registrar:
             except Exception:
                 log.exception("version.not_begun")
             if not self._is_stopping:
-                self._rung.wait(_LOOK_EVERY_S)
+                self._wake.wait(_LOOK_EVERY_S)
 
     def _work_on(self, version_id: str) -> None:
         control = self._control
@@ -177,65 +179,65 @@ class Registrar:
             )
             if lease is None:
                 return
-            tries = facts.version.tries + 1
-            session.execute(update(ModelVersion).where(ModelVersion.id == version_id).values(tries=tries))
-        held = _Held(control, lease, tries)
+            tries = facts.version.copy_attempts + 1
+            session.execute(update(ModelVersion).where(ModelVersion.id == version_id).values(copy_attempts=tries))
+        leased = _LeasedVersion(control, lease, tries)
         try:
-            self._advance(held, facts)
+            self._advance(leased, facts)
         except StaleWrite as stale:
-            self._rests.forget((version_id, facts.version.state))
+            self._backoffs.forget((version_id, facts.version.state))
             log.debug("version.stale", version=version_id, why=str(stale))
             return  # somebody else is at it, or has deleted it: the next look tells
-        except Stopped:
+        except ProcessStopping:
             pass
         try:
-            fence.release(control, held.lease)
+            fence.release(control, leased.lease)
         except Unavailable:
             pass  # it expires by itself
 
-    def _advance(self, held: _Held, facts: Facts) -> None:
+    def _advance(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
         key = facts.version.id, facts.version.state
         try:
             match VersionState(facts.version.state):
                 case VersionState.WAITING:
-                    self._begin(held, facts)
+                    self._begin(leased, facts)
                 case VersionState.REGISTERING:
-                    _Registration(self, held, facts).run()
+                    _Registration(self, leased, facts).run()
                 case VersionState.DELETING:
-                    self._remove(held, facts)
+                    self._remove(leased, facts)
                 case _:
                     pass
-        except (StaleWrite, Stopped):
+        except (StaleWrite, ProcessStopping):
             raise
         except Unavailable as away:
-            self._put_off(held, facts, away.sentence)
+            self._retry_later(leased, facts, away.sentence)
         except TrainmasterError as error:
-            self._fail(held, facts, error.sentence)
+            self._fail(leased, facts, error.sentence)
         except Exception:
             log.exception("version.failed", version=facts.version.id)
-            if held.tries >= _MOST_TRIES:
-                self._fail(held, facts, _BUG)
+            if leased.tries >= _MOST_TRIES:
+                self._fail(leased, facts, _BUG)
             else:
-                self._rests.note_failure(key)
+                self._backoffs.note_failure(key)
         else:
-            self._rests.forget(key)
+            self._backoffs.forget(key)
 
-    def _begin(self, held: _Held, facts: Facts) -> None:
+    def _begin(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
         """Its job has ended."""
         job = facts.job
         state = JobState.SUCCEEDED if job is None else JobState(job.state)
         if job is not None and state is not JobState.SUCCEEDED:
-            self._fail(held, facts, f"Job {job.name!r} has not succeeded: it is {state.value}.")
+            self._fail(leased, facts, f"Job {job.name!r} has not succeeded: it is {state.value}.")
             return
         self.step("begin")
-        with held.fenced() as session:
+        with leased.fenced() as session:
             now = self._control.clock()
             models.move_version(
-                session, facts.version.id, VersionState.WAITING, VersionEvent.BEGIN, now, reason="", tries=0
+                session, facts.version.id, VersionState.WAITING, VersionEvent.BEGIN, now, reason="", copy_attempts=0
             )
-        self._rung.set()
+        self._wake.set()
 
-    def _remove(self, held: _Held, facts: Facts) -> None:
+    def _remove(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
         version = facts.version
         with unit_of_work(self._control.sessions, read_only=True) as session:
             try:
@@ -244,66 +246,68 @@ class Registrar:
                 volume = None  # an admin removed it: its files are his now
         if volume is not None:
             self.step("remove")
-            Draft(volume, version.path, held.lease.token).remove()
+            Draft(volume, version.path, leased.lease.token).remove()
         self.step("forget")
-        with held.fenced() as session:
+        with leased.fenced() as session:
             for table in (ModelAlias, ModelHold, ModelFile):
                 session.execute(delete(table).where(table.version_id == version.id))
             session.execute(
                 update(ModelVersion).where(ModelVersion.id == version.id).values(deleted_at=self._control.clock())
             )
 
-    def _fail(self, held: _Held, facts: Facts, reason: str) -> None:
+    def _fail(self, leased: _LeasedVersion, facts: VersionFacts, reason: str) -> None:
         state = VersionState(facts.version.state)
         if state is VersionState.DELETING:
-            self._put_off(held, facts, reason)
+            self._retry_later(leased, facts, reason)
             return
-        self._rests.forget((facts.version.id, state.value))
-        with held.fenced() as session:
+        self._backoffs.forget((facts.version.id, state.value))
+        with leased.fenced() as session:
             now = self._control.clock()
             models.move_version(session, facts.version.id, state, VersionEvent.FAIL, now, reason=reason)
             session.execute(delete(ModelFile).where(ModelFile.version_id == facts.version.id))
-            by = By(facts.version.user_id, facts.version.wanted.get("user", ""), "scheduler")
+            by = By(facts.version.user_id, facts.version.registration.get("user", ""), "scheduler")
             tell(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
         log.info("version.failed", version=facts.version.id, why=reason)
         with unit_of_work(self._control.sessions, read_only=True) as session:
             volume = registry_volume(session, facts.version.volume)
         # Room for others; what a kill leaves here goes when the version is deleted.
-        Draft(volume, facts.version.path, held.lease.token).remove()
+        Draft(volume, facts.version.path, leased.lease.token).remove()
 
-    def _put_off(self, held: _Held, facts: Facts, reason: str) -> None:
+    def _retry_later(self, leased: _LeasedVersion, facts: VersionFacts, reason: str) -> None:
         """Nothing of the version is wrong: it is not counted as a try, and not given up, but tried less and less often."""
         version = facts.version
-        count, wait = self._rests.note_failure((version.id, version.state))
+        count, wait = self._backoffs.note_failure((version.id, version.state))
         log.warning("version.put_off", version=version.id, why=reason, times=count, wait_s=wait.total_seconds())
         often = "It is tried again" if count == 1 else f"It was tried {count} times and is tried again"
-        with held.fenced() as session:
+        with leased.fenced() as session:
             session.execute(
                 update(ModelVersion)
                 .where(ModelVersion.id == version.id)
-                .values(reason=f"{reason} {often} in {wait.total_seconds():.0f} s.", tries=max(0, held.tries - 1))
+                .values(
+                    reason=f"{reason} {often} in {wait.total_seconds():.0f} s.", copy_attempts=max(0, leased.tries - 1)
+                )
             )
 
-    def note_progress(self, held: _Held, version: ModelVersion) -> None:
+    def note_progress(self, leased: _LeasedVersion, version: ModelVersion) -> None:
         """A file is whole: failures from now on are counted anew."""
-        held.tries = 0
-        self._rests.forget((version.id, version.state))
+        leased.tries = 0
+        self._backoffs.forget((version.id, version.state))
 
     def step(self, name: str) -> None:
         """Before each step. Raises ``Stopped``: it is time to go."""
         self._step(name)
         if self._is_stopping:
-            raise Stopped
+            raise ProcessStopping
 
     @property
     def limit_bytes(self) -> int:
         return self._limit_bytes
 
 
-class _Held:
+class _LeasedVersion:
     """The lease, renewed as long as there is work. ``tries``: as the version's."""
 
-    def __init__(self, control: Control, lease: HeldLease, tries: int) -> None:
+    def __init__(self, control: ControlContext, lease: HeldLease, tries: int) -> None:
         self.control = control
         self.lease = lease
         self.tries = tries
@@ -322,10 +326,10 @@ class _Held:
 class _Registration:
     """Of one version, from wherever an earlier one was stopped."""
 
-    def __init__(self, registrar: Registrar, held: _Held, facts: Facts) -> None:
+    def __init__(self, registrar: Registrar, leased: _LeasedVersion, facts: VersionFacts) -> None:
         self._registrar = registrar
-        self._control = held.control
-        self._held = held
+        self._control = leased.control
+        self._leased = leased
         self._facts = facts
         self._version = facts.version
         self._done = dict(facts.known)
@@ -338,7 +342,7 @@ class _Registration:
             output = source_tree(session, self._facts)
             volume = registry_volume(session, self._version.volume)
         planned = self._facts.planned or self._plan(output)
-        draft = Draft(volume, self._version.path, self._held.lease.token)
+        draft = Draft(volume, self._version.path, self._leased.lease.token)
         self._registrar.step("take over")
         draft.take_over()
         self._done = {path: file for path, file in self._done.items() if draft.has(file)}
@@ -347,7 +351,7 @@ class _Registration:
         draft.demand_room(sum(file.size_bytes for file in left))
         for file in left:
             self._registrar.step("copy")
-            sha256 = draft.copy(output, file, self._heard)
+            sha256 = draft.copy(output, file, self._on_piece)
             self._unwritten.append(KnownFile(file.path, file.size_bytes, sha256))
             if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._noted_s > _NOTE_EVERY_S:
                 self._write_down()
@@ -362,7 +366,7 @@ class _Registration:
         source = self._version.source
         found = self._find(output)
         self._registrar.step("plan")
-        with self._held.fenced() as session:
+        with self._leased.fenced() as session:
             now = self._control.clock()
             lineage = self._lineage(session, found)
             self._set(session, now, source={**source, "path": found.path}, format=found.format,
@@ -386,11 +390,11 @@ class _Registration:
         is_checkpoint = source["kind"] == "checkpoint"
         asked = Asked(checkpoint=source["path"]) if is_checkpoint else Asked(path=source["path"])
         return find_source(
-            output, asked, told=self._facts.told, trial=(job.trial or {}).get("number"), limit_bytes=limit
+            output, asked, told=self._facts.checkpoint_paths, trial=(job.trial or {}).get("number"), limit_bytes=limit
         )
 
     def _lineage(self, session: Session, found: Source) -> ModelLineage:
-        source, user = self._version.source, self._version.wanted.get("user", "")
+        source, user = self._version.source, self._version.registration.get("user", "")
         if self._facts.job is None:
             return lineage_of_upload(Uploaded.of_json(source).location, user=user)
         return lineage_of(
@@ -401,19 +405,19 @@ class _Registration:
             user=user,
         )
 
-    def _heard(self, size: int) -> None:
+    def _on_piece(self, size: int) -> None:
         """Of a piece that was copied."""
         self._done_bytes += size
-        self._held.keep()
+        self._leased.keep()
         self._registrar.step("piece")
         if time.monotonic() - self._noted_s > _NOTE_EVERY_S:
             self._write_down()
 
     def _write_down(self) -> None:
         self._registrar.step("write down")
-        with self._held.fenced() as session:
+        with self._leased.fenced() as session:
             # Pieces of a file that never gets whole are no progress: only a whole one lets tries begin anew.
-            whole = {"tries": 0} if self._unwritten else {}
+            whole = {"copy_attempts": 0} if self._unwritten else {}
             self._set(session, self._control.clock(), done_bytes=self._done_bytes, **whole)
             if self._unwritten:
                 session.execute(
@@ -424,14 +428,14 @@ class _Registration:
                     ],
                 )
         if self._unwritten:
-            self._registrar.note_progress(self._held, self._version)
+            self._registrar.note_progress(self._leased, self._version)
         self._done |= {file.path: file for file in self._unwritten}
         self._unwritten = []
         self._noted_s = time.monotonic()
 
     def _finish(self, files: list[KnownFile]) -> None:
         version = self._version
-        with self._held.fenced() as session:
+        with self._leased.fenced() as session:
             now = self._control.clock()
             model = models.lock_model(session, version.model_id)
             if model is None:
@@ -442,21 +446,25 @@ class _Registration:
             )  # fmt: skip
             row = session.get(ModelVersion, version.id, populate_existing=True)
             assert row is not None  # noqa: S101 (moved in this transaction)
-            by = By(version.user_id, version.wanted.get("user", ""), f"user:{version.wanted.get('user', '')}")
+            by = By(
+                version.user_id, version.registration.get("user", ""), f"user:{version.registration.get('user', '')}"
+            )
             tell(session, now, model, By(by.user_id, by.user, "scheduler"), "version.ready", version=version.number)
-            kept = []
-            for alias in version.wanted.get("aliases", ()):
-                there = models.find_alias(session, model.id, alias) if version.wanted.get("keeps_better") else None
+            unmoved = []
+            for alias in version.registration.get("aliases", ()):
+                there = (
+                    models.find_alias(session, model.id, alias) if version.registration.get("keeps_better") else None
+                )
                 why = "" if there is None else why_better(session, there, version)
                 if there is not None and why:
-                    kept.append(f"Alias {alias} stays at version {there.number}: {why}.")
+                    unmoved.append(f"Alias {alias} stays at version {there.number}: {why}.")
                     tell(session, now, model, by, "alias.kept", version=version.number, name=alias,
                          before=there.number, after=there.number, reason=why)  # fmt: skip
                     continue
                 before = models.point_alias(session, model, alias, row, now)
                 tell(session, now, model, by, "alias.moved", version=version.number, name=alias, before=before,
                      after=version.number)  # fmt: skip
-            row.reason = " ".join(kept)
+            row.reason = " ".join(unmoved)
         log.info("version.ready", version=version.id, model=model.name, number=version.number)
 
     def _set(self, session: Session, now: datetime, **values: object) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Job, Replica
 from core.domain.ids import JobId, NodeId
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from core.domain.sharing.resources import Gang
 from scheduler.control.attempts.backoff import restart_delay
 from scheduler.planning.model import GrowingGang
@@ -43,7 +43,7 @@ def load_growing(
         .where(
             Job.shape.in_(shapes),
             Job.state.in_([JobState.STARTING.value, JobState.RUNNING.value]),
-            Job.desired_state == Wanted.RUN.value,
+            Job.desired_state == DesiredState.RUN.value,
             Attempt.state.in_(_GROWS),
             Attempt.stop.is_(None),
             Attempt.decided_at.is_(None),
@@ -72,6 +72,6 @@ def load_growing(
         dues += [at for at in due.values() if at > now]
         free = tuple(index for index in lacking if index not in due or due[index] <= now)
         if free:
-            placed = tuple((NodeId(row.node), row.gpu_model) for row in present if row.leaves is None)
+            placed = tuple((NodeId(row.node), row.gpu_model) for row in present if row.removal is None)
             growing.append(GrowingGang(JobId(job_id), replicas[0].priority, replicas[0].queued_at, gang, free, placed))
     return tuple(growing), min(dues, default=None)

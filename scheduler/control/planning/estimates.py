@@ -17,7 +17,7 @@ from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.jobs.progress_rate import told_progress
 from core.domain.jobs.states import AttemptState, JobState
 from core.domain.serving.jobs import ENDPOINT_LABEL
-from scheduler.planning.forecast.durations import Durations, Past, Traits, capped, of_progress
+from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, capped, estimate_from_progress
 from scheduler.planning.model import Estimate
 
 # What ended lately teaches most; more would hardly change an answer.
@@ -43,8 +43,8 @@ class Estimates:
     """What one process has learnt. For one thread. ``version`` grows with each lesson."""
 
     version: int = 0
-    durations: Durations = field(default_factory=lambda: Durations(()))
-    _history: deque[Past] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    durations: DurationModel = field(default_factory=lambda: DurationModel(()))
+    _history: deque[PastRun] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _newest: tuple[datetime, str] = (_LONG_AGO, "")
     _learnt_at: datetime = _LONG_AGO
     _looked_at: datetime = _LONG_AGO
@@ -57,30 +57,30 @@ class Estimates:
             fresh = self._read_history(session)
             if fresh:
                 self._history.extend(fresh)
-                self.durations = Durations(self._history)
+                self.durations = DurationModel(self._history)
                 self.version += 1
         if now - self._looked_at >= _LOOK_AGAIN:
             self._looked_at = now
             self._progress = _read_progress(session)
 
     def of_running(
-        self, attempt_id: str, traits: Traits, ran_s: float, max_run_time_s: float | None, now: datetime
+        self, attempt_id: str, traits: JobTraits, ran_s: float, max_run_time_s: float | None, now: datetime
     ) -> Estimate | None:
         """Of a job that runs. ``ran_s``: all attempts together."""
         told = self._progress.get(attempt_id)
         if told is not None:
-            own = sound(of_progress(told, now))
+            own = finite(estimate_from_progress(told, now))
             if own is not None:
                 return own
         return self.of_waiting(traits, ran_s, max_run_time_s)
 
-    def of_waiting(self, traits: Traits, ran_s: float, max_run_time_s: float | None) -> Estimate | None:
+    def of_waiting(self, traits: JobTraits, ran_s: float, max_run_time_s: float | None) -> Estimate | None:
         """Of one that waits, for as long as it then still runs. Nobody knows anything before something has ended."""
         if not self.version:
             return None
-        return sound(self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s))
+        return finite(self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s))
 
-    def _read_history(self, session: Session) -> list[Past]:
+    def _read_history(self, session: Session) -> list[PastRun]:
         at, job_id = self._newest
         rows = session.execute(
             select(
@@ -101,8 +101,8 @@ class Estimates:
         if rows:
             self._newest = (rows[0].finished_at, rows[0].id)
         return [
-            Past(
-                Traits(row.project, row.user, row.name, row.code or "", row.shape),
+            PastRun(
+                JobTraits(row.project, row.user, row.name, row.code or "", row.shape),
                 row.run_s,
                 row.finished_at,
                 is_cut_off=row.state == JobState.EXPIRED.value,
@@ -111,8 +111,8 @@ class Estimates:
         ]
 
 
-def sound(estimate: Estimate | None) -> Estimate | None:
-    """``estimate``, with nothing in it that is out of sight; ``None`` for one that is no number of seconds: nobody knows then."""
+def finite(estimate: Estimate | None) -> Estimate | None:
+    """``estimate``, with nothing in it that is out of key; ``None`` for one that is no number of seconds: nobody knows then."""
     if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
         return None
     return capped(estimate, OUT_OF_SIGHT_S)
@@ -127,7 +127,7 @@ def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
         .where(Attempt.job_id.in_(job_ids), Attempt.ended_at.is_not(None))
     )
     told = {
-        row.job_id: sound(of_progress(told_progress(row.progress, is_running=True), row.ended_at))
+        row.job_id: finite(estimate_from_progress(told_progress(row.progress, is_running=True), row.ended_at))
         for row in rows
         if row.progress
     }

@@ -17,12 +17,12 @@ from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent, advance
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from core.domain.sharing.gpu_sharing import WHOLE, device_for, in_order
 from core.domain.sharing.resources import Amounts, Gang, Request
 from core.ids import new_id
 from scheduler.control.journal import SCHEDULER, Journal
-from scheduler.control.planning.fleet import node_view
+from scheduler.control.planning.node_cache import node_view
 from scheduler.planning.model import Grow, Placement, Start
 
 _MOVE: Final = advance(JobState.QUEUED, JobEvent.PLACE)
@@ -31,7 +31,7 @@ _INSERT_REPLICA: Final = insert(cast("Table", Replica.__table__))
 
 
 @dataclass(slots=True)
-class _Room:
+class _NodeCapacity:
     """What is left on one node while gangs are placed. ``why_not``: why it takes none."""
 
     cpu_milli: int
@@ -40,9 +40,9 @@ class _Room:
     shared: dict[str, dict[str, int]]  # model -> device that is given in parts -> thousandths left of it
     why_not: str
 
-    def copy(self) -> _Room:
+    def copy(self) -> _NodeCapacity:
         shared = {model: dict(left) for model, left in self.shared.items()}
-        return _Room(self.cpu_milli, self.memory_bytes, dict(self.gpus), shared, self.why_not)
+        return _NodeCapacity(self.cpu_milli, self.memory_bytes, dict(self.gpus), shared, self.why_not)
 
     def take(self, request: Request, model: str | None) -> list[str]:
         if self.why_not:
@@ -78,7 +78,7 @@ class _Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StartOrder:
     """One start of the plan. ``generation``: the job's, as the plan saw it."""
 
     start: Start
@@ -87,16 +87,16 @@ class Order:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _PlacedGang:
     """A gang that has found its room: its replicas' rows, without the attempt's id."""
 
-    order: Order
+    order: StartOrder
     attempt_id: AttemptId
     replicas: list[dict[str, object]]
 
 
 def place_all(
-    session: Session, orders: Sequence[Order], *, executor: str, now: datetime
+    session: Session, orders: Sequence[StartOrder], *, executor: str, now: datetime
 ) -> dict[JobId, AttemptId | StaleWrite]:
     """Write attempts and replicas, and move the jobs to starting: each gang wholly or not at all, whatever becomes of the
     others. The caller holds the tick's lease.
@@ -104,60 +104,62 @@ def place_all(
     Returns:
         By job its new attempt, or why nothing was written: the job or a node is not any more what the plan saw.
     """
-    told: dict[JobId, AttemptId | StaleWrite] = {}
-    rooms = _rooms(session, {placement.node for order in orders for placement in order.start.placements})
-    drafts: dict[str, _Draft] = {}
+    outcomes: dict[JobId, AttemptId | StaleWrite] = {}
+    capacities = _node_capacities(session, {placement.node for order in orders for placement in order.start.placements})
+    gangs: dict[str, _PlacedGang] = {}
     for order in orders:
         try:
-            drafts[order.start.job_id] = _draft(order, rooms)
+            gangs[order.start.job_id] = _place_gang(order, capacities)
         except StaleWrite as stale:
-            told[order.start.job_id] = stale
-    moved = _move_jobs(session, list(drafts.values()), now)
+            outcomes[order.start.job_id] = stale
+    moved = _move_jobs(session, list(gangs.values()), now)
     attempts, replicas, journal = [], [], []
-    for job_id, draft in drafts.items():
+    for job_id, placed in gangs.items():
         if job_id not in moved:
-            told[JobId(job_id)] = StaleWrite("the job has moved since the plan was made")
+            outcomes[JobId(job_id)] = StaleWrite("the job has moved since the plan was made")
             continue
         number, project_id = moved[job_id]
-        told[JobId(job_id)] = draft.attempt_id
-        attempts.append(_attempt(draft, number, executor, now))
-        replicas += draft.replicas
-        journal.append(_line(draft, number, project_id, now))
+        outcomes[JobId(job_id)] = placed.attempt_id
+        attempts.append(_attempt(placed, number, executor, now))
+        replicas += placed.replicas
+        journal.append(_line(placed, number, project_id, now))
     if attempts:
         connection = session.connection()
         connection.execute(_INSERT_ATTEMPT, attempts)
         connection.execute(_INSERT_REPLICA, replicas)
         append_events(session, journal)
-    return told
+    return outcomes
 
 
-def _draft(order: Order, rooms: dict[str, _Room]) -> _Draft:
+def _place_gang(order: StartOrder, capacities: dict[str, _NodeCapacity]) -> _PlacedGang:
     """Take room for the whole gang. Raises ``StaleWrite``, and takes none, when a node has too little."""
     names = {placement.node for placement in order.start.placements}
-    if not names <= rooms.keys():
+    if not names <= capacities.keys():
         raise StaleWrite("a node of the plan is gone")
-    tried: dict[str, _Room] = {name: rooms[name].copy() for name in names}
+    trial_capacities: dict[str, _NodeCapacity] = {name: capacities[name].copy() for name in names}
     attempt_id = AttemptId(new_id("att"))
     requests = {role.role: role.request for role in order.gang.roles}
     placements = order.start.placements
     replicas: dict[int, dict[str, object]] = {
-        rank: _replica(order.start.job_id, attempt_id, rank, placements[rank], requests[placements[rank].role], tried)
+        rank: _replica(
+            order.start.job_id, attempt_id, rank, placements[rank], requests[placements[rank].role], trial_capacities
+        )
         for rank in in_order([requests[placement.role].gpu_milli for placement in placements])
     }
-    rooms.update(tried)
-    return _Draft(order, attempt_id, [replicas[rank] for rank in range(len(placements))])
+    capacities.update(trial_capacities)
+    return _PlacedGang(order, attempt_id, [replicas[rank] for rank in range(len(placements))])
 
 
-def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dict[str, tuple[int, str]]:
+def _move_jobs(session: Session, gangs: Sequence[_PlacedGang], now: datetime) -> dict[str, tuple[int, str]]:
     """The jobs that were still as the plan saw them and are starting now: id to number of attempts and project."""
-    if not drafts:
+    if not gangs:
         return {}
-    seen = [(draft.order.start.job_id, draft.order.generation) for draft in drafts]
+    seen = [(placed.order.start.job_id, placed.order.generation) for placed in gangs]
     rows = session.execute(
         update(Job)
         .where(
             Job.state == JobState.QUEUED.value,
-            Job.desired_state == Wanted.RUN.value,
+            Job.desired_state == DesiredState.RUN.value,
             tuple_(Job.id, Job.generation).in_(seen),
         )
         .values(
@@ -165,8 +167,8 @@ def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dic
             generation=Job.generation + 1,
             attempt_count=Job.attempt_count + 1,
             wait_reason=null(),
-            preempted=null(),
-            room_since=None,
+            preemption=null(),
+            preempting_since=None,
             not_before=None,
             exit=null(),
             updated_at=now,
@@ -177,28 +179,28 @@ def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dic
     return {row.id: (row.attempt_count, row.project_id) for row in rows}
 
 
-def _attempt(draft: _Draft, number: int, executor: str, now: datetime) -> dict[str, object]:
+def _attempt(placed: _PlacedGang, number: int, executor: str, now: datetime) -> dict[str, object]:
     return {
-        "id": draft.attempt_id,
-        "job_id": draft.order.start.job_id,
+        "id": placed.attempt_id,
+        "job_id": placed.order.start.job_id,
         "number": number,
         "state": AttemptState.PLACED.value,
         "generation": 1,
         "executor": executor,
-        "is_counted": False,
+        "counts_as_restart": False,
         "created_at": now,
     }
 
 
-def _line(draft: _Draft, number: int, project_id: str, now: datetime) -> dict[str, object]:
-    placements = draft.order.start.placements
+def _line(placed: _PlacedGang, number: int, project_id: str, now: datetime) -> dict[str, object]:
+    placements = placed.order.start.placements
     return event_row(
         at=now,
         kind=_MOVE.kind,
         actor=SCHEDULER,
         project_id=project_id,
-        job_id=draft.order.start.job_id,
-        attempt_id=draft.attempt_id,
+        job_id=placed.order.start.job_id,
+        attempt_id=placed.attempt_id,
         reason=_where(placements),
         data={"attempt": number, "nodes": dict(Counter(p.node for p in placements))},
     )
@@ -223,13 +225,13 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         .execution_options(synchronize_session=False)
     ).one_or_none()
     project_id = session.execute(
-        select(Job.project_id).where(Job.id == grow_.job_id, Job.desired_state == Wanted.RUN.value)
+        select(Job.project_id).where(Job.id == grow_.job_id, Job.desired_state == DesiredState.RUN.value)
     ).scalar_one_or_none()
     if attempt is None or project_id is None:
         raise StaleWrite("the attempt has moved since the plan was made")
     attempt_id = AttemptId(attempt.id)
-    rooms = _rooms(session, {placement.node for placement in grow_.placements})
-    if any(placement.node not in rooms for placement in grow_.placements):
+    capacities = _node_capacities(session, {placement.node for placement in grow_.placements})
+    if any(placement.node not in capacities for placement in grow_.placements):
         raise StaleWrite("a node of the plan is gone")
     requests = {role.role: role.request for role in gang.roles}
     known = {
@@ -249,7 +251,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
     last = max((row.rank for row in known.values()), default=-1)
     for number, placement in enumerate(grow_.placements, start=1):
         request = requests[placement.role]
-        values = _replica(grow_.job_id, attempt_id, last + number, placement, request, rooms)
+        values = _replica(grow_.job_id, attempt_id, last + number, placement, request, capacities)
         before = known.get((placement.role, placement.index))
         if before is None:
             session.execute(insert(Replica).values(**values))
@@ -258,7 +260,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
             raise StaleWrite(f"{placement.role}-{placement.index} holds its place still")
         move = advance(ReplicaState(before.state), ReplicaEvent.RESTART)
         values |= {"state": move.state.value, "exit": None, "started_at": None, "ended_at": None, "heartbeat_at": None}
-        values["leaves"] = null()
+        values["removal"] = null()
         values["generation"] = Replica.generation + 1
         del values["id"]
         session.execute(
@@ -266,7 +268,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
         )
     names = [f"{placement.role}-{placement.index}" for placement in grow_.placements]
     where = ", ".join(sorted({placement.node for placement in grow_.placements})[:8])
-    Journal(session, project_id, grow_.job_id, attempt_id).tell(
+    Journal(session, project_id, grow_.job_id, attempt_id).add(
         "attempt.growing",
         f"{', '.join(names[:8])} {'joins' if len(names) == 1 else 'join'} on {where}, where there is place and nobody "
         "waits for it; the others go on meanwhile.",
@@ -282,7 +284,7 @@ def _replica(
     rank: int,
     placement: Placement,
     request: Request,
-    rooms: Mapping[str, _Room],
+    capacities: Mapping[str, _NodeCapacity],
 ) -> dict[str, object]:
     return {
         "id": new_id("rep"),
@@ -294,7 +296,7 @@ def _replica(
         "generation": 1,
         "state": ReplicaState.PENDING.value,
         "node": placement.node,
-        "gpus": rooms[placement.node].take(request, placement.gpu_model),
+        "gpus": capacities[placement.node].take(request, placement.gpu_model),
         "gpu_model": placement.gpu_model,
         "gpu_milli": request.gpu_milli,
         "cpu_milli": request.cpu_milli,
@@ -306,7 +308,7 @@ def _replica(
     }
 
 
-def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
+def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapacity]:
     """What is free now on those of these nodes that are there."""
     holders = session.execute(
         select(
@@ -322,7 +324,7 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
         held[row.node].update(row.gpus)
         for gpu in row.gpus:
             parts[row.node, gpu] += row.gpu_milli or WHOLE
-    rooms: dict[str, _Room] = {}
+    capacities: dict[str, _NodeCapacity] = {}
     for node in session.scalars(select(Node).where(Node.name.in_(names))):
         view = node_view(node, used.get(node.name, Amounts()))
         gpus: defaultdict[str, list[str]] = defaultdict(list)
@@ -336,8 +338,8 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
         # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}
         why_not = f"node {node.name} {view.why_not}" if view.why_not else ""
-        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free, dict(shared), why_not)
-    return rooms
+        capacities[node.name] = _NodeCapacity(view.free.cpu_milli, view.free.memory_bytes, free, dict(shared), why_not)
+    return capacities
 
 
 def _where(placements: Sequence[Placement]) -> str:

@@ -26,7 +26,7 @@ from scheduler.planning.model import (
     Account,
     Booking,
     GrowingGang,
-    NodeView,
+    NodeSnapshot,
     Plan,
     QueuedGang,
     RunningGang,
@@ -41,7 +41,7 @@ _LONGEST_CHAIN: Final = 50
 _LEVEL: Final = 1
 # The parts of a snapshot that have names: the field, its type, and the name of one.
 _PARTS: Final[Mapping[str, tuple[type[Any], str]]] = {
-    "nodes": (NodeView, "id"),
+    "nodes": (NodeSnapshot, "id"),
     "queued": (QueuedGang, "job_id"),
     "running": (RunningGang, "job_id"),
     "growing": (GrowingGang, "job_id"),
@@ -51,7 +51,7 @@ _PARTS: Final[Mapping[str, tuple[type[Any], str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class PlanLogEntry:
     """The tick at ``at``: what the planner saw, and what it said then."""
 
     at: datetime
@@ -69,11 +69,11 @@ class _Chain:
     parts: dict[str, dict[str, Any]]
     policy: Policy
     numbers: dict[str, int]
-    said: Plan
+    plan: Plan
 
 
 @dataclass(slots=True)
-class Recorder:
+class PlanLogWriter:
     """Writes records; for who ticks. ``chain``: ``None`` where the next record has to be a whole one."""
 
     chain: _Chain | None = field(default=None)
@@ -85,7 +85,7 @@ class Recorder:
         """
         chain = self.chain
         parts = {name: _named(getattr(snapshot, name), key) for name, (_, key) in _PARTS.items()}
-        if chain and _says_the_same(chain.said, made) and not _has_changed(chain, parts, snapshot.policy):
+        if chain and _says_the_same(chain.plan, made) and not _has_changed(chain, parts, snapshot.policy):
             return False
         is_whole = chain is None or chain.length >= _LONGEST_CHAIN
         before: Mapping[str, Mapping[str, Any]] = {} if chain is None or is_whole else chain.parts
@@ -109,7 +109,7 @@ class Recorder:
                 id=record_id,
                 at=snapshot.now,
                 base_id=base_id,
-                after_id=None if chain is None or is_whole else chain.last_id,
+                previous_id=None if chain is None or is_whole else chain.last_id,
                 size_bytes=len(packed),
                 data=packed,
             )
@@ -123,7 +123,7 @@ class Recorder:
         self.chain = None
 
 
-def recorded_at(session: Session, at: datetime) -> Recorded | None:
+def entry_at(session: Session, at: datetime) -> PlanLogEntry | None:
     """The last record of ``at`` or before; ``None``: there is none so old any more, or none yet."""
     found = session.execute(
         select(PlanRecord.id, PlanRecord.base_id)
@@ -134,7 +134,7 @@ def recorded_at(session: Session, at: datetime) -> Recorded | None:
     if found is None:
         return None
     rows = session.execute(
-        select(PlanRecord.id, PlanRecord.after_id, PlanRecord.data).where(PlanRecord.base_id == found.base_id)
+        select(PlanRecord.id, PlanRecord.previous_id, PlanRecord.data).where(PlanRecord.base_id == found.base_id)
     ).all()
     by_id = {row.id: row for row in rows}
     chain: list[bytes] = []
@@ -143,11 +143,11 @@ def recorded_at(session: Session, at: datetime) -> Recorded | None:
         if record_id not in by_id:
             return None  # it was being deleted at this moment
         chain.append(by_id[record_id].data)
-        record_id = by_id[record_id].after_id
+        record_id = by_id[record_id].previous_id
     return _read(reversed(chain))
 
 
-def first_record_at(session: Session) -> datetime | None:
+def first_entry_at(session: Session) -> datetime | None:
     """Since when there are records."""
     return session.execute(select(func.min(PlanRecord.at))).scalar_one()
 
@@ -265,7 +265,7 @@ def _steps(numbers: Sequence[int]) -> list[int]:
     return [*numbers[:1], *map(sub, numbers[1:], numbers)]
 
 
-def _read(chain: Iterable[bytes]) -> Recorded:
+def _read(chain: Iterable[bytes]) -> PlanLogEntry:
     """A whole record and those that follow it."""
     parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
     jobs: list[str] = []
@@ -287,4 +287,4 @@ def _read(chain: Iterable[bytes]) -> Recorded:
     }
     now = datetime.fromisoformat(data["now"])
     snapshot = Snapshot(now=now, policy=from_json(Policy, data["policy"]), **values)
-    return Recorded(now, snapshot, plan_from_json(_expanded(data["plan"], jobs)))
+    return PlanLogEntry(now, snapshot, plan_from_json(_expanded(data["plan"], jobs)))

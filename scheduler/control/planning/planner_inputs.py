@@ -31,13 +31,13 @@ _APART: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PlannerSettings:
     """``accounts`` of projects; ``project_ids`` and ``user_ids`` by their names."""
 
     policy: Policy
     accounts: tuple[Account, ...]
     bookings: tuple[Booking, ...]
-    held: Mapping[UsageKey, Held]
+    usage: Mapping[UsageKey, Held]
     project_ids: Mapping[str, str]
     user_ids: Mapping[str, str]
 
@@ -47,7 +47,7 @@ class Rules:
         return min(times, default=None)
 
 
-def rules_fingerprint(session: Session) -> tuple[Any, ...]:
+def settings_fingerprint(session: Session) -> tuple[Any, ...]:
     """What changes whenever an administrator has changed anything of it."""
     policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
     projects = session.execute(
@@ -63,7 +63,7 @@ def rules_fingerprint(session: Session) -> tuple[Any, ...]:
     return policy, tuple(map(tuple, projects)), tuple(map(tuple, bookings))
 
 
-def load_rules(session: Session, now: datetime) -> Rules:
+def load_settings(session: Session, now: datetime) -> PlannerSettings:
     """All of it as of ``now``. What this version cannot read is told in the log, and counts as not there."""
     policy = _policy(session)
     # One that is deleted has no jobs any more, and its past is no reason to share with it.
@@ -101,11 +101,13 @@ def load_rules(session: Session, now: datetime) -> Rules:
         for row in planning.bookings(session, ending_after=now)
     )  # fmt: skip
     ids = {row.name: row.id for row in projects}
-    return Rules(policy, tuple(accounts), bookings, held, ids, {name: user_id for user_id, name in users.items()})
+    return PlannerSettings(
+        policy, tuple(accounts), bookings, held, ids, {name: user_id for user_id, name in users.items()}
+    )
 
 
 def changed_usage(
-    rules: Rules, snapshot: Snapshot, user_ids: Mapping[str, str]
+    settings: PlannerSettings, snapshot: Snapshot, user_ids: Mapping[str, str]
 ) -> tuple[dict[UsageKey, Held], datetime | None]:
     """What to write about shares, of whoever holds another one now than is written; and when to look again at those whose
     last change is too fresh. A share is a sample then: what comes and goes within seconds counts by chance.
@@ -115,18 +117,18 @@ def changed_usage(
     """
     shares = Shares(snapshot)
     now: dict[UsageKey, float] = {}
-    for project, amounts in shares.held.items():
-        if project in rules.project_ids:
-            now[rules.project_ids[project], ""] = shares.dominant(amounts)[0]
-    for (project, user), amounts in shares.user_held.items():
-        if project in rules.project_ids and user in user_ids:
-            now[rules.project_ids[project], user_ids[user]] = shares.dominant(amounts)[0]
+    for project, amounts in shares.usage.items():
+        if project in settings.project_ids:
+            now[settings.project_ids[project], ""] = shares.dominant_share(amounts)[0]
+    for (project, user), amounts in shares.held_by_user.items():
+        if project in settings.project_ids and user in user_ids:
+            now[settings.project_ids[project], user_ids[user]] = shares.dominant_share(amounts)[0]
     news: dict[UsageKey, Held] = {}
     dues: list[datetime] = []
-    half_life_s = rules.policy.usage_half_life_s
-    for key in _both(now, rules.held):
+    half_life_s = settings.policy.usage_half_life_s
+    for key in _both(now, settings.usage):
         share = now.get(key, 0.0)
-        before = rules.held.get(key)
+        before = settings.usage.get(key)
         if before is None:
             news[key] = Held(0.0, share, snapshot.now)
         elif abs(share - before.share) > _LEAST_CHANGE:

@@ -23,7 +23,7 @@ _AGAIN: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class FilteredPlan:
     """``snapshot``: what was planned, without whom the planner fails with; ``plan``: it tells these too why they wait."""
 
     snapshot: Snapshot
@@ -31,52 +31,54 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
+class _PoisonJob:
     generation: int
     reason: Reason
     since: datetime
 
 
-class Aside:
+class PoisonJobFilter:
     """Plans without the jobs with which the planner fails; they are remembered for a while, as long as they do not change.
 
     For one thread.
     """
 
     def __init__(self) -> None:
-        self._broken: dict[JobId, _Broken] = {}
+        self._broken: dict[JobId, _PoisonJob] = {}
 
-    def plan(self, snapshot: Snapshot, generations: Mapping[JobId, int], plan: Callable[[Snapshot], Plan]) -> Planned:
+    def plan(
+        self, snapshot: Snapshot, generations: Mapping[JobId, int], plan: Callable[[Snapshot], Plan]
+    ) -> FilteredPlan:
         """The plan; who is set aside waits, and is told why.
 
         Raises:
             Exception: the planner's own, where no job that waits is the cause of it.
         """
-        broken = self._remembered(snapshot, generations)
-        for job in _hollow(_without(snapshot, broken)):
+        poison = self._remembered(snapshot, generations)
+        for job in _without_replicas(_without(snapshot, poison)):
             log.warning("job.set_aside", job=job.job_id, error="it has no replicas")
-            broken[job.job_id] = _Broken(generations.get(job.job_id, 0), _HOLLOW, snapshot.now)
-        seen = _without(snapshot, broken)
+            poison[job.job_id] = _PoisonJob(generations.get(job.job_id, 0), _NO_REPLICAS, snapshot.now)
+        seen = _without(snapshot, poison)
         try:
             made = plan(seen)
         except Exception as error:
             log.exception("planner.failed")
-            for job_id in _find(seen, plan, error):
+            for job_id in _bisect(seen, plan, error):
                 log.warning("job.set_aside", job=job_id, error=repr(error))
-                broken[job_id] = _Broken(generations.get(job_id, 0), _reason(error), snapshot.now)
-            seen = _without(snapshot, broken)
+                poison[job_id] = _PoisonJob(generations.get(job_id, 0), _reason(error), snapshot.now)
+            seen = _without(snapshot, poison)
             made = plan(seen)
-        self._broken = broken
-        if not broken:
-            return Planned(seen, made)
-        told = {job_id: one.reason for job_id, one in broken.items()}
-        return Planned(seen, replace(made, waits={**made.waits, **told}))
+        self._broken = poison
+        if not poison:
+            return FilteredPlan(seen, made)
+        told = {job_id: one.reason for job_id, one in poison.items()}
+        return FilteredPlan(seen, replace(made, waits={**made.waits, **told}))
 
     def without_known(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> Snapshot:
         """``snapshot`` without those that are set aside, for a question that is cheaper to ask than to plan for."""
         return _without(snapshot, self._remembered(snapshot, generations))
 
-    def _remembered(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> dict[JobId, _Broken]:
+    def _remembered(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> dict[JobId, _PoisonJob]:
         """What they fail with may have ended, so it is tried again."""
         return {
             job_id: one
@@ -85,16 +87,16 @@ class Aside:
         }
 
 
-def _without(snapshot: Snapshot, broken: Collection[JobId]) -> Snapshot:
-    if not broken:
+def _without(snapshot: Snapshot, poison: Collection[JobId]) -> Snapshot:
+    if not poison:
         return snapshot
-    return replace(snapshot, queued=tuple(job for job in snapshot.queued if job.job_id not in broken))
+    return replace(snapshot, queued=tuple(job for job in snapshot.queued if job.job_id not in poison))
 
 
-_HOLLOW: Final = Reason(ReasonCode.NEVER_FITS, "asks for no replicas at all, so there is nothing to start")
+_NO_REPLICAS: Final = Reason(ReasonCode.NEVER_FITS, "asks for no replicas at all, so there is nothing to start")
 
 
-def _hollow(snapshot: Snapshot) -> list[QueuedGang]:
+def _without_replicas(snapshot: Snapshot) -> list[QueuedGang]:
     gangs = {job.shape: job.gang for job in snapshot.queued}
     shapes = {shape for shape, gang in gangs.items() if not any(role.replicas for role in gang.roles)}
     return [job for job in snapshot.queued if job.shape in shapes] if shapes else []
@@ -108,7 +110,7 @@ def _reason(error: Exception) -> Reason:
     return Reason(ReasonCode.NEVER_FITS, sentence)
 
 
-def _find(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Exception) -> list[JobId]:
+def _bisect(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Exception) -> list[JobId]:
     """The jobs with each of which alone the planner fails, by halving the queue.
 
     Raises:

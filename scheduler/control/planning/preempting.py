@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from scheduler.control.attempts.attempt_snapshot import Stop, StopCause
 from scheduler.control.attempts.storage.statement_batch import lock_attempts
 from scheduler.control.journal import Journal
@@ -29,7 +29,7 @@ _OVER: Final = tuple(state.value for state in ReplicaState if state.is_terminal)
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PreemptionClaim:
     """All that is taken for one waiting job; ``None``: for no job, as where a booking begins."""
 
     for_job: JobId | None
@@ -37,26 +37,29 @@ class Claim:
     shrinks: tuple[Shrink, ...]
 
 
-def claims_of(plan: Plan) -> tuple[Claim, ...]:
+def claims_of(plan: Plan) -> tuple[PreemptionClaim, ...]:
     """What the plan takes, job by job, in its order. What is taken for no job is taken one by one."""
     jobs: dict[JobId, tuple[list[Preempt], list[Shrink]]] = {}
-    alone: list[Claim] = []
+    alone: list[PreemptionClaim] = []
     for preempt in plan.preempts:
         if preempt.for_job is None:
-            alone.append(Claim(None, (preempt,), ()))
+            alone.append(PreemptionClaim(None, (preempt,), ()))
         else:
             jobs.setdefault(preempt.for_job, ([], []))[0].append(preempt)
     for shrink in plan.shrinks:
         if shrink.for_job is None:
-            alone.append(Claim(None, (), (shrink,)))
+            alone.append(PreemptionClaim(None, (), (shrink,)))
         else:
             jobs.setdefault(shrink.for_job, ([], []))[1].append(shrink)
-    return (*alone, *(Claim(job, tuple(preempts), tuple(shrinks)) for job, (preempts, shrinks) in jobs.items()))
+    return (
+        *alone,
+        *(PreemptionClaim(job, tuple(preempts), tuple(shrinks)) for job, (preempts, shrinks) in jobs.items()),
+    )
 
 
-def take(
+def preempt_for(
     session: Session,
-    claim: Claim,
+    claim: PreemptionClaim,
     *,
     generations: Mapping[JobId, int],
     attempts: Mapping[JobId, AttemptId],
@@ -79,30 +82,30 @@ def take(
     theirs = [attempts.get(job_id) for job_id in jobs]
     lock_attempts(session, {attempt_id for attempt_id in theirs if attempt_id is not None})
     if claim.for_job is not None:
-        _hold_for(session, claim.for_job, generations.get(claim.for_job), now)
+        _note_room_made(session, claim.for_job, generations.get(claim.for_job), now)
     found = [_preempt(session, one, attempts.get(one.job_id), grace, now) for one in claim.preempts]
     found += [_shrink(session, one, attempts.get(one.job_id), now) for one in claim.shrinks]
     return [attempt_id for attempt_id in found if attempt_id is not None]
 
 
-def _hold_for(session: Session, job_id: JobId, generation: int | None, now: datetime) -> None:
+def _note_room_made(session: Session, job_id: JobId, generation: int | None, now: datetime) -> None:
     """Write since when others make room for it, if that is not written yet."""
     waits = session.execute(
         select(Job.generation, Job.preempting_since).where(
-            Job.id == job_id, Job.state == JobState.QUEUED.value, Job.desired_state == Wanted.RUN.value
+            Job.id == job_id, Job.state == JobState.QUEUED.value, Job.desired_state == DesiredState.RUN.value
         )
     ).one_or_none()
-    if waits is not None and waits.generation == generation and waits.room_since is not None:
+    if waits is not None and waits.generation == generation and waits.preempting_since is not None:
         return
     hit = session.execute(
         update(Job)
         .where(
             Job.id == job_id,
             Job.state == JobState.QUEUED.value,
-            Job.desired_state == Wanted.RUN.value,
+            Job.desired_state == DesiredState.RUN.value,
             Job.generation == generation,
         )
-        .values(room_since=now, generation=Job.generation + 1)
+        .values(preempting_since=now, generation=Job.generation + 1)
         .execution_options(synchronize_session=False)
     )
     if hit.rowcount != 1:  # type: ignore[attr-defined]
@@ -139,7 +142,7 @@ def _preempt(
     session.execute(
         update(Job).where(Job.id == preempt.job_id).values(updated_at=now).execution_options(synchronize_session=False)
     )
-    Journal(session, project_id, preempt.job_id, attempt_id).tell(
+    Journal(session, project_id, preempt.job_id, attempt_id).add(
         "attempt.stopping",
         stop.sentence,
         at=now,
@@ -164,8 +167,8 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
             Replica.state.not_in(_OVER),
         )
     ).all()
-    staying = {row.number for row in members if row.leaves is None}
-    leaving = {row.number for row in members if row.leaves is not None}
+    staying = {row.number for row in members if row.removal is None}
+    leaving = {row.number for row in members if row.removal is not None}
     wanted = set(shrink.indices) - leaving
     if project_id is None or attempt_id is None or not wanted <= staying:
         raise StaleWrite(f"job {shrink.job_id} has moved since the plan was made")
@@ -191,11 +194,11 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
     session.execute(
         update(Replica)
         .where(Replica.attempt_id == attempt_id, Replica.role == shrink.role, Replica.index.in_(sorted(wanted)))
-        .values(leaves={"sentence": _whole(shrink.sentence), "for_job": shrink.for_job})
+        .values(removal={"sentence": _whole(shrink.sentence), "for_job": shrink.for_job})
         .execution_options(synchronize_session=False)
     )
     names = [f"{shrink.role}-{number}" for number in sorted(wanted)]
-    Journal(session, project_id, shrink.job_id, attempt_id).tell(
+    Journal(session, project_id, shrink.job_id, attempt_id).add(
         "attempt.shrinking",
         _whole(shrink.sentence),
         at=now,
@@ -207,7 +210,9 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
 def _project(session: Session, job_id: JobId) -> str | None:
     """The project of a job that runs and shall; a wish of its user comes first."""
     return session.execute(
-        select(Job.project_id).where(Job.id == job_id, Job.state.in_(_RUNS), Job.desired_state == Wanted.RUN.value)
+        select(Job.project_id).where(
+            Job.id == job_id, Job.state.in_(_RUNS), Job.desired_state == DesiredState.RUN.value
+        )
     ).scalar_one_or_none()
 
 

@@ -48,4 +48,4 @@ def move_queued(
     if hit.rowcount != 1:  # type: ignore[attr-defined]
         raise StaleWrite("the job does not wait any more")
     project_id = session.execute(select(Job.project_id).where(Job.id == job_id)).scalar_one()
-    Journal(session, project_id, job_id).tell(move.kind, reason, at=now)
+    Journal(session, project_id, job_id).add(move.kind, reason, at=now)

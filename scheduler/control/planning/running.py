@@ -14,13 +14,13 @@ from trainmaster.spec import Grace
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
 from core.domain.ids import AttemptId, JobId
-from core.domain.jobs.states import AttemptState, JobState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from scheduler.control.attempts.attempt_snapshot import Stop
 from scheduler.control.attempts.decide import DEADLINE_SLACK, KILL_SLACK
 from scheduler.control.planning.estimates import IS_ENDLESS, OUT_OF_SIGHT_S, Estimates
-from scheduler.control.planning.fleet import Holder
-from scheduler.planning.forecast.durations import Traits
+from scheduler.control.planning.node_cache import ReplicaHolding
+from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import RunningGang
 from scheduler.planning.queue.shares import gpus_of
 
@@ -36,7 +36,7 @@ _LEAVING: Final = "~leaving"
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveAttempt:
     """An attempt that has not ended, with its job."""
 
     job_id: JobId
@@ -66,10 +66,10 @@ def load_running(
     session: Session,
     rows: Sequence[Any],
     gangs: Mapping[str, Gang],
-    held: Mapping[str, tuple[Holder, ...]],
+    held: Mapping[str, tuple[ReplicaHolding, ...]],
     estimates: Estimates,
     now: datetime,
-) -> tuple[list[Live], list[RunningGang]]:
+) -> tuple[list[LiveAttempt], list[RunningGang]]:
     """One for each of ``rows``; and those parts of elastic gangs that are giving their places."""
     saved_at = _last_checkpoints(session)
     leavers = _leavers(session) if any(gang.elastic for gang in gangs.values()) else {}
@@ -82,12 +82,17 @@ def load_running(
         if gone and not view.is_stopping:
             view, parts = _split(view, holders, gone, now)
             leaving += parts
-        live.append(Live(view.job_id, AttemptId(row.attempt_id), row.user_id, view))
+        live.append(LiveAttempt(view.job_id, AttemptId(row.attempt_id), row.user_id, view))
     return live, leaving
 
 
 def _view(
-    row: Any, gang: Gang, holders: Sequence[Holder], saved_at: datetime | None, estimates: Estimates, now: datetime
+    row: Any,
+    gang: Gang,
+    holders: Sequence[ReplicaHolding],
+    saved_at: datetime | None,
+    estimates: Estimates,
+    now: datetime,
 ) -> RunningGang:
     ran_s = _since(row.started_at, now)
     gpus = _gpus(gang, holders)
@@ -96,7 +101,7 @@ def _view(
     limit_s = limit_in_sight(row.max_run_time_s)
     if ends_at is None and limit_s is not None:
         ends_at = ends_at_last(row.started_at, limit_s, row.stop_grace_s, now)
-    traits = Traits(row.project, row.user, row.name, row.code or "", row.shape)
+    traits = JobTraits(row.project, row.user, row.name, row.code or "", row.shape)
     since = row.started_at if saved_at is None or row.started_at is None else max(saved_at, row.started_at)
     return RunningGang(
         JobId(row.id),
@@ -149,7 +154,7 @@ def _ending(row: Any, now: datetime) -> tuple[bool, datetime | None]:
     if row.stop is not None:
         stop = Stop.from_json(row.stop)
         return True, max(now + _OVERDUE, stop.at + (stop.grace if stop.grace is not None else _SOON))
-    if row.decided_at is not None or row.wanted != Wanted.RUN.value or row.state == JobState.CANCELLING.value:
+    if row.decided_at is not None or row.desired_state != DesiredState.RUN.value or row.state == JobState.CANCELLING.value:
         return True, now + _SOON
     return False, None
 
@@ -158,7 +163,7 @@ def _since(at: datetime | None, now: datetime) -> float:
     return 0.0 if at is None else max(0.0, (now - at).total_seconds())
 
 
-def _gpus(gang: Gang, holders: Iterable[Holder]) -> float:
+def _gpus(gang: Gang, holders: Iterable[ReplicaHolding]) -> float:
     """GPUs that it holds; 1 for a gang without."""
     if not any(role.request.gpu_count or role.request.gpu_milli for role in gang.roles):
         return 1.0
@@ -167,11 +172,11 @@ def _gpus(gang: Gang, holders: Iterable[Holder]) -> float:
 
 
 def _split(
-    view: RunningGang, holders: Sequence[Holder], gone: Mapping[tuple[str, int], str | None], now: datetime
+    view: RunningGang, holders: Sequence[ReplicaHolding], gone: Mapping[tuple[str, int], str | None], now: datetime
 ) -> tuple[RunningGang, list[RunningGang]]:
     """What stays of the gang, and what leaves it: a part for each job that gets its place."""
 
-    def part(of: Iterable[Holder]) -> dict[str, Any]:
+    def part(of: Iterable[ReplicaHolding]) -> dict[str, Any]:
         these = tuple(of)
         return {
             "nodes": tuple((one.role, one.node) for one in these),
@@ -215,6 +220,6 @@ def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:
     )
     found: dict[str, dict[tuple[str, int], str | None]] = {}
     for row in rows:
-        if row.leaves is not None:
-            found.setdefault(row.attempt_id, {})[row.role, row.number] = row.leaves.get("for_job")
+        if row.removal is not None:
+            found.setdefault(row.attempt_id, {})[row.role, row.number] = row.removal.get("for_job")
     return found

@@ -15,13 +15,13 @@ from core.db.repositories.planning import UsageKey
 from core.db.repositories.wait_reasons import user_key
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
 from core.domain.ids import AttemptId, JobId
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
 from core.domain.sharing.usage import Held
 from scheduler.control.planning.elastic_candidates import load_growing
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
-from scheduler.control.planning.fleet import Fleet, raw_nodes, usage_of
-from scheduler.control.planning.planner_inputs import changed_usage, load_rules, rules_fingerprint
+from scheduler.control.planning.node_cache import NodeCache, raw_nodes, usage_of
+from scheduler.control.planning.planner_inputs import changed_usage, load_settings, settings_fingerprint
 from scheduler.control.planning.running import (
     STOP_GRACE_S,
     late_after_limit,
@@ -30,9 +30,9 @@ from scheduler.control.planning.running import (
     running_rows,
 )
 from scheduler.control.upkeep.quarantine import failures_seen, next_change
-from scheduler.planning.forecast.durations import Traits
+from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
-from scheduler.planning.queue.policy_key import turns_had
+from scheduler.planning.queue.policy_key import turns_taken
 
 _GANG_CACHE_SIZE: Final = 20_000
 # SQLite takes a limited number of parameters; with more news than this all is read in one go.
@@ -49,14 +49,14 @@ _LIVE: Final = select(
 ).where(is_live())  # fmt: skip
 _WAITING: Final = select(_jobs.c.id, _jobs.c.generation, _jobs.c.wait_reason).where(
     _jobs.c.state == JobState.QUEUED.value,
-    _jobs.c.wanted == Wanted.RUN.value,
+    _jobs.c.desired_state == DesiredState.RUN.value,
     or_(_jobs.c.not_before.is_(None), _jobs.c.not_before <= bindparam("is_now")),
 )
-_HOLDING: Final = select(func.count(), func.max(_replicas.c.id), func.count(_replicas.c.leaves)).where(is_holding())
+_HOLDING: Final = select(func.count(), func.max(_replicas.c.id), func.count(_replicas.c.removal)).where(is_holding())
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class PlannerInputs:
     """A snapshot and what applying its plan compares with.
 
     ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
@@ -88,16 +88,16 @@ class _Waiting:
 
     generation: int
     queued: QueuedGang
-    traits: Traits
+    traits: JobTraits
     ran_s: float
     preempted: str
     reason_key: str
     version: int = 0
-    own: bool = False
+    has_own_estimate: bool = False
 
 
 @dataclass(slots=True)
-class TickCache:
+class SnapshotCache:
     """What the last tick read. A job that waits changes only together with its generation.
 
     ``gangs`` are by shape: equal shapes are equal gangs, and a queue of thousands has a handful of them.
@@ -106,7 +106,7 @@ class TickCache:
     gangs: dict[str, Gang] = field(default_factory=dict)
     jobs: dict[JobId, _Waiting] = field(default_factory=dict)
     estimates: Estimates = field(default_factory=Estimates)
-    fleet: Fleet = field(default_factory=Fleet)
+    node_cache: NodeCache = field(default_factory=NodeCache)
 
 
 def fingerprint(session: Session) -> tuple[Any, ...]:
@@ -122,12 +122,12 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
         tuple(attempts),
         tuple(holders),
         raw_nodes(session),
-        rules_fingerprint(session),
+        settings_fingerprint(session),
         failures_seen(session),
     )
 
 
-def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow: bool = False) -> Loaded:
+def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_grow: bool = False) -> PlannerInputs:
     """Queue, running gangs and nodes as one consistent view.
 
     Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can give a running gang
@@ -138,28 +138,28 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
     gangs = {row.shape: cache.gangs[row.shape] for row in rows}  # those that wait may need the cache's room
     cache.estimates.refresh(session, now)
     own_reasons = _refresh(session, cache, now)
-    rules = load_rules(session, now)
-    held = cache.fleet.holders(session)
+    settings = load_settings(session, now)
+    held = cache.node_cache.holders(session)
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
     live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
     # An engine that cannot tell replicas of another world cannot let a gang go on with fewer.
-    policy = rules.policy if can_grow else replace(rules.policy, shrinks=False)
+    policy = settings.policy if can_grow else replace(settings.policy, shrinks=False)
     snapshot = Snapshot(
         now=now,
-        nodes=cache.fleet.nodes(session, usage_of(held.values())),
+        nodes=cache.node_cache.nodes(session, usage_of(held.values())),
         queued=tuple(one.queued for one in cache.jobs.values()),
         running=(*(one.view for one in live), *leaving),
         growing=growing,
-        accounts=rules.accounts,
-        bookings=rules.bookings,
+        accounts=settings.accounts,
+        bookings=settings.bookings,
         policy=policy,
     )
     ends = session.execute(
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
-    usage, usage_at = changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live})
-    dues = (ends, grows_at, rules.next_change(now), next_change(session, now), next_turn(snapshot), usage_at)
-    return Loaded(
+    usage, usage_at = changed_usage(settings, snapshot, {one.view.user: one.user_id for one in live})
+    dues = (ends, grows_at, settings.next_change(now), next_change(session, now), next_turn(snapshot), usage_at)
+    return PlannerInputs(
         snapshot=snapshot,
         generations={job_id: one.generation for job_id, one in cache.jobs.items()},
         shape_reasons=_shape_reasons(session),
@@ -168,7 +168,7 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
         attempts={one.job_id: one.attempt_id for one in live},
         preempted={job_id: one.preempted for job_id, one in cache.jobs.items() if one.preempted},
         usage=usage,
-        known_usage=frozenset(rules.held),
+        known_usage=frozenset(settings.usage),
         reason_keys={job_id: one.reason_key for job_id, one in cache.jobs.items()},
     )
 
@@ -188,7 +188,7 @@ def next_turn(snapshot: Snapshot) -> datetime | None:
     if policy.rotation_s is not None:  # what it has run for in all may fill a turn later than this attempt
         for one in live:
             if one.started_at is not None:
-                whole_s = (turns_had(one, policy, now) + 1) * policy.rotation_s
+                whole_s = (turns_taken(one, policy, now) + 1) * policy.rotation_s
                 times.append(one.started_at + timedelta(seconds=whole_s - one.earlier_s))
     if waits + starves > now:
         times.append(waits + starves)
@@ -202,7 +202,7 @@ def _is_due(now: datetime) -> Any:
     return or_(Job.not_before.is_(None), Job.not_before <= now)
 
 
-def _refresh(session: Session, cache: TickCache, now: datetime) -> dict[JobId, Reason]:
+def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobId, Reason]:
     """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new.
 
     Returns:
@@ -218,7 +218,7 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> dict[JobId, R
         if one is None or one.generation != generation:
             fresh.append(job_id)
         else:
-            jobs[job_id] = one if one.version == version or one.own else _learn(one, cache.estimates)
+            jobs[job_id] = one if one.version == version or one.has_own_estimate else _learn(one, cache.estimates)
         if told is not None:
             own_reasons[JobId(job_id)] = reason_from_json(told)
     cache.jobs = jobs
@@ -226,7 +226,7 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> dict[JobId, R
         _read_queued(
             session,
             cache,
-            and_(Job.state == JobState.QUEUED.value, Job.desired_state == Wanted.RUN.value, _is_due(now)),
+            and_(Job.state == JobState.QUEUED.value, Job.desired_state == DesiredState.RUN.value, _is_due(now)),
         )
         return own_reasons
     for begin in range(0, len(fresh), _CHUNK):
@@ -242,7 +242,7 @@ def _learn(waiting: _Waiting, estimates: Estimates) -> _Waiting:
     return replace(waiting, queued=queued, version=estimates.version)
 
 
-def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool]) -> None:
+def _read_queued(session: Session, cache: SnapshotCache, where: ColumnElement[bool]) -> None:
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
@@ -261,19 +261,19 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
     for begin in range(0, len(again), _CHUNK):
         own |= of_stopped(session, again[begin : begin + _CHUNK])
     for r in rows:
-        traits = Traits(r.project, r.user, r.name, r.code or "", r.shape)
+        traits = JobTraits(r.project, r.user, r.name, r.code or "", r.shape)
         limit_s = limit_in_sight(r.max_run_time_s)
         queued = QueuedGang(
             JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, limit_s,
             attained_gpu_s=r.attained_gpu_s,
             estimate=None if r.is_endless else own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
-            waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
-            room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
+            waits_since=r.waiting_since if r.waiting_since is not None and r.waiting_since > r.queued_at else None,
+            room_since=r.preempting_since if r.preempting_since is not None and r.preempting_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
             overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
             earlier_s=r.run_s,
         )  # fmt: skip
-        preempted = "" if r.preempted is None else str(r.preempted["sentence"])
+        preempted = "" if r.preemption is None else str(r.preemption["sentence"])
         key = user_key(r.shape, r.project_id, r.user_id)
         cache.jobs[JobId(r.id)] = _Waiting(
             r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.is_endless or r.id in own

@@ -11,10 +11,10 @@ from sqlalchemy.exc import IntegrityError
 
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import OutlookOf, write_outlooks
-from scheduler.control.context import Control
-from scheduler.control.planning.poison_jobs import Aside
-from scheduler.control.planning.snapshot import TickCache, fingerprint, load_snapshot
-from scheduler.planning.forecast.start_times import Outlook, StartCode, outlook
+from scheduler.control.context import ControlContext
+from scheduler.control.planning.poison_jobs import PoisonJobFilter
+from scheduler.control.planning.snapshot import SnapshotCache, fingerprint, load_snapshot
+from scheduler.planning.forecast.start_times import QueueForecast, StartCode, outlook
 from scheduler.planning.planner import plan
 
 # Moments move on although nothing changes; and a queue that changes all the time is not looked at each time.
@@ -25,13 +25,13 @@ _TRIES: Final = 3
 log = structlog.get_logger(__name__)
 
 
-class OutlookWriter:
+class StartForecastWriter:
     """One per process; two that write at the same time write the same."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlContext) -> None:
         self._control = control
-        self._cache = TickCache()
-        self._aside = Aside()
+        self._cache = SnapshotCache()
+        self._poison_filter = PoisonJobFilter()
         self._seen: tuple[Any, ...] | None = None
         self._at: datetime | None = None
 
@@ -51,7 +51,7 @@ class OutlookWriter:
                 return
             loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
         try:
-            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+            planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
             rows = to_rows(outlook(planned.snapshot, planned.plan))
         except Exception:
             self._seen, self._at = seen, now  # it would fail again
@@ -67,7 +67,7 @@ class OutlookWriter:
         self._seen, self._at = seen, now
 
 
-def to_rows(found: Outlook) -> list[OutlookOf]:
+def to_rows(found: QueueForecast) -> list[OutlookOf]:
     """Those that wait behind this plan: who starts now is no longer in the queue when this is read."""
     return [
         OutlookOf(

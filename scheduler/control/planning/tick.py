@@ -20,17 +20,17 @@ from core.db.tables import Job
 from core.domain.errors import RowsLocked, StaleWrite, Unavailable
 from core.domain.ids import JobId
 from core.domain.jobs.lifecycle import JobEvent
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.wakeups import TOPIC_RECONCILE
 from scheduler.control import fence
-from scheduler.control.context import Control
-from scheduler.control.planning.placing import Order, grow, place_all
-from scheduler.control.planning.plan_log import Recorder
-from scheduler.control.planning.poison_jobs import Aside, Planned
-from scheduler.control.planning.preempting import claims_of, take
+from scheduler.control.context import ControlContext
+from scheduler.control.planning.placing import StartOrder, grow, place_all
+from scheduler.control.planning.plan_log import PlanLogWriter
+from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
+from scheduler.control.planning.preempting import claims_of, preempt_for
 from scheduler.control.planning.queued_jobs import move_queued
-from scheduler.control.planning.snapshot import Loaded, TickCache, fingerprint, load_snapshot
-from scheduler.control.planning.wait_reasons import news_of, write_own, write_shapes
+from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, fingerprint, load_snapshot
+from scheduler.control.planning.wait_reasons import changed_reasons, write_own, write_shapes
 from scheduler.control.upkeep import quarantine
 from scheduler.planning import plan_to_apply as plan
 from scheduler.planning.model import Plan
@@ -43,7 +43,7 @@ _REFRESH: Final = timedelta(seconds=10)
 # Gangs that start in one transaction. Others wait for its locks: SQLite has one writer.
 _STARTS_PER_WRITE: Final = 50
 # After so many ticks in a row that started somebody the next one does not ask first whether anything has changed.
-_SURELY_MOVING: Final = 2
+_BUSY_TICKS: Final = 2
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -55,15 +55,15 @@ class TickReport:
 
     started: int = 0
     waiting: int = 0
-    next_look: datetime | None = None
+    recheck_at: datetime | None = None
     is_skipped: bool = False
-    taken: int = 0
+    preempted: int = 0
 
 
-class _Turn:
+class _TickLease:
     """One process's turn to tick. A renewed lease has another token: all that comes after goes by the newest one."""
 
-    def __init__(self, control: Control, lease: HeldLease) -> None:
+    def __init__(self, control: ControlContext, lease: HeldLease) -> None:
         self.lease = lease
         self._control = control
         self._renewed_at = control.clock()
@@ -86,14 +86,14 @@ class _Turn:
 class Ticker:
     """Ticks; one per process. Two processes may both try: the lease lets one at a time."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlContext) -> None:
         self.control = control
-        self._cache = TickCache()
-        self._recorder = Recorder()
-        self._aside = Aside()
-        self._judge = quarantine.Judge()
-        self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
-        self._moving = 0  # ticks in a row that started or stopped somebody
+        self._cache = SnapshotCache()
+        self._plan_log = PlanLogWriter()
+        self._poison_filter = PoisonJobFilter()
+        self._quarantine_judge = quarantine.QuarantineJudge()
+        self._idle_fingerprint: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
+        self._busy_ticks = 0  # ticks in a row that started or stopped somebody
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
         self._marked_at = _NEVER
@@ -106,37 +106,37 @@ class Ticker:
         """
         control = self.control
         now, seen = control.clock(), None
-        if self._moving < _SURELY_MOVING:
+        if self._busy_ticks < _BUSY_TICKS:
             with unit_of_work(control.sessions, read_only=True) as session:
                 seen = fingerprint(session)
-        if seen is not None and self._is_settled(seen, now):
+        if seen is not None and self._is_unchanged(seen, now):
             if now - self._marked_at >= _REFRESH:
                 with unit_of_work(control.sessions) as session:
                     self._mark_done(session)
-            return TickReport(next_look=self._next_due, is_skipped=True)
+            return TickReport(recheck_at=self._next_due, is_skipped=True)
         lease = fence.acquire(control, TICK_LEASE)
         if lease is None:
             return TickReport(is_skipped=True)
-        turn = _Turn(control, lease)
+        tick_lease = _TickLease(control, lease)
         try:
-            report = self._tick(turn)
+            report = self._tick(tick_lease)
         except StaleWrite as stale:
             log.debug("tick.stale", why=str(stale))
             return TickReport(is_skipped=True)
         # Another process need not wait for the time-out then; a tick that failed is tried again by its own process.
         with unit_of_work(control.sessions) as session:
-            leases.release(session, turn.lease, now=control.clock())
+            leases.release(session, tick_lease.lease, now=control.clock())
             self._mark_done(session)
-        self._ticked_at, self._next_due = now, report.next_look
+        self._ticked_at, self._next_due = now, report.recheck_at
         # After a start the queue and the nodes are others: look once more.
-        self._moving = self._moving + 1 if report.started or report.taken else 0
-        self._settled = None if self._moving else seen
+        self._busy_ticks = self._busy_ticks + 1 if report.started or report.preempted else 0
+        self._idle_fingerprint = None if self._busy_ticks else seen
         return report
 
-    def _is_settled(self, seen: tuple[Any, ...], now: datetime) -> bool:
+    def _is_unchanged(self, seen: tuple[Any, ...], now: datetime) -> bool:
         (queued, *_), *_ = seen
         return (
-            seen == self._settled
+            seen == self._idle_fingerprint
             and self._ticked_at is not None
             and (not queued or now - self._ticked_at < _REFRESH)
             and (self._next_due is None or now < self._next_due)
@@ -146,64 +146,66 @@ class Ticker:
         self._marked_at = self.control.clock()
         leases.mark(session, leases.TICK_DONE, holder=self.control.holder, now=self._marked_at)
 
-    def _tick(self, turn: _Turn) -> TickReport:
+    def _tick(self, tick_lease: _TickLease) -> TickReport:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
-            wishes = _unmet_wishes(session)
-            is_due = self._judge.is_due(session, control.clock())
+            user_requests = _unmet_user_requests(session)
+            is_due = self._quarantine_judge.is_due(session, control.clock())
         if is_due:  # before anything is placed where something broke
-            with turn.write() as session:
+            with tick_lease.write() as session:
                 quarantine.decide(session, control.clock())
-            self._judge.note_done()
-        for job_id, event in wishes:
-            self._settle_wish(turn, job_id, event)
+            self._quarantine_judge.note_done()
+        for job_id, event in user_requests:
+            self._apply_user_request(tick_lease, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             can_grow = control.can_change_worlds
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
-        planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+        planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
         made = planned.plan
-        started = self._apply_starts(turn, loaded, made)
-        taken = self._apply_claims(turn, loaded, made)
-        started += self._apply_grows(turn, loaded, made)
-        self._apply_waits(turn, loaded, made)
-        self._keep(turn, loaded, planned)
+        started = self._apply_starts(tick_lease, loaded, made)
+        preempted = self._apply_claims(tick_lease, loaded, made)
+        started += self._apply_grows(tick_lease, loaded, made)
+        self._apply_waits(tick_lease, loaded, made)
+        self._write_plan_log(tick_lease, loaded, planned)
         if started or loaded.snapshot.queued:
-            log.info("tick.applied", started=started, taken=taken, planned=len(made.starts), waiting=len(made.waits))
-        return TickReport(started, len(made.waits), loaded.next_due, taken=taken)
+            log.info(
+                "tick.applied", started=started, preempted=preempted, planned=len(made.starts), waiting=len(made.waits)
+            )
+        return TickReport(started, len(made.waits), loaded.next_due, preempted=preempted)
 
-    def _keep(self, turn: _Turn, loaded: Loaded, planned: Planned) -> None:
+    def _write_plan_log(self, tick_lease: _TickLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
         """Write what was planned and said, and who holds another share now."""
         try:
-            with turn.write() as session:
+            with tick_lease.write() as session:
                 if loaded.usage:
                     write_usage(session, loaded.usage, known=loaded.known_usage)
-                self._recorder.record(session, planned.snapshot, planned.plan)
+                self._plan_log.record(session, planned.snapshot, planned.plan)
         except BaseException:
-            self._recorder.forget()
+            self._plan_log.forget()
             raise
 
-    def _settle_wish(self, turn: _Turn, job_id: JobId, event: JobEvent) -> None:
+    def _apply_user_request(self, tick_lease: _TickLease, job_id: JobId, event: JobEvent) -> None:
         try:
-            with turn.write() as session:
+            with tick_lease.write() as session:
                 move_queued(
                     session, job_id, event, "Asked for while the job was between two states.", self.control.clock()
                 )
         except StaleWrite:
             pass  # it has moved by itself
 
-    def _apply_starts(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
+    def _apply_starts(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> int:
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
-        orders = [Order(one, loaded.generations[one.job_id], gangs[one.job_id]) for one in made.starts]
+        orders = [StartOrder(one, loaded.generations[one.job_id], gangs[one.job_id]) for one in made.starts]
         return sum(
-            self._start(turn, orders[begin : begin + _STARTS_PER_WRITE])
+            self._start(tick_lease, orders[begin : begin + _STARTS_PER_WRITE])
             for begin in range(0, len(orders), _STARTS_PER_WRITE)
         )
 
-    def _start(self, turn: _Turn, orders: Sequence[Order]) -> int:
+    def _start(self, tick_lease: _TickLease, orders: Sequence[StartOrder]) -> int:
         """Start them in one transaction; how many did. A gang that it breaks at is found out one by one."""
         control = self.control
         try:
-            with turn.write() as session:
+            with tick_lease.write() as session:
                 told = place_all(session, orders, executor=control.executor.name, now=control.clock())
         except Unavailable:
             raise  # the next one would fare no better
@@ -212,7 +214,7 @@ class Ticker:
             return 0
         except Exception:
             if len(orders) > 1:
-                return sum(self._start(turn, [order]) for order in orders)
+                return sum(self._start(tick_lease, [order]) for order in orders)
             log.exception("job.place_failed", job=orders[0].start.job_id)
             return 0
         started = 0
@@ -222,18 +224,18 @@ class Ticker:
                 continue
             started += 1
             log.info("job.placed", job=job_id, attempt=attempt)
-            control.bell.notify(TOPIC_RECONCILE, attempt)
+            control.wakeup.notify(TOPIC_RECONCILE, attempt)
         return started
 
-    def _apply_claims(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
+    def _apply_claims(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> int:
         """Tell those who are to give their places; how many attempts were told. What was told before counts not."""
         control = self.control
         grace = timedelta(seconds=loaded.snapshot.policy.grace_s)
-        taken = 0
+        preempted = 0
         for claim in claims_of(made):
             try:
-                with turn.write() as session:
-                    told = take(
+                with tick_lease.write() as session:
+                    told = preempt_for(
                         session,
                         claim,
                         generations=loaded.generations,
@@ -249,19 +251,19 @@ class Ticker:
             except Exception:
                 log.exception("claim.failed", job=claim.for_job)
                 continue
-            taken += len(told)
+            preempted += len(told)
             for attempt_id in told:
                 log.info("attempt.preempted", attempt=attempt_id, for_job=claim.for_job)
-                control.bell.notify(TOPIC_RECONCILE, attempt_id)
-        return taken
+                control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
+        return preempted
 
-    def _apply_grows(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
+    def _apply_grows(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> int:
         control = self.control
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
         grown = 0
         for more in made.grows:
             try:
-                with turn.write() as session:
+                with tick_lease.write() as session:
                     attempt_id = grow(session, more, gang=gangs[more.job_id], now=control.clock())
             except (StaleWrite, RowsLocked) as stale:
                 log.info("job.not_grown", job=more.job_id, why=str(stale))
@@ -273,26 +275,26 @@ class Ticker:
                 continue
             grown += 1
             log.info("job.grown", job=more.job_id, attempt=attempt_id, replicas=len(more.placements))
-            control.bell.notify(TOPIC_RECONCILE, attempt_id)
+            control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return grown
 
-    def _apply_waits(self, turn: _Turn, loaded: Loaded, made: Plan) -> None:
+    def _apply_waits(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> None:
         """Write what changed of why jobs wait."""
-        news = news_of(loaded, made)
+        news = changed_reasons(loaded, made)
         if news.shapes or news.gone:
-            with turn.write() as session:
+            with tick_lease.write() as session:
                 write_shapes(session, news, loaded, self.control.clock())
         for part in news.parts():
-            with turn.write() as session:
+            with tick_lease.write() as session:
                 write_own(session, part)
 
 
-def _unmet_wishes(session: Session) -> list[tuple[JobId, JobEvent]]:
+def _unmet_user_requests(session: Session) -> list[tuple[JobId, JobEvent]]:
     """Jobs without an attempt that are not what their user wants: they were asked in the moment of another move."""
     rows = session.execute(
         select(Job.id, Job.desired_state).where(
-            Job.state == JobState.QUEUED.value, Job.desired_state != Wanted.RUN.value
+            Job.state == JobState.QUEUED.value, Job.desired_state != DesiredState.RUN.value
         )
     ).all()
-    events = {Wanted.CANCEL: JobEvent.CANCEL, Wanted.PAUSE: JobEvent.PAUSE}
-    return [(JobId(row.id), events[Wanted(row.wanted)]) for row in rows]
+    events = {DesiredState.CANCEL: JobEvent.CANCEL, DesiredState.PAUSE: JobEvent.PAUSE}
+    return [(JobId(row.id), events[DesiredState(row.desired_state)]) for row in rows]

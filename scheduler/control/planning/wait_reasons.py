@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from core.db.tables import Job, WaitReason
 from core.domain.ids import JobId
 from core.domain.jobs.states import JobState
-from scheduler.control.planning.snapshot import Loaded, reason_to_json
+from scheduler.control.planning.snapshot import PlannerInputs, reason_to_json
 from scheduler.planning.model import Plan, Reason
 
 _ROWS_PER_WRITE: Final = 500
@@ -32,7 +32,7 @@ _CHANGE_OWN: Final = update(_jobs).where(
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonNews:
+class ReasonChanges:
     """What differs from what is written. ``shapes`` and ``gone``: rows by their key; ``own``: of single jobs, ``None`` where
     one has none of its own any more.
     """
@@ -48,17 +48,17 @@ class ReasonNews:
             yield dict(items[begin : begin + _ROWS_PER_WRITE])
 
 
-def news_of(loaded: Loaded, made: Plan) -> ReasonNews:
+def changed_reasons(loaded: PlannerInputs, made: Plan) -> ReasonChanges:
     """A reason per shape, and others only where they differ from that."""
     shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
-    keys, written, stories = loaded.reason_keys, loaded.shape_reasons, loaded.preempted
+    keys, written, preemptions = loaded.reason_keys, loaded.shape_reasons, loaded.preempted
     firsts: dict[str, Reason] = {}
     told: dict[str, Reason] = {}
     own: dict[JobId, Reason] = {}
     of_shape: dict[str, dict[str, Reason]] = {}
     for job_id, bare in made.waits.items():
-        if job_id in stories:
-            own[job_id] = _with_story(bare, stories[job_id])
+        if job_id in preemptions:
+            own[job_id] = _with_preemption(bare, preemptions[job_id])
             continue
         key = keys[job_id]
         first = firsts.get(key)
@@ -75,7 +75,7 @@ def news_of(loaded: Loaded, made: Plan) -> ReasonNews:
         job_id: reason for job_id, reason in own.items() if loaded.own_reasons.get(job_id) != reason
     }
     news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
-    return ReasonNews(
+    return ReasonChanges(
         {key: reason for key, reason in told.items() if written.get(key) != reason},
         # Nobody waits with these any more. Left behind, a reason would greet the next job of its shape with what was
         # true for another one.
@@ -96,14 +96,16 @@ def _common(reasons: Sequence[Reason], written: Reason | None) -> Reason | None:
     return common[0] if common else None
 
 
-def _with_story(reason: Reason, story: str) -> Reason:
+def _with_preemption(reason: Reason, preemption: str) -> Reason:
     """Who was stopped for another job reads why, as long as it waits."""
     return replace(
-        reason, sentence=f"{reason.sentence.rstrip('.')}. {story}", numbers={**reason.numbers, "preempted": story}
+        reason,
+        sentence=f"{reason.sentence.rstrip('.')}. {preemption}",
+        numbers={**reason.numbers, "preempted": preemption},
     )
 
 
-def write_shapes(session: Session, news: ReasonNews, loaded: Loaded, now: datetime) -> None:
+def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, now: datetime) -> None:
     """Only who holds the tick's lease inserts here, or deletes."""
     connection = session.connection()
     changed: list[dict[str, Any]] = []

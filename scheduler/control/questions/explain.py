@@ -16,15 +16,15 @@ from scheduler.planning.model import Placement, Plan, Reason, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PlannerRecord:
     """What the planner saw, and what it planned; ``None``: that was not kept."""
 
     at: datetime
     snapshot: Snapshot
-    kept: Plan | None
+    logged_plan: Plan | None
 
 
-class Verdict(StrEnum):
+class PlanVerdict(StrEnum):
     """What the plan says of a job."""
 
     WAITS = "waits"
@@ -39,7 +39,7 @@ class Explanation:
     """``then``: what the plan that was kept said of the job, where that is something else."""
 
     at: datetime
-    verdict: Verdict
+    verdict: PlanVerdict
     sentence: str
     reason: Reason | None = None
     position: int | None = None
@@ -51,7 +51,7 @@ class Explanation:
     order: str = ""  # of a job that waits: why it stands where it stands
 
 
-def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explanation:
+def explanation(record: PlannerRecord, job_id: JobId, name: str, made: Plan) -> Explanation:
     """What ``made``, the plan of the record's snapshot, says of the job."""
     seen = record.snapshot
     verdict, said, placements = _verdict(job_id, made, seen)
@@ -70,31 +70,31 @@ def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explana
         waiting=len(seen.queued),
         running=len(seen.running),
         nodes=len(seen.nodes),
-        then="" if record.kept is None else _otherwise(job_id, name, made, record.kept, seen),
+        then="" if record.logged_plan is None else _otherwise(job_id, name, made, record.logged_plan, seen),
         order=standing(seen, made, job_id),
     )
 
 
-def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[Verdict, str, tuple[Placement, ...]]:
+def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[PlanVerdict, str, tuple[Placement, ...]]:
     for start in made.starts:
         if start.job_id == job_id:
-            return Verdict.STARTS, f"is started on {_on(start.placements)}", start.placements
+            return PlanVerdict.STARTS, f"is started on {_on(start.placements)}", start.placements
     if job_id in made.waits:
-        return Verdict.WAITS, "", ()
+        return PlanVerdict.WAITS, "", ()
     for preempt in made.preempts:
         if preempt.job_id == job_id:
-            return Verdict.STOPS, preempt.sentence, ()
+            return PlanVerdict.STOPS, preempt.sentence, ()
     running = next((view for view in seen.running if view.job_id == job_id), None)
     if running is not None:
         on = phrases.some_of(sorted({node for _, node in running.nodes}))
-        return Verdict.RUNS, f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
-    return Verdict.ABSENT, "neither waits for a place nor runs at that time", ()
+        return PlanVerdict.RUNS, f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
+    return PlanVerdict.ABSENT, "neither waits for a place nor runs at that time", ()
 
 
-def _otherwise(job_id: JobId, name: str, made: Plan, kept: Plan, seen: Snapshot) -> str:
+def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Snapshot) -> str:
     """What ``kept`` says of the job; empty if it does the same with it for the same reason, in whatever words and numbers."""
-    verdict, said, placements = _verdict(job_id, kept, seen)
-    reason, now = kept.waits.get(job_id), made.waits.get(job_id)
+    verdict, said, placements = _verdict(job_id, logged_plan, seen)
+    reason, now = logged_plan.waits.get(job_id), made.waits.get(job_id)
     now_verdict, _, now_placements = _verdict(job_id, made, seen)
     is_same_reason = (None if reason is None else reason.code) == (None if now is None else now.code)
     if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:

@@ -16,15 +16,15 @@ from core.db.repositories import questions
 from core.db.repositories.questions import ERROR, Ask, Asked, Kind
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang
-from scheduler.control.context import Control
-from scheduler.control.planning.plan_log import Recorded, first_record_at, recorded_at
-from scheduler.control.planning.poison_jobs import Aside
-from scheduler.control.planning.snapshot import Loaded, TickCache, load_snapshot, reason_to_json
-from scheduler.control.questions.explain import Record, explanation
-from scheduler.control.studies.insight import Insight, insight, load_insight
-from scheduler.planning.forecast.durations import Traits
-from scheduler.planning.forecast.start_times import Expected
-from scheduler.planning.forecast.what_if import Forecast, Option, another_cluster, forecast
+from scheduler.control.context import ControlContext
+from scheduler.control.planning.plan_log import PlanLogEntry, entry_at, first_entry_at
+from scheduler.control.planning.poison_jobs import PoisonJobFilter
+from scheduler.control.planning.snapshot import PlannerInputs, SnapshotCache, load_snapshot, reason_to_json
+from scheduler.control.questions.explain import PlannerRecord, explanation
+from scheduler.control.studies.insight import StudyQuestion, answer_study_question, load_study_question
+from scheduler.planning.forecast.durations import JobTraits
+from scheduler.planning.forecast.start_times import StartForecast
+from scheduler.planning.forecast.what_if import Alternative, Forecast, changed_cluster, forecast
 from scheduler.planning.model import Placement, Plan, QueuedGang, Snapshot
 from scheduler.planning.planner import plan
 
@@ -44,10 +44,10 @@ _NOT_KEPT: Final = "No plan of that time is kept; {}. Without a time, the presen
 class Forecaster:
     """Answers; one per process. Two processes may answer the same: the answers are equally good."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: ControlContext) -> None:
         self._control = control
-        self._cache = TickCache()
-        self._aside = Aside()
+        self._cache = SnapshotCache()
+        self._poison_filter = PoisonJobFilter()
 
     def answer(self) -> None:
         """Answer everybody who waits for it now. Harmless to repeat; without a question it costs one look.
@@ -62,7 +62,7 @@ class Forecaster:
                 asked = questions.unanswered(session, now, _AT_ONCE)
                 if not asked:
                     return
-                of_studies = {one.id: load_insight(session, one.ask) for one in asked if one.kind is Kind.STUDY}
+                of_studies = {one.id: load_study_question(session, one.ask) for one in asked if one.kind is Kind.STUDY}
                 of_planner = [one for one in asked if one.kind is not Kind.STUDY]
                 loaded, records = None, {}
                 if of_planner:
@@ -75,7 +75,7 @@ class Forecaster:
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
-    def _answer(self, asked: Asked, loaded: Loaded, record: Recorded | datetime | None) -> dict[str, Any]:
+    def _answer(self, asked: Asked, loaded: PlannerInputs, record: PlanLogEntry | datetime | None) -> dict[str, Any]:
         """One that makes the planner fail is answered all the same: asked again, it would fail again."""
         try:
             match asked.kind:
@@ -89,42 +89,44 @@ class Forecaster:
             log.exception("question.failed", question=asked.id, kind=asked.kind.value)
             return _error("internal", _FAILED)
 
-    def _answer_of_study(self, question_id: str, read: Insight | None) -> dict[str, Any]:
+    def _answer_of_study(self, question_id: str, read: StudyQuestion | None) -> dict[str, Any]:
         if read is None:
             return _error("not_found", "There is no such study any more.")
         try:
-            return insight(read)
+            return answer_study_question(read)
         except Exception:
             log.exception("question.failed", question=question_id, kind=Kind.STUDY.value)
             return _error("internal", _FAILED)
 
-    def _explain(self, ask: Mapping[str, Any], loaded: Loaded, record: Recorded | datetime | None) -> dict[str, Any]:
+    def _explain(
+        self, ask: Mapping[str, Any], loaded: PlannerInputs, record: PlanLogEntry | datetime | None
+    ) -> dict[str, Any]:
         if ask.get("at") is None:
-            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
-            return explain(ask, Record(loaded.snapshot.now, planned.snapshot, None), planned.plan)
-        if not isinstance(record, Recorded):
+            planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
+            return explain(ask, PlannerRecord(loaded.snapshot.now, planned.snapshot, None), planned.plan)
+        if not isinstance(record, PlanLogEntry):
             oldest = "there is none at all" if record is None else f"the oldest is of {record:%Y-%m-%d %H:%M:%S} UTC"
             return _error("not_found", _NOT_KEPT.format(oldest))
-        planned = Aside().plan(record.snapshot, {}, plan)
+        planned = PoisonJobFilter().plan(record.snapshot, {}, plan)
         seen = {job.job_id for job in record.snapshot.queued}
         aside = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
         made = replace(planned.plan, waits={**planned.plan.waits, **aside})
-        return explain(ask, Record(record.at, planned.snapshot, record.plan), made)
+        return explain(ask, PlannerRecord(record.at, planned.snapshot, record.plan), made)
 
-    def _forecast(self, loaded: Loaded, ask: Ask) -> dict[str, Any]:
+    def _forecast(self, loaded: PlannerInputs, ask: Ask) -> dict[str, Any]:
         """Jobs that the planner fails with are found only when it does: to plan for that first would cost a plan each time."""
         gang = self._gang_of(ask, loaded.snapshot)
         try:
-            return _forecast_in(self._aside.without_known(loaded.snapshot, loaded.generations), gang, ask)
+            return _forecast_in(self._poison_filter.without_known(loaded.snapshot, loaded.generations), gang, ask)
         except Exception:
             log.warning("forecast.tried_again", exc_info=True)
-            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+            planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
             return _forecast_in(planned.snapshot, gang, ask)
 
     def _gang_of(self, ask: Ask, snapshot: Snapshot) -> QueuedGang:
         """One that waits keeps what it had and since when it waits; only what it asks for may be another."""
         gang = Gang.from_json(ask.gang)
-        traits = Traits(ask.project, ask.user, ask.name, ask.code, gang.shape())
+        traits = JobTraits(ask.project, ask.user, ask.name, ask.code, gang.shape())
         estimate = self._cache.estimates.of_waiting(traits, 0.0, ask.max_run_time_s)
         waits = next((job for job in snapshot.queued if job.job_id == ask.job_id), None)
         if waits is not None:
@@ -138,13 +140,13 @@ class Forecaster:
         )  # fmt: skip
 
 
-def _record_of(session: Session, asked: Asked) -> Recorded | datetime | None:
+def _record_of(session: Session, asked: Asked) -> PlanLogEntry | datetime | None:
     """What is asked for; a moment: nothing so old is kept, the oldest is of then; ``None``: nothing at all is."""
     at = asked.ask.get("at") if asked.kind is Kind.EXPLANATION else None
     if at is None:
         return None
     try:
-        return recorded_at(session, datetime.fromisoformat(at)) or first_record_at(session)
+        return entry_at(session, datetime.fromisoformat(at)) or first_entry_at(session)
     except Exception:
         log.exception("record.unreadable", at=at)
         return None
@@ -152,7 +154,7 @@ def _record_of(session: Session, asked: Asked) -> Recorded | datetime | None:
 
 def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: Ask) -> dict[str, Any]:
     try:
-        seen = another_cluster(
+        seen = changed_cluster(
             snapshot,
             more_nodes=ask.more_nodes,
             like=None if ask.like is None else NodeId(ask.like),
@@ -164,7 +166,7 @@ def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: Ask) -> dict[str, An
     return to_json(forecast(seen, gang, left_out=[NodeId(name) for name in ask.without]))
 
 
-def explain(ask: Mapping[str, Any], record: Record, made: Plan) -> dict[str, Any]:
+def explain(ask: Mapping[str, Any], record: PlannerRecord, made: Plan) -> dict[str, Any]:
     found = explanation(record, JobId(ask["job_id"]), ask["name"], made)
     return {
         "at": found.at.isoformat(),
@@ -206,7 +208,7 @@ def places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
     ]
 
 
-def start_to_json(start: Expected) -> dict[str, Any]:
+def start_to_json(start: StartForecast) -> dict[str, Any]:
     return {
         "code": start.code.value,
         "sentence": start.sentence,
@@ -221,7 +223,7 @@ def _moment(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-def _option_to_json(option: Option) -> dict[str, Any]:
+def _option_to_json(option: Alternative) -> dict[str, Any]:
     return {
         "code": option.code.value,
         "sentence": option.sentence,

@@ -22,7 +22,7 @@ from core.db.repositories import simulations
 from core.db.repositories.questions import ERROR
 from core.db.repositories.simulations import SEEN_EVERY_S, Claim
 from core.domain.errors import TrainmasterError, Unavailable
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 
 log = structlog.get_logger(__name__)
 
@@ -37,24 +37,24 @@ _STOP_WITHIN_S: Final = 5.0
 Work = Callable[[Mapping[str, Any]], Generator[dict[str, Any]]]
 
 
-class Simulations:
+class SimulationRunner:
     """Works on them one after the other, in a thread; one per process.
 
     Args:
         work: in place of the process; yields ``{}`` or ``{"doing": sentence}`` every second or so, at last ``{"answer": ...}``.
     """
 
-    def __init__(self, control: Control, work: Work | None = None) -> None:
+    def __init__(self, control: ControlContext, work: Work | None = None) -> None:
         self._control = control
         self._work = work or self._in_a_process
-        self._rung = threading.Event()
+        self._wake = threading.Event()
         self._is_stopping = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin with what is asked for, and go on looking for it. Returns at once."""
-        self._rung.set()
+        self._wake.set()
         with self._lock:
             if self._thread is None and not self._is_stopping:
                 self._thread = threading.Thread(target=self._run, name="simulations", daemon=True)
@@ -65,7 +65,7 @@ class Simulations:
         with self._lock:
             self._is_stopping = True
             thread = self._thread
-        self._rung.set()
+        self._wake.set()
         if thread is not None:
             thread.join(_STOP_WITHIN_S)
 
@@ -88,7 +88,7 @@ class Simulations:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            self._rung.clear()
+            self._wake.clear()
             try:
                 self.work()
             except Unavailable:
@@ -96,7 +96,7 @@ class Simulations:
             except Exception:
                 log.exception("simulation.not_begun")
             if not self._is_stopping:
-                self._rung.wait(_LOOK_EVERY_S)
+                self._wake.wait(_LOOK_EVERY_S)
 
     def _work_on(self, claim: Claim) -> None:
         try:

@@ -15,10 +15,10 @@ from core.domain.ids import JobId
 from core.domain.jobs.states import JobState
 from core.domain.sharing.policy import Policy, parse_policy
 from core.domain.sharing.resources import Gang
-from scheduler.control.planning.snapshot import TickCache, load_snapshot
-from scheduler.planning.model import Account, NodeView
+from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
+from scheduler.planning.model import Account, NodeSnapshot
 from scheduler.simulator.compare import more_like, replay
-from scheduler.simulator.engine import Outcome
+from scheduler.simulator.engine import SimulationOutcome
 from scheduler.simulator.metrics import Summary, summarise
 from scheduler.simulator.traces.own import FinishedJob, arrivals
 
@@ -29,34 +29,34 @@ _ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCE
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class WhatIf:
     """Everything that a simulation needs. ``since``: the jobs came and ended after that."""
 
     jobs: tuple[FinishedJob, ...]
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[NodeSnapshot, ...]
     accounts: tuple[Account, ...]
     before: Policy
     after: Policy
-    more_nodes: tuple[NodeView, ...]
+    more_nodes: tuple[NodeSnapshot, ...]
     without: frozenset[str]
     since: datetime
     until: datetime
 
 
-def load_trial(session: Session, ask: Mapping[str, Any], now: datetime) -> Trial:
+def load_what_if(session: Session, ask: Mapping[str, Any], now: datetime) -> WhatIf:
     """The jobs that have ended lately, and the cluster and policy as they are and as they would be.
 
     Raises:
         ValueError: a node that is named is not there, or no job has ended; it begins with the field.
     """
-    snapshot = load_snapshot(session, TickCache(), now).snapshot
+    snapshot = load_snapshot(session, SnapshotCache(), now).snapshot
     since = now - timedelta(days=ask["days"])
     nodes = snapshot.nodes
     cluster = ask.get("cluster") or {}
     missing = sorted(set(cluster.get("without", ())) - {node.id for node in nodes})
     if missing:
         raise ValueError(f"cluster.without: there is no node {missing[0]}")
-    more: tuple[NodeView, ...] = ()
+    more: tuple[NodeSnapshot, ...] = ()
     if cluster.get("more_nodes"):
         try:
             more = more_like(nodes, cluster["more_nodes"], cluster.get("like"))
@@ -68,7 +68,7 @@ def load_trial(session: Session, ask: Mapping[str, Any], now: datetime) -> Trial
     if not jobs:
         raise ValueError("days: no job has ended in that time, so there is nothing to try it on")
     since = max(since, min(job.queued_at for job in jobs))
-    return Trial(
+    return WhatIf(
         jobs, nodes, accounts, snapshot.policy, after, more, frozenset(cluster.get("without", ())),
         since, now,
     )  # fmt: skip
@@ -96,21 +96,21 @@ def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
     )  # fmt: skip
 
 
-def try_out(trial: Trial, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def run_what_if(what_if: WhatIf, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The same jobs twice: as things are, and as they would be. ``tell`` hears in words which of it is being done."""
-    jobs = arrivals(trial.jobs)
+    jobs = arrivals(what_if.jobs)
     count = f"{len(jobs):,} {'job' if len(jobs) == 1 else 'jobs'}"
     tell(f"runs {count} through the planner with the policy and the nodes as they are (1 of 2)")
-    as_now = replay(jobs, trial.nodes, trial.before, accounts=trial.accounts)
+    as_now = replay(jobs, what_if.nodes, what_if.before, accounts=what_if.accounts)
     tell(f"runs {count} through the planner with the changes (2 of 2)")
-    kept = [node for node in trial.nodes if node.id not in trial.without]
-    changed = replay(jobs, kept, trial.after, more_nodes=trial.more_nodes, accounts=trial.accounts)
+    kept = [node for node in what_if.nodes if node.id not in what_if.without]
+    changed = replay(jobs, kept, what_if.after, more_nodes=what_if.more_nodes, accounts=what_if.accounts)
     # The same time for both: a job that never runs keeps one of them open for as long as it is looked at.
     until_s = max(as_now.last_end_s, changed.last_end_s)
     before, after = summarise(as_now, until_s), summarise(changed, until_s)
     return {
-        "since": trial.since.isoformat(),
-        "until": trial.until.isoformat(),
+        "since": what_if.since.isoformat(),
+        "until": what_if.until.isoformat(),
         "jobs": len(jobs),
         "before": _report(before, as_now),
         "after": _report(after, changed),
@@ -118,7 +118,7 @@ def try_out(trial: Trial, tell: Callable[[str], None] = lambda _: None) -> dict[
     }
 
 
-def _report(figures: Summary, outcome: Outcome) -> dict[str, Any]:
+def _report(figures: Summary, outcome: SimulationOutcome) -> dict[str, Any]:
     """``None``: there is no such figure, as nothing was done, not all was done, or there are no GPUs or CPUs."""
     told = _figures(figures)
     if figures.jobs == figures.never_started:
@@ -156,7 +156,7 @@ def _figures(figures: Summary) -> dict[str, Any]:
     }
 
 
-def _never(before: Outcome, after: Outcome) -> list[str]:
+def _never(before: SimulationOutcome, after: SimulationOutcome) -> list[str]:
     """Which jobs would not be done, and why."""
     was, would = _not_done(before), _not_done(after)
     told = [
@@ -175,11 +175,11 @@ def _never(before: Outcome, after: Outcome) -> list[str]:
     return told
 
 
-def _not_done(outcome: Outcome) -> list[str]:
+def _not_done(outcome: SimulationOutcome) -> list[str]:
     return [name for name, job in outcome.jobs.items() if job.ended_s is None]
 
 
-def _never_run(names: Collection[str], outcome: Outcome, when: str) -> str:
+def _never_run(names: Collection[str], outcome: SimulationOutcome, when: str) -> str:
     would = "would be done" if when.startswith("neither") else "would never be done"
     titles = list(dict.fromkeys(outcome.jobs[name].arrival.title or name for name in names))
     listed = ", ".join(titles[:_MOST_NAMES]) + (

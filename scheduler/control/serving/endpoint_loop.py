@@ -17,10 +17,10 @@ from core.domain.errors import StaleWrite, Unavailable
 from core.wakeups import TOPIC_ENDPOINT
 from scheduler.control import fence
 from scheduler.control.attempts.inflight import InFlight
-from scheduler.control.context import Control
-from scheduler.control.serving.endpoint_pass import EndpointRound
+from scheduler.control.context import ControlContext
+from scheduler.control.serving.endpoint_pass import EndpointPass
 from scheduler.control.serving.facts import EndpointFacts, load_endpoint
-from scheduler.control.serving.probe import Probe, ask
+from scheduler.control.serving.probe import HealthProbe, probe_health
 
 log = structlog.get_logger(__name__)
 
@@ -28,19 +28,19 @@ _MAX_ROUNDS: Final = 4
 # An endpoint of which all is well is asked this often; one that moves, with each of beat's rings.
 _SETTLED_LOOK: Final = timedelta(seconds=3)
 # Ready replicas are asked no more often, whoever rings: three answers owed shall not be of one moment.
-_READY_ASKED_APART: Final = timedelta(seconds=0.5)
+_READY_PROBE_GAP: Final = timedelta(seconds=0.5)
 # After the endpoint's id in the key of an alarm's ring: ready replicas are not asked. Any process of many may take it, and
 # each knows its own times alone.
 _WITHOUT_READY: Final = "/without-ready"
 
-Alarm = Callable[[str, str, datetime], None]  # topic and key of a ring, and when
+SetTimer = Callable[[str, str, datetime], None]  # topic and key of a ring, and when
 
 
-def _no_alarm(_topic: str, _key: str, _at: datetime) -> None:
+def _no_timer(_topic: str, _key: str, _at: datetime) -> None:
     """Beat rings a little later."""
 
 
-class EndpointKeeper:
+class EndpointLoop:
     """One per process, safe for many threads.
 
     ``own_server``: how plain processes start the platform's server; ``None``: replicas are containers. ``alarm``: rings when
@@ -49,22 +49,22 @@ class EndpointKeeper:
 
     def __init__(
         self,
-        control: Control,
+        control: ControlContext,
         own_server: Sequence[str] | None = None,
-        probe: Probe = ask,
+        probe: HealthProbe = probe_health,
         *,
-        alarm: Alarm = _no_alarm,
+        set_timer: SetTimer = _no_timer,
     ) -> None:
         self._control = control
         self._own_server = own_server
         self._probe = probe
-        self._alarm = alarm
-        self._ready_asked: dict[str, datetime] = {}
+        self._set_timer = set_timer
+        self._ready_probed_at: dict[str, datetime] = {}
         self._due: dict[str, datetime] = {}  # of settled ones
-        self._in_hand: InFlight[str] = InFlight()
+        self._inflight: InFlight[str] = InFlight()
         self._lock = threading.Lock()
 
-    def keep(self, key: str) -> None:
+    def reconcile(self, key: str) -> None:
         """Bring the endpoint as far as it goes now. Harmless to repeat, and to call from two threads at once.
 
         ``key``: the endpoint's id, or the key of an alarm. An alarm's look leaves ready replicas alone.
@@ -73,15 +73,15 @@ class EndpointKeeper:
             Unavailable: the database is away.
         """
         endpoint_id = key.removesuffix(_WITHOUT_READY)
-        if not self._in_hand.enter(endpoint_id):
+        if not self._inflight.enter(endpoint_id):
             return
         try:
-            self._keep(endpoint_id, asks_ready=endpoint_id == key)
+            self._run_passes(endpoint_id, probes_ready=endpoint_id == key)
         finally:
-            if self._in_hand.leave(endpoint_id):
-                self._control.bell.notify(TOPIC_ENDPOINT, endpoint_id)
+            if self._inflight.leave(endpoint_id):
+                self._control.wakeup.notify(TOPIC_ENDPOINT, endpoint_id)
 
-    def ring_due(self) -> None:
+    def notify_due(self) -> None:
         """Ring for every endpoint that is due for a look."""
         now = self._control.clock()
         with unit_of_work(self._control.sessions, read_only=True) as session:
@@ -89,22 +89,22 @@ class EndpointKeeper:
         with self._lock:
             known = set(live)
             self._due = {name: at for name, at in self._due.items() if name in known}
-            self._ready_asked = {name: at for name, at in self._ready_asked.items() if name in known}
+            self._ready_probed_at = {name: at for name, at in self._ready_probed_at.items() if name in known}
             due = [name for name in live if self._due.get(name, now) <= now]
         for endpoint_id in due:
-            self._control.bell.notify(TOPIC_ENDPOINT, endpoint_id)
+            self._control.wakeup.notify(TOPIC_ENDPOINT, endpoint_id)
 
-    def _keep(self, endpoint_id: str, *, asks_ready: bool) -> None:
+    def _run_passes(self, endpoint_id: str, *, probes_ready: bool) -> None:
         lease: HeldLease | None = None
-        next_look: datetime | None = None
+        recheck_at: datetime | None = None
         for _ in range(_MAX_ROUNDS):
             try:
                 lease, facts = self._load(endpoint_id, lease)
                 if lease is None or facts is None:
                     break
-                this = EndpointRound(self._control, lease, facts, self._probe, self._own_server)
-                goes_on = this.run(asks_ready=asks_ready and self._asks_ready(endpoint_id))
-                lease, next_look = this.lease, this.next_look
+                this = EndpointPass(self._control, lease, facts, self._probe, self._own_server)
+                goes_on = this.run(probes_ready=probes_ready and self._may_probe_ready(endpoint_id))
+                lease, recheck_at = this.lease, this.recheck_at
                 self._note(facts, goes_on=goes_on)
             except StaleWrite as stale:
                 log.debug("endpoint.stale", endpoint=endpoint_id, why=str(stale))
@@ -117,16 +117,16 @@ class EndpointKeeper:
                 fence.release(self._control, lease)
             except Unavailable:
                 pass  # it expires by itself
-        if next_look is not None:
-            self._alarm(TOPIC_ENDPOINT, endpoint_id + _WITHOUT_READY, next_look)
+        if recheck_at is not None:
+            self._set_timer(TOPIC_ENDPOINT, endpoint_id + _WITHOUT_READY, recheck_at)
 
-    def _asks_ready(self, endpoint_id: str) -> bool:
+    def _may_probe_ready(self, endpoint_id: str) -> bool:
         now = self._control.clock()
         with self._lock:
-            last = self._ready_asked.get(endpoint_id)
-            if last is not None and now - last < _READY_ASKED_APART:
+            last = self._ready_probed_at.get(endpoint_id)
+            if last is not None and now - last < _READY_PROBE_GAP:
                 return False
-            self._ready_asked[endpoint_id] = now
+            self._ready_probed_at[endpoint_id] = now
             return True
 
     def _load(self, endpoint_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, EndpointFacts | None]:

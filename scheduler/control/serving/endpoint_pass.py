@@ -29,10 +29,10 @@ from core.ids import new_id
 from core.registry.versions import release
 from core.wakeups import TOPIC_TICK
 from scheduler.control import fence
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.serving.facts import DeploymentFacts, EndpointFacts, columns_of
-from scheduler.control.serving.probe import Health, Probe, ask_all
+from scheduler.control.serving.probe import HealthProbe, ProbeResult, probe_all
 from scheduler.control.studies.cancellation import cancel_job
 
 # Jobs that one round begins for one deployment: the next round begins the others.
@@ -44,40 +44,40 @@ _NAME: Final = 63 - 1 - _TAIL
 _ASKING_S: Final = 5.0
 
 
-class EndpointRound:
+class EndpointPass:
     """``run`` does what is next, and says whether there may be more. ``next_look``: when time alone may change something."""
 
     def __init__(
         self,
-        control: Control,
+        control: ControlContext,
         lease: HeldLease,
         facts: EndpointFacts,
-        probe: Probe,
+        probe: HealthProbe,
         own_server: Sequence[str] | None,
     ) -> None:
         self.control = control
         self.lease = lease
         self.facts = facts
-        self.next_look: datetime | None = None
+        self.recheck_at: datetime | None = None
         self._probe = probe
         self._own_server = own_server
 
-    def run(self, *, asks_ready: bool = True) -> bool:
+    def run(self, *, probes_ready: bool = True) -> bool:
         """``asks_ready``: whether replicas that are ready are asked how they are, too.
 
         Raises:
             StaleWrite: somebody moved something meanwhile; look again.
         """
-        heard = self._ask(asks_ready=asks_ready)
+        heard = self._probe_replicas(probes_ready=probes_ready)
         self.lease = fence.renew(self.control, self.lease)  # asking may have taken seconds
         goes_on = False
         for deployment in self.facts.deployments:
-            goes_on |= self._keep(deployment, heard)
+            goes_on |= self._reconcile_deployment(deployment, heard)
         if self.facts.is_deleting and not self.facts.deployments:
             self._delete()
         return goes_on
 
-    def _ask(self, *, asks_ready: bool) -> Mapping[str, Health]:
+    def _probe_replicas(self, *, probes_ready: bool) -> Mapping[str, ProbeResult]:
         """What the health routes of all replicas that run and are to serve say; without ``asks_ready`` of those that start."""
         asked = {
             server.id: (one.addresses[server.id], one.specs[server.revision].health_route)
@@ -86,25 +86,25 @@ class EndpointRound:
             if one.deployed.state is not DeploymentState.UNDEPLOYING
             and server.id in one.addresses
             and server.state.is_up
-            and (asks_ready or server.state is not ServingState.READY)
+            and (probes_ready or server.state is not ServingState.READY)
             and not (server.is_over or server.is_cancelled)
         }
         within_s = min(_ASKING_S, self.control.lease_ttl.total_seconds() / 3)
-        return ask_all(self._probe, asked, within_s=within_s)
+        return probe_all(self._probe, asked, within_s=within_s)
 
-    def _keep(self, facts: DeploymentFacts, heard: Mapping[str, Health]) -> bool:
+    def _reconcile_deployment(self, facts: DeploymentFacts, heard: Mapping[str, ProbeResult]) -> bool:
         """Do for one deployment what is due; whether anything began or ended."""
         now = self.control.clock()
         servers = tuple(_with_health(server, heard.get(server.id)) for server in facts.deployed.servers)
         steps = plan(replace(facts.deployed, servers=servers), now)
-        if steps.next_look is not None and (self.next_look is None or steps.next_look < self.next_look):
-            self.next_look = steps.next_look
+        if steps.recheck_at is not None and (self.recheck_at is None or steps.recheck_at < self.recheck_at):
+            self.recheck_at = steps.recheck_at
         after = [steps.servers.get(server.id, server) for server in servers]
         columns = {server.id: columns_of(server, facts.addresses.get(server.id, "")) for server in after}
         changed = {name: values for name, values in columns.items() if values != facts.written[name]}
         if not (steps or changed):
             return False
-        bells: list[tuple[str, str]] = []
+        wakeups: list[tuple[str, str]] = []
         with fence.fenced(self.control, self.lease) as session:
             if steps:
                 self._change(session, facts, steps, now)
@@ -112,14 +112,14 @@ class EndpointRound:
                 ended = {"ended_at": now} if values["state"] == ServingState.ENDED.value else {}
                 session.execute(update(ServingReplica).where(ServingReplica.id == name).values(**values, **ended))
             for name, sentence in steps.cancel.items():
-                bells += cancel_job(session, facts.jobs[name], "serving", sentence, now)
+                wakeups += cancel_job(session, facts.jobs[name], "serving", sentence, now)
             if steps.start:
                 self._begin(session, facts, steps, now)
-                bells.append((TOPIC_TICK, ""))
+                wakeups.append((TOPIC_TICK, ""))
             for told in steps.told:
-                self._tell(session, now, told, deployment=facts.name)
-        for topic, key in dict.fromkeys(bells):
-            self.control.bell.notify(topic, key)
+                self._add_event(session, now, told, deployment=facts.name)
+        for topic, key in dict.fromkeys(wakeups):
+            self.control.wakeup.notify(topic, key)
         return bool(steps.start or steps.cancel)
 
     def _change(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
@@ -129,7 +129,7 @@ class EndpointRound:
         divided = {"split_when_ready": None} if split is not None else {}
         change_deployment(
             session, facts.id, facts.generation, now,
-            state=after.state.value, wanted=after.wanted, stable=after.stable, **ended, **divided,
+            state=after.state.value, target_revision=after.wanted, stable_revision=after.stable, **ended, **divided,
         )  # fmt: skip
         if split is not None:
             self._divide(session, split, now)
@@ -143,7 +143,10 @@ class EndpointRound:
                     update(DeploymentRevision)
                     .where(DeploymentRevision.deployment_id == facts.id, DeploymentRevision.number == one.number)
                     .values(
-                        failures=one.failures, failed_at=one.failed_at, stable_at=one.stable_at, verdict=one.verdict
+                        failures=one.failures,
+                        failed_at=one.failed_at,
+                        stable_at=one.stable_at,
+                        failure_reason=one.verdict,
                     )
                 )
 
@@ -154,7 +157,7 @@ class EndpointRound:
             if row.traffic != part and row.state != DeploymentState.UNDEPLOYING:
                 change_deployment(session, row.id, row.generation, now, traffic=part)
         words = ", ".join(f"{name} {part} %" for name, part in split.items())
-        self._tell(session, now, Told("endpoint.traffic_set", words))
+        self._add_event(session, now, Told("endpoint.traffic_set", words))
 
     def _begin(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
         """Write the jobs of new replicas, each with its row."""
@@ -188,7 +191,7 @@ class EndpointRound:
             session.add(
                 ServingReplica(
                     id=new_id("serving"), deployment_id=facts.id, revision=number, job_id=order.id,
-                    state=ServingState.STARTING.value, address="", misses=0, words="Its job waits for a place.",
+                    state=ServingState.STARTING.value, address="", failed_probes=0, message="Its job waits for a place.",
                     created_at=now,
                 )
             )  # fmt: skip
@@ -201,9 +204,9 @@ class EndpointRound:
                 .where(Endpoint.id == self.facts.id, Endpoint.deleted_at.is_(None))
                 .values(deleted_at=now, updated_at=now)
             )
-            self._tell(session, now, Told("endpoint.deleted", "Nothing of it runs any more."))
+            self._add_event(session, now, Told("endpoint.deleted", "Nothing of it runs any more."))
 
-    def _tell(self, session: Session, now: datetime, told: Told, *, deployment: str | None = None) -> None:
+    def _add_event(self, session: Session, now: datetime, told: Told, *, deployment: str | None = None) -> None:
         data = {"endpoint": self.facts.id, "name": self.facts.name}
         if deployment is not None:
             data["deployment"] = deployment
@@ -213,7 +216,7 @@ class EndpointRound:
         )  # fmt: skip
 
 
-def _with_health(server: Server, health: Health | None) -> Server:
+def _with_health(server: Server, health: ProbeResult | None) -> Server:
     if health is None:
         return server
-    return replace(server, is_healthy=health.is_ready, words=health.words)
+    return replace(server, is_healthy=health.is_ready, message=health.words)

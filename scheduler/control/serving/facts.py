@@ -13,7 +13,7 @@ from trainmaster.wire.serving import ServingSpec
 from core.db.repositories import serving
 from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.domain.serving.jobs import container_port
 from core.domain.serving.rollout import Deployed, Revision, Server
 from core.domain.serving.states import DeploymentState, ServingState
@@ -81,9 +81,9 @@ def _deployment(
     places: Mapping[str, tuple[str, int]],
     now: datetime,
 ) -> DeploymentFacts:
-    numbers = {row.wanted, *(one.ServingReplica.revision for one in servers)}
-    if row.stable is not None:
-        numbers.add(row.stable)
+    numbers = {row.target_revision, *(one.ServingReplica.revision for one in servers)}
+    if row.stable_revision is not None:
+        numbers.add(row.stable_revision)
     revisions = serving.revisions_of(session, row.id, numbers=numbers, limit=len(numbers))
     specs = {one.number: ServingSpec.model_validate(one.spec) for one in revisions}
     addresses = {}
@@ -101,8 +101,8 @@ def _deployment(
         deployed=Deployed(
             state=DeploymentState(row.state),
             replicas=row.replicas,
-            wanted=row.wanted,
-            stable=row.stable,
+            wanted=row.target_revision,
+            stable=row.stable_revision,
             revisions=tuple(_revision(one, specs[one.number]) for one in revisions),
             servers=tuple(_server(one, addresses, now) for one in servers),
         ),
@@ -119,9 +119,9 @@ def columns_of(server: Server | ServingReplica, address: str) -> dict[str, Any]:
     return {
         "address": address,
         "state": ServingState(server.state).value,
-        "misses": server.misses,
-        "words": server.words,
-        "runs_since": server.runs_since,
+        "failed_probes": server.failed_probes,
+        "message": server.message,
+        "running_since": server.running_since,
         "ready_at": server.ready_at,
         "draining_at": server.draining_at,
     }
@@ -143,7 +143,7 @@ def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
         stable_at=row.stable_at,
         failures=row.failures,
         failed_at=row.failed_at,
-        verdict=row.verdict,
+        verdict=row.failure_reason,
     )
 
 
@@ -152,7 +152,7 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> Server:
     runs = state is JobState.RUNNING and replica.id in addresses
     # A new address is a new process: the job was started again meanwhile.
     is_same = runs and replica.address in ("", addresses[replica.id])
-    words = replica.words
+    words = replica.message
     if state.is_terminal:
         sentence = str((row.job_exit or {}).get("sentence", "")) or f"Its job {state.value}."
         # What the platform wanted of it says more than how its job took that.
@@ -168,13 +168,13 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> Server:
         revision=replica.revision,
         state=ServingState.STARTING if runs and not is_same and was is ServingState.READY else was,
         created_at=replica.created_at,
-        runs_since=None if not runs else replica.runs_since if is_same and replica.runs_since else now,
+        running_since=None if not runs else replica.running_since if is_same and replica.running_since else now,
         is_over=state.is_terminal,
-        is_cancelled=row.job_wanted == Wanted.CANCEL,
-        misses=replica.misses,
+        is_cancelled=row.job_wanted == DesiredState.CANCEL,
+        failed_probes=replica.failed_probes,
         ready_at=replica.ready_at if is_same or not runs else None,
         draining_at=replica.draining_at,
-        words=words,
+        message=words,
     )
 
 
@@ -184,5 +184,5 @@ def _is_settled(deployed: Deployed) -> bool:
         deployed.state in (DeploymentState.ACTIVE, DeploymentState.FAILED)
         and len(ready) == len(deployed.servers)
         and (deployed.state is DeploymentState.FAILED or len(ready) == deployed.replicas)
-        and all(one.revision == deployed.wanted and not one.misses for one in ready)
+        and all(one.revision == deployed.wanted and not one.failed_probes for one in ready)
     )

@@ -23,31 +23,31 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] +([1-5][0-9][0-9])(?: |$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ProbeResult:
     """``words``: a sentence on what was answered."""
 
     is_ready: bool
     words: str
 
 
-Probe = Callable[[str, str], Health]  # address (host:port) and route
+HealthProbe = Callable[[str, str], ProbeResult]  # address (host:port) and route
 
 
-def ask(address: str, route: str, *, timeout_s: float = TIMEOUT_S) -> Health:
+def probe_health(address: str, route: str, *, timeout_s: float = TIMEOUT_S) -> ProbeResult:
     """What the health route says. Blocks for ``timeout_s`` at most, however slowly the bytes of the answer come, and a
     little more for a name that is looked up.
     """
     try:
         status, said = _get(address, route, time.monotonic() + timeout_s)
     except TimeoutError:
-        return Health(False, f"its health route {route} did not answer within {timeout_s:g} s.")
+        return ProbeResult(False, f"its health route {route} did not answer within {timeout_s:g} s.")
     except ConnectionRefusedError:
-        return Health(False, "nothing listens at its port yet.")
+        return ProbeResult(False, "nothing listens at its port yet.")
     except (OSError, ValueError) as error:
-        return Health(False, f"its health route {route} cannot be asked: {str(error) or type(error).__name__}.")
+        return ProbeResult(False, f"its health route {route} cannot be asked: {str(error) or type(error).__name__}.")
     if status == HTTPStatus.OK:
-        return Health(True, "ready")
-    return Health(False, f"its health route {route} answers {status}" + (f": {_plain(said)}" if said else "."))
+        return ProbeResult(True, "ready")
+    return ProbeResult(False, f"its health route {route} answers {status}" + (f": {_plain(said)}" if said else "."))
 
 
 def _plain(said: str) -> str:
@@ -60,7 +60,7 @@ def _plain(said: str) -> str:
     return words if isinstance(words, str) and words else said
 
 
-def ask_all(probe: Probe, asked: Mapping[str, tuple[str, str]], *, within_s: float) -> dict[str, Health]:
+def probe_all(probe: HealthProbe, asked: Mapping[str, tuple[str, str]], *, within_s: float) -> dict[str, ProbeResult]:
     """The same of each, by its key, many at once. Who has not answered ``within_s`` seconds is missing: it is not known.
 
     Each time another one is the first, so that slow ones do not keep others from ever being asked.

@@ -18,12 +18,14 @@ from core.domain.studies.trials import winner_spec
 from core.ids import new_id
 from core.registry.sources import Asked
 from core.registry.versions import By, Told, register_from_job
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies.facts import StudyFacts
 
 
-def crown(session: Session, control: Control, facts: StudyFacts, now: datetime) -> dict[str, Any] | None:
+def register_best_trial(
+    session: Session, control: ControlContext, facts: StudyFacts, now: datetime
+) -> dict[str, Any] | None:
     """Register the best trial, as ``Study.winner`` keeps it; ``None``: none is asked for, none succeeded, or it is the same.
 
     In the transaction that ends the study, so that a kill leaves both or neither. Only trials that went to their own end

@@ -11,7 +11,7 @@ from core.db.repositories.attempts import live_attempt_id
 from core.db.tables import Job
 from core.domain.errors import StaleWrite
 from core.domain.jobs.lifecycle import JobEvent, advance
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
 from scheduler.control.journal import Journal
 
@@ -31,10 +31,10 @@ def cancel_job(session: Session, job_id: str, code: str, sentence: str, now: dat
     found = session.execute(
         select(Job.state, Job.desired_state, Job.generation, Job.project_id).where(Job.id == job_id)
     ).one_or_none()
-    if found is None or JobState(found.state).is_terminal or found.wanted == Wanted.CANCEL:
+    if found is None or JobState(found.state).is_terminal or found.desired_state == DesiredState.CANCEL:
         return []
     state = JobState(found.state)
-    values = {"wanted": Wanted.CANCEL.value, "generation": found.generation + 1, "updated_at": now}
+    values = {"desired_state": DesiredState.CANCEL.value, "generation": found.generation + 1, "updated_at": now}
     kind = "job.cancel_requested"
     if state in (JobState.QUEUED, JobState.PAUSED):
         move = advance(state, JobEvent.CANCEL)
@@ -54,6 +54,6 @@ def cancel_job(session: Session, job_id: str, code: str, sentence: str, now: dat
     )
     if hit.rowcount != 1:  # type: ignore[attr-defined]
         raise StaleWrite("the trial's job has moved since it was read")
-    Journal(session, found.project_id, job_id).tell(kind, sentence, at=now, data={"code": code})
+    Journal(session, found.project_id, job_id).add(kind, sentence, at=now, data={"code": code})
     live = live_attempt_id(session, job_id)
     return [(TOPIC_RECONCILE, live)] if live is not None else [(TOPIC_TICK, "")]

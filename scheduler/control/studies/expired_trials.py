@@ -11,16 +11,16 @@ from core.db.repositories import studies
 from core.db.repositories.events import append_event
 from core.domain.studies.states import StudyState
 from scheduler.control import fence
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies.facts import StudyFacts
 from scheduler.tuning import Proposal
 
 # In the memo of a point that is tried once more. Not a third time: it may be the point that its programs die of.
-AGAIN: Final = "again"
+RETRY_KEY: Final = "again"
 
 
-def give_up(control: Control, lease: HeldLease, facts: StudyFacts, now: datetime) -> bool:
+def expire_trials(control: ControlContext, lease: HeldLease, facts: StudyFacts, now: datetime) -> bool:
     """End the trials that nothing was heard of for the study's ``lost_after``; whether there were any.
 
     Each counts as a trial that failed. Its point was not tried, so it comes first when somebody asks again.
@@ -48,8 +48,8 @@ def give_up(control: Control, lease: HeldLease, facts: StudyFacts, now: datetime
                 reason=reason,
                 data=data,
             )
-            if AGAIN not in trial.memo:
-                again.append(asdict(Proposal(dict(trial.parameters), {**trial.memo, AGAIN: trial.number})))
+            if RETRY_KEY not in trial.memo:
+                again.append(asdict(Proposal(dict(trial.parameters), {**trial.memo, RETRY_KEY: trial.number})))
         if again and facts.state in (StudyState.RUNNING, StudyState.PAUSED):
-            studies.change_study(session, facts.id, facts.generation, now, prepared=[*again, *facts.prepared])
+            studies.change_study(session, facts.id, facts.generation, now, prefetched_points=[*again, *facts.prepared])
     return True

@@ -14,10 +14,10 @@ from trainmaster.studies import StudySpec
 from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Membership, Project, Study, User
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 from core.domain.studies.budget import CHOSEN, FORGIVEN, Spent
 from core.domain.studies.states import StudyState
-from scheduler.control.studies.history import History
+from scheduler.control.studies.history import StudyHistory
 
 # Roles of a project whose members may submit jobs to it.
 _MAY_SUBMIT: Final = ("member", "admin")
@@ -84,11 +84,11 @@ class StudyFacts:
     proposed: int
     prepared: Sequence[Mapping[str, Any]]
     prepared_at: int
-    known: Sequence[Mapping[str, Any]]
+    prior_results: Sequence[Mapping[str, Any]]
     spent: Spent
     winner: Mapping[str, Any] | None
     running: tuple[RunningTrial, ...]
-    barred: str = ""
+    blocked: str = ""
     chosen: Mapping[str, Any] | None = None
 
     @property
@@ -96,7 +96,7 @@ class StudyFacts:
         return self.spent.made - self.spent.running
 
 
-def load_study(session: Session, study_id: str, now: datetime, history: History) -> StudyFacts | None:
+def load_study(session: Session, study_id: str, now: datetime, history: StudyHistory) -> StudyFacts | None:
     """``None``: there is none of this id, or it was deleted. ``history``: the study's; it learns what is new."""
     found = session.get(Study, study_id, populate_existing=True)
     if found is None or found.deleted_at is not None:
@@ -122,19 +122,19 @@ def load_study(session: Session, study_id: str, now: datetime, history: History)
         output_volume=found.output_volume,
         output_path=found.output_path,
         trial_count=found.trial_count,
-        proposed=found.proposed,
-        prepared=tuple(found.prepared),
-        prepared_at=found.prepared_at,
-        known=tuple(found.known),
+        proposed=found.proposed_count,
+        prepared=tuple(found.prefetched_points),
+        prepared_at=found.prefetched_after,
+        prior_results=tuple(found.prior_trials),
         spent=spent,
-        winner=found.winner,
+        winner=found.best_trial,
         running=running,
         chosen=found.spec.get(CHOSEN),
-        barred=_barred(session, found) if found.spec.get("template") is not None else "",
+        blocked=_why_blocked(session, found) if found.spec.get("template") is not None else "",
     )
 
 
-def _barred(session: Session, study: Study) -> str:
+def _why_blocked(session: Session, study: Study) -> str:
     query = (
         select(User.name, User.is_admin, User.disabled_at, Project.name.label("project"), Membership.role)
         .select_from(User)
@@ -163,12 +163,12 @@ def _trial(row: AnyRow, now: datetime) -> RunningTrial:
         stop=row.stop,
         job_id=row.job_id,
         job_state=None if row.job_state is None else JobState(row.job_state),
-        is_cancelled=row.job_wanted == Wanted.CANCEL,
+        is_cancelled=row.job_wanted == DesiredState.CANCEL,
         exit=row.job_exit,
         finished_at=row.job_finished_at,
         started_at=row.job_started_at,
         gpu_s=gpu_s,
         shape=row.job_shape,
-        heard_at=row.heard_at or row.created_at,
+        heard_at=row.heartbeat_at or row.created_at,
         is_decided=row.attempt_decided_at is not None and row.attempt_ended_at is None,
     )

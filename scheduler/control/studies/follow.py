@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlalchemy.orm import Session
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 from trainmaster.studies import Goal
 
 from core.db.repositories.metrics.reads import Series, StreamMark, marks_of, read_points, segments_behind
 from core.domain.metrics.points import Points
 from core.domain.studies.traces import Trace
-from scheduler.control.studies.measure import counting_series
+from scheduler.control.studies.measure import authoritative_series
 
 # Jobs whose newest points are held at once.
 _AT_ONCE: Final = 50
@@ -48,14 +48,16 @@ class _Followed:
     read: dict[int, _Read] = field(default_factory=dict)
 
 
-class Followers:
+class TraceFollower:
     """Of one study; not safe for several threads."""
 
     def __init__(self, most_points: int = _OF_A_LOOK) -> None:
         self._most_points = most_points
         self._followed: dict[int, _Followed] = {}
 
-    def look(self, session: Session, jobs: Mapping[int, str], metric: str, goal: Goal) -> tuple[dict[int, Trace], bool]:
+    def read_new(
+        self, session: Session, jobs: Mapping[int, str], metric: str, goal: Goal
+    ) -> tuple[dict[int, Trace], bool]:
         """The traces of these trials, by number, and whether that is all that has come; else look again.
 
         ``jobs``: the trials' jobs by their numbers. Others are forgotten.
@@ -69,7 +71,7 @@ class Followers:
         left = [job_id for job_id in news if job_id not in done]
         for begin in range(0, len(left), _AT_ONCE):
             some = left[begin : begin + _AT_ONCE]
-            found = counting_series(session, some, [metric])
+            found = authoritative_series(session, some, [metric])
             for job_id in some:
                 series = [one for (owner, _, _), one in found.items() if owner == job_id]
                 room -= _catch_up(session, owners[job_id], series, room)

@@ -17,16 +17,16 @@ from core.domain.studies.curves import Curve
 from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
 from core.domain.studies.traces import Trace
-from scheduler.control.studies.follow import Followers
+from scheduler.control.studies.follow import TraceFollower
 from scheduler.tuning import Observed
 
 # More are read all together: a statement takes a limited number of values.
-_NAMED: Final = 500
+_MAX_NAMED: Final = 500
 # Why trials failed: of more, the newest.
 _ERRORS: Final = 1_000
 
 
-class History:
+class StudyHistory:
     """A trial that is over never changes, so only those that are new are read, and counted."""
 
     def __init__(self) -> None:
@@ -40,13 +40,13 @@ class History:
         self._counts: Counter[TrialState] = Counter()
         self._errors: deque[str] = deque(maxlen=_ERRORS)
         self._gpu_s = 0.0
-        self._spoilt: dict[int, Mapping[str, Any]] = {}
+        self._failed_points: dict[int, Mapping[str, Any]] = {}
         self._traces: dict[int, Trace] = {}
         # Of trials that are over: whom each goes on from and stands for, and whose heirs may stand for it.
         self._memos: dict[int, Mapping[str, Any]] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
         self._judged_at: datetime | None = None
-        self.followers = Followers()
+        self.trace_follower = TraceFollower()
 
     def is_due(self, now: datetime, every: timedelta) -> bool:
         """Whether the trials' curves were not judged for so long; if so, they are now."""
@@ -55,7 +55,7 @@ class History:
             self._judged_at = now
         return is_due
 
-    def not_judged(self) -> None:
+    def reset_judged(self) -> None:
         """They could not be, after all: they are due."""
         self._judged_at = None
 
@@ -63,7 +63,7 @@ class History:
         """Curves of the newest trials that are over, at most ``limit``."""
         ended = sorted(self._known, reverse=True)[:limit]
         fresh = [number for number in ended if number not in self._traces]
-        some = fresh if len(fresh) <= _NAMED else None
+        some = fresh if len(fresh) <= _MAX_NAMED else None
         for row in studies.curves_of(session, study_id, numbers=some, limit=limit) if fresh else ():
             told = row.curve
             is_over = row.state == TrialState.SUCCEEDED
@@ -73,9 +73,9 @@ class History:
         return [trace for trace in self._traces.values() if trace]
 
     @property
-    def spoilt(self) -> Sequence[Mapping[str, Any]]:
+    def failed_points(self) -> Sequence[Mapping[str, Any]]:
         """Points of trials that came to nothing."""
-        return list(self._spoilt.values())
+        return list(self._failed_points.values())
 
     @property
     def results(self) -> Sequence[Observed]:
@@ -98,7 +98,7 @@ class History:
         return self._memos
 
     @property
-    def gave_way(self) -> Mapping[int, tuple[int, ...]]:
+    def replaced_members(self) -> Mapping[int, tuple[int, ...]]:
         """Members of a population that ended for an heir, each with those whose heir it may be, the best first."""
         return self._parents
 
@@ -111,7 +111,7 @@ class History:
         fresh = sorted(self._open.difference(running))
         if not fresh:
             return
-        some = fresh if len(fresh) <= _NAMED else None
+        some = fresh if len(fresh) <= _MAX_NAMED else None
         for row in studies.ended_trials(session, study_id, numbers=some):
             if row.number not in self._open or row.number in running:
                 continue  # of the running ones, some may have ended since they were read: the next time, then
@@ -129,7 +129,7 @@ class History:
             if values is not None:
                 self._know(row.number, Observed(row.parameters, values, row.memo))
             else:
-                self._spoilt[row.number] = row.parameters
+                self._failed_points[row.number] = row.parameters
 
     def _know(self, number: int, result: Observed) -> None:
         self._known[number] = result

@@ -18,7 +18,7 @@ from scheduler.tuning.prediction import predict
 
 
 @dataclass(frozen=True, slots=True)
-class Insight:
+class StudyQuestion:
     """What is asked, and what was read for it. ``results``: of the study's own trials, by number."""
 
     ask: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Insight:
     results: Sequence[Observed]
 
 
-def load_insight(session: Session, ask: Mapping[str, Any]) -> Insight | None:
+def load_study_question(session: Session, ask: Mapping[str, Any]) -> StudyQuestion | None:
     """``None``: there is no such study any more."""
     row = session.get(Study, ask["study_id"])
     if row is None or row.deleted_at is not None:
@@ -36,10 +36,10 @@ def load_insight(session: Session, ask: Mapping[str, Any]) -> Insight | None:
     names = [metric.name for metric in spec.metrics]
     ended = (one for one in studies.ended_trials(session, row.id) if TrialState(one.state).has_result)
     read = ((one.parameters, values_of(one.result, names)) for one in ended)
-    return Insight(ask, spec, row.seed, [Observed(point, values) for point, values in read if values is not None])
+    return StudyQuestion(ask, spec, row.seed, [Observed(point, values) for point, values in read if values is not None])
 
 
-def insight(read: Insight) -> dict[str, Any]:
+def answer_study_question(read: StudyQuestion) -> dict[str, Any]:
     """The answer, as JSON; ``ask`` has ``what``: ``importance`` (and ``metric``, or null) or ``prediction`` (and ``more``)."""
     goals = read.spec.goals
     if read.ask["what"] == "prediction":

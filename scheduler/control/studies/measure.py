@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy.orm import Session
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 from trainmaster.studies import Goal, Measurement, Metric, StudySpec
 
 from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
@@ -19,7 +19,7 @@ _MOST_SERIES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredMetrics:
     """(step, value) of each metric in the order in which they came; values may be NaN."""
 
     points: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
@@ -56,18 +56,18 @@ class Measured:
         return values[-1] if values and math.isfinite(values[-1]) else None
 
 
-def measure(session: Session, job_ids: Sequence[str], names: Sequence[str]) -> dict[str, Measured]:
+def measure_metrics(session: Session, job_ids: Sequence[str], names: Sequence[str]) -> dict[str, MeasuredMetrics]:
     """What each of these jobs reported under these names. Where several replicas did, the first one's word counts."""
     if not job_ids:
         return {}
     points: dict[str, dict[str, list[tuple[int, float]]]] = {job_id: {} for job_id in job_ids}
-    for (job_id, name, _), series in counting_series(session, job_ids, names).items():
+    for (job_id, name, _), series in authoritative_series(session, job_ids, names).items():
         read = read_points(session, series, max(0, series.count - _MOST_POINTS), _MOST_POINTS)
         points[job_id].setdefault(name, []).extend(zip(read.steps, read.values, strict=True))
-    return {job_id: Measured(of_job) for job_id, of_job in points.items()}
+    return {job_id: MeasuredMetrics(of_job) for job_id, of_job in points.items()}
 
 
-def counting_series(
+def authoritative_series(
     session: Session, job_ids: Sequence[str], names: Sequence[str]
 ) -> dict[tuple[str, str, int], Series]:
     """The one series that counts of each job, name and attempt: its first replica's. In the order of these."""

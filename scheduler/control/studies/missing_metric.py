@@ -15,7 +15,7 @@ from trainmaster.studies import StudySpec
 from core.db.repositories.metrics.reads import Filter, find_names
 from core.db.tables import Attempt, Job, Replica
 from core.domain.studies.metric_sources import KEY, Roads
-from scheduler.control.studies.measure import Measured
+from scheduler.control.studies.measure import MeasuredMetrics
 
 _NAMES_SHOWN: Final = 8
 _PATTERNS_SHOWN: Final = 3
@@ -24,8 +24,8 @@ _SYSTEM: Final = "system/"
 _FILES: Final = "reports of the training library and MLflow, TensorBoard's event files in its output and working folder, hypertune's file"
 
 
-def missing_words(
-    session: Session, job_id: str, spec: StudySpec, result: Mapping[str, float | None], measured: Measured
+def missing_metric_reason(
+    session: Session, job_id: str, spec: StudySpec, result: Mapping[str, float | None], measured: MeasuredMetrics
 ) -> str:
     """Which metric is missing, where it was looked for, and what came instead."""
     missing = next((name for name, value in result.items() if value is None), spec.metrics[0].name)
@@ -50,7 +50,7 @@ def missing_words(
     return f"{told}. Looked for it in {_FILES}, and {_of_lines(missing, patterns)}"
 
 
-def told_whole(session: Session, job_ids: Collection[str]) -> set[str]:
+def fully_reported(session: Session, job_ids: Collection[str]) -> set[str]:
     """Those of whose last attempt every replica told what its roads brought.
 
     It does so behind all its reports: none of them is on its way any more.

@@ -21,15 +21,15 @@ from core.domain.studies.states import TrialState
 from core.domain.studies.traces import Trace
 from core.domain.studies.trials import searched
 from core.storage.resume_sources import Resumable, resumable, with_resume_mount
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.studies.facts import StudyFacts
-from scheduler.control.studies.history import History
+from scheduler.control.studies.history import StudyHistory
 from scheduler.tuning import Observed, Proposal, startup_trials
 from scheduler.tuning.perturb import perturbed
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class TrialStart:
     """A trial that begins. ``parent``: whose checkpoint it goes on from, with the path that its containers see."""
 
     proposal: Proposal
@@ -44,19 +44,21 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class CheckpointSources:
     """Jobs of trials whose checkpoints others may go on from, as the database knows them. ``keep`` is called before files
     are listed, each time: it may take long, and the round's lease has its time.
     """
 
     trials: Mapping[int, tuple[Job, Mapping[str, Any], Resumable]]
-    keep: Callable[[], None]
+    renew_lease: Callable[[], None]
 
     @classmethod
-    def of(cls, control: Control, study_id: str, numbers: Iterable[int], keep: Callable[[], None]) -> Sources:
+    def of(
+        cls, control: ControlContext, study_id: str, numbers: Iterable[int], renew_lease: Callable[[], None]
+    ) -> CheckpointSources:
         wanted = sorted(set(numbers))
         if not wanted:
-            return cls({}, keep)
+            return cls({}, renew_lease)
         query = (
             select(Trial.number, Trial.parameters, Job)
             .join(Job, Job.id == Trial.job_id)
@@ -64,7 +66,9 @@ class Sources:
         )
         with unit_of_work(control.sessions, read_only=True) as session:
             rows = session.execute(query).all()
-            return cls({row.number: (row.Job, row.parameters, resumable(session, row.Job)) for row in rows}, keep)
+            return cls(
+                {row.number: (row.Job, row.parameters, resumable(session, row.Job)) for row in rows}, renew_lease
+            )
 
     def has_succeeded(self, number: int) -> bool:
         """Whether the trial has trained to its own end."""
@@ -78,7 +82,7 @@ class Sources:
         for number in numbers:
             if number in self.trials:
                 job, _, source = self.trials[number]
-                self.keep()
+                self.renew_lease()
                 try:
                     return number, job, source.newest()
                 except InvalidRequest:
@@ -86,35 +90,35 @@ class Sources:
         return None
 
 
-def due_heirs(
-    control: Control, facts: StudyFacts, history: History, room: int, keep: Callable[[], None]
-) -> list[Start]:
+def due_promotions(
+    control: ControlContext, facts: StudyFacts, history: StudyHistory, room: int, renew_lease: Callable[[], None]
+) -> list[TrialStart]:
     """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a worse one.
 
     Whoever stands for a member of which no better one has a checkpoint any more is not among them: see :func:`fresh_room`.
     ``keep``: see :class:`Sources`.
     """
     if facts.spec.fidelity is not None:
-        return _promoted(control, facts, facts.spec.fidelity, history, room, keep)
+        return _asha_starts(control, facts, facts.spec.fidelity, history, room, renew_lease)
     if facts.spec.population is not None:
-        return _exploiting(control, facts, facts.spec.population, history, room, keep)
+        return _pbt_starts(control, facts, facts.spec.population, history, room, renew_lease)
     return []
 
 
-def fresh_room(facts: StudyFacts, room: int, heirs: int) -> int:
+def new_point_slots(facts: StudyFacts, room: int, promoted: int) -> int:
     """How many of ``room`` may be new points, where ``heirs`` of it go on from others.
 
     Of a population only its first members, and others for those that failed, or gave way to an heir that cannot begin: the
     checkpoints that it was to go on from are gone.
     """
     if facts.spec.population is None:
-        return room - heirs
+        return room - promoted
     # What runs, and what trained to its own end: what lacks to the population's size is to be made up for.
     members = facts.spent.running + facts.spent.counts.get(TrialState.SUCCEEDED, 0)
-    return max(0, min(room, facts.spec.budget.parallel - members) - heirs)
+    return max(0, min(room, facts.spec.budget.parallel - members) - promoted)
 
 
-def as_begun(spec: StudySpec, proposal: Proposal) -> Proposal:
+def at_first_rung(spec: StudySpec, proposal: Proposal) -> Proposal:
     """A new point as its trial gets it: of a halving with the first rung's size."""
     if spec.fidelity is None:
         return proposal
@@ -122,13 +126,13 @@ def as_begun(spec: StudySpec, proposal: Proposal) -> Proposal:
     return replace(proposal, parameters=parameters)
 
 
-def learnt_from(spec: StudySpec, history: History) -> tuple[list[Observed], list[Mapping[str, Any]]]:
+def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[Observed], list[Mapping[str, Any]]]:
     """Results that proposals learn from, and points that were tried but say nothing: values of one rung compare alone.
 
     The highest rung that has enough results tells most of what a whole training comes to.
     """
     if spec.fidelity is None:
-        return list(history.results), list(history.spoilt)
+        return list(history.results), list(history.failed_points)
     by_rung: dict[int, list[Observed]] = {}
     for one in history.results:
         rung = _rung(spec.fidelity, one.parameters)
@@ -136,11 +140,15 @@ def learnt_from(spec: StudySpec, history: History) -> tuple[list[Observed], list
     enough = startup_trials(Space.of(spec))
     chosen = max((rung for rung, some in by_rung.items() if len(some) >= enough), default=0)
     rest = [one.parameters for rung, some in by_rung.items() if rung != chosen for one in some]
-    return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.spoilt)]
+    return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.failed_points)]
 
 
-def giving_way(
-    control: Control, facts: StudyFacts, running: Sequence[Trace], others: Sequence[Trace], keep: Callable[[], None]
+def pbt_replacements(
+    control: ControlContext,
+    facts: StudyFacts,
+    running: Sequence[Trace],
+    others: Sequence[Trace],
+    renew_lease: Callable[[], None],
 ) -> list[Exploit]:
     """Members that end for an heir now; only where a better one has a checkpoint, and the budget allows one more trial."""
     population, budget = facts.spec.population, facts.spec.budget
@@ -149,14 +157,19 @@ def giving_way(
     left = None if budget.trials is None else budget.trials - facts.trial_count
     left = None if left is None else left - sum(trial.stop is not None for trial in facts.running)
     found = exploits(population, running, others)
-    sources = Sources.of(control, facts.id, (parent for one in found for parent in one.parents), keep)
+    sources = CheckpointSources.of(control, facts.id, (parent for one in found for parent in one.parents), renew_lease)
     able = [one for one in found if sources.first(one.parents) is not None]
     return able if left is None else able[: max(0, left)]
 
 
-def _promoted(
-    control: Control, facts: StudyFacts, fidelity: Fidelity, history: History, room: int, keep: Callable[[], None]
-) -> list[Start]:
+def _asha_starts(
+    control: ControlContext,
+    facts: StudyFacts,
+    fidelity: Fidelity,
+    history: StudyHistory,
+    room: int,
+    renew_lease: Callable[[], None],
+) -> list[TrialStart]:
     goals = facts.spec.goals
     results = [
         RungResult(number, _rung(fidelity, one.parameters), Result(number, one.values).costs(goals)[0])
@@ -164,25 +177,32 @@ def _promoted(
     ]
     taken = {int(memo["parent"]) for memo in _memos(facts, history).values()}
     due = promotions(fidelity, results, taken)[:room]
-    sources = Sources.of(control, facts.id, (one.number for one in due), keep)
+    sources = CheckpointSources.of(control, facts.id, (one.number for one in due), renew_lease)
     starts = []
     for one in due:
         parameters = {**history.by_number[one.number].parameters, fidelity.parameter: fidelity.rungs[one.rung + 1]}
         memo = {"parent": one.number, "rung": one.rung + 1}
         # One that kept no checkpoint begins anew, with more from the start.
         _, parent, path = sources.first([one.number]) or (one.number, None, None)
-        starts.append(Start(Proposal(parameters, memo), parent, path))
+        starts.append(TrialStart(Proposal(parameters, memo), parent, path))
     return starts
 
 
-def _exploiting(
-    control: Control, facts: StudyFacts, population: Population, history: History, room: int, keep: Callable[[], None]
-) -> list[Start]:
+def _pbt_starts(
+    control: ControlContext,
+    facts: StudyFacts,
+    population: Population,
+    history: StudyHistory,
+    room: int,
+    renew_lease: Callable[[], None],
+) -> list[TrialStart]:
     replaced = {memo.get("replaces") for memo in _memos(facts, history).values()}
     space = Space.of(facts.spec)
-    due = {number: parents for number, parents in sorted(history.gave_way.items()) if number not in replaced}
-    sources = Sources.of(control, facts.id, (parent for parents in due.values() for parent in parents), keep)
-    starts: list[Start] = []
+    due = {number: parents for number, parents in sorted(history.replaced_members.items()) if number not in replaced}
+    sources = CheckpointSources.of(
+        control, facts.id, (parent for parents in due.values() for parent in parents), renew_lease
+    )
+    starts: list[TrialStart] = []
     for number, parents in due.items():
         if len(starts) >= room:
             break
@@ -193,11 +213,11 @@ def _exploiting(
         parent, job, path = source
         _, point, _ = sources.trials[parent]
         memo = {"parent": parent, "replaces": number}
-        starts.append(Start(Proposal(perturbed(space, point, population, chance), memo), job, path))
+        starts.append(TrialStart(Proposal(perturbed(space, point, population, chance), memo), job, path))
     return starts
 
 
-def _memos(facts: StudyFacts, history: History) -> dict[int, Mapping[str, Any]]:
+def _memos(facts: StudyFacts, history: StudyHistory) -> dict[int, Mapping[str, Any]]:
     """Of all trials that went on from others, by number."""
     own = {trial.number: trial.memo for trial in facts.running if trial.memo.get("parent") is not None}
     return {**history.memos, **own}

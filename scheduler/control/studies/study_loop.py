@@ -14,59 +14,59 @@ from core.domain.errors import StaleWrite, Unavailable
 from core.wakeups import TOPIC_STUDY
 from scheduler.control import fence
 from scheduler.control.attempts.inflight import InFlight
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.studies.facts import StudyFacts, load_study
-from scheduler.control.studies.history import History
-from scheduler.control.studies.study_pass import StudyRound
+from scheduler.control.studies.history import StudyHistory
+from scheduler.control.studies.study_pass import StudyPass
 from scheduler.tuning.proposers import Proposers
 
 log = structlog.get_logger(__name__)
 
 _MAX_ROUNDS: Final = 12
 # Studies whose results are kept in memory.
-_REMEMBERED: Final = 64
+_CACHED_HISTORIES: Final = 64
 # Of one statement; no study is left out for there being many.
-_LOOKED_AT: Final = 1000
+_PAGE: Final = 1000
 
 
-class StudyKeeper:
+class StudyLoop:
     """One per process, safe for many threads."""
 
-    def __init__(self, control: Control, proposers: Proposers | None = None) -> None:
+    def __init__(self, control: ControlContext, proposers: Proposers | None = None) -> None:
         self._control = control
         self._proposers = proposers or Proposers()
-        self._histories: dict[str, History] = {}
-        self._in_hand: InFlight[str] = InFlight()
+        self._histories: dict[str, StudyHistory] = {}
+        self._inflight: InFlight[str] = InFlight()
         self._lock = threading.Lock()
 
-    def keep(self, study_id: str) -> None:
+    def reconcile(self, study_id: str) -> None:
         """Bring the study as far as it goes now. Harmless to repeat, and to call from two threads at once.
 
         Raises:
             Unavailable: the database is away.
         """
-        if not self._in_hand.enter(study_id):
+        if not self._inflight.enter(study_id):
             return
         try:
-            self._keep(study_id)
+            self._run_passes(study_id)
         finally:
-            if self._in_hand.leave(study_id):
-                self._control.bell.notify(TOPIC_STUDY, study_id)
+            if self._inflight.leave(study_id):
+                self._control.wakeup.notify(TOPIC_STUDY, study_id)
 
-    def ring_due(self) -> None:
+    def notify_due(self) -> None:
         """Ring for every study that something may happen to: what a lost bell would have done."""
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            page = due = list(live_studies(session, limit=_LOOKED_AT))
-            while len(page) == _LOOKED_AT:
-                page = list(live_studies(session, after=page[-1], limit=_LOOKED_AT))
+            page = due = list(live_studies(session, limit=_PAGE))
+            while len(page) == _PAGE:
+                page = list(live_studies(session, after=page[-1], limit=_PAGE))
                 due += page
         for study_id in due:
-            self._control.bell.notify(TOPIC_STUDY, study_id)
+            self._control.wakeup.notify(TOPIC_STUDY, study_id)
 
     def close(self) -> None:
         self._proposers.close()
 
-    def _keep(self, study_id: str) -> None:
+    def _run_passes(self, study_id: str) -> None:
         lease: HeldLease | None = None
         for _ in range(_MAX_ROUNDS):
             try:
@@ -75,7 +75,7 @@ class StudyKeeper:
                 lease, facts, history = self._load(study_id, lease)
                 if lease is None or facts is None:
                     break
-                this = StudyRound(self._control, lease, facts, history, self._proposers)
+                this = StudyPass(self._control, lease, facts, history, self._proposers)
                 goes_on = this.run()
                 lease = this.lease
             except StaleWrite as stale:
@@ -90,7 +90,7 @@ class StudyKeeper:
             except Unavailable:
                 pass  # it expires by itself
 
-    def _load(self, study_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, StudyFacts | None, History]:
+    def _load(self, study_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, StudyFacts | None, StudyHistory]:
         control = self._control
         history = self._history(study_id)
         # Taken before it is looked: what another process writes under it, such as memos, is seen whole. And reading a long
@@ -101,10 +101,10 @@ class StudyKeeper:
         with unit_of_work(control.sessions, read_only=True) as session:
             return lease, load_study(session, study_id, control.clock(), history), history
 
-    def _history(self, study_id: str) -> History:
+    def _history(self, study_id: str) -> StudyHistory:
         with self._lock:
-            found = self._histories.pop(study_id, None) or History()
+            found = self._histories.pop(study_id, None) or StudyHistory()
             self._histories[study_id] = found
-            while len(self._histories) > _REMEMBERED:
+            while len(self._histories) > _CACHED_HISTORIES:
                 del self._histories[next(iter(self._histories))]
         return found

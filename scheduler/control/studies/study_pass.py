@@ -36,15 +36,15 @@ from core.domain.studies.trials import searched, text_of, trial_spec
 from core.ids import new_id
 from core.wakeups import TOPIC_MODELS, TOPIC_TICK
 from scheduler.control import fence
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies import expired_trials, promotion
-from scheduler.control.studies.best_trial import crown
+from scheduler.control.studies.best_trial import register_best_trial
 from scheduler.control.studies.cancellation import cancel_job
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
-from scheduler.control.studies.history import History
-from scheduler.control.studies.measure import Measured, measure
-from scheduler.control.studies.missing_metric import missing_words, told_whole
+from scheduler.control.studies.history import StudyHistory
+from scheduler.control.studies.measure import MeasuredMetrics, measure_metrics
+from scheduler.control.studies.missing_metric import fully_reported, missing_metric_reason
 from scheduler.planning.model import ReasonCode
 from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm
 from scheduler.tuning.prefetch import usable
@@ -53,17 +53,17 @@ from scheduler.tuning.proposers import INSTEAD_OF, Proposers, is_quick
 
 # The last report of a replica that could not tell what each road of its metrics brought may be on its way when the end is seen.
 METRIC_GRACE: Final = timedelta(seconds=10)
-# Curves of trials that are over which a stopping rule compares with: more would not move a median.
+# Curves of trials that are over which a stopping headroom compares with: more would not move a median.
 _CURVES: Final = 1_000
 # Every trial's end brings a round; all curves are judged this often at most.
-_JUDGED_APART: Final = timedelta(seconds=1)
+_JUDGE_INTERVAL: Final = timedelta(seconds=1)
 # Trials that one round begins: drawing their points takes up to some tens of milliseconds each, and the lease has its time.
-_BEGUN_AT_ONCE: Final = 25
+_MAX_STARTS: Final = 25
 # Points that are drawn ahead for who asks over REST, and for an algorithm that takes its time.
-_PREPARED: Final = 16
-_DRAWN_AT_ONCE: Final = 4
+_PREFETCHED_POINTS: Final = 16
+_MAX_DRAWS: Final = 4
 # Whoever asks may take this part of them before new ones are drawn, where no result has come.
-_SPARED: Final = 4
+_REFILL_FRACTION: Final = 4
 _IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
 _NO_GP: Final = "Its points are TPE's: GP needs torch for several metrics, which the control plane has not."
 _GP_FAILED: Final = "GP could not draw some of its points; they are TPE's."
@@ -75,11 +75,11 @@ _NOTHING_LEFT: Final = (
 _BY_INDEX: Final = (Algorithm.GRID, Algorithm.QMC, Algorithm.RANDOM)
 
 
-class StudyRound:
+class StudyPass:
     """``run`` does what is next, and says whether there may be more."""
 
     def __init__(
-        self, control: Control, lease: HeldLease, facts: StudyFacts, history: History, proposers: Proposers
+        self, control: ControlContext, lease: HeldLease, facts: StudyFacts, history: StudyHistory, proposers: Proposers
     ) -> None:
         self.control = control
         self.lease = lease
@@ -92,17 +92,17 @@ class StudyRound:
 
     def run(self) -> bool:
         """Raises ``StaleWrite``: somebody moved something meanwhile; look again."""
-        if self._collect() or expired_trials.give_up(self.control, self.lease, self.facts, self.now):
+        if self._collect() or expired_trials.expire_trials(self.control, self.lease, self.facts, self.now):
             return True
         if self.facts.state is StudyState.STOPPING:
-            return self._wind_up("The study was stopped.", StudyEvent.CONFIRM_STOP)
+            return self._finish("The study was stopped.", StudyEvent.CONFIRM_STOP)
         if self.facts.state is not StudyState.RUNNING:
             return False
-        if self.facts.barred:
-            return self._bar()
-        if self._go_on():
+        if self.facts.blocked:
+            return self._pause_blocked()
+        if self._continue():
             return True
-        return self._stop_early()
+        return self._stop_trials_early()
 
     # What has ended
 
@@ -114,23 +114,23 @@ class StudyRound:
         names = [metric.name for metric in self.spec.metrics]
         with unit_of_work(self.control.sessions, read_only=True) as session:
             jobs = [trial.job_id for trial in over if trial.job_id is not None]
-            whole = told_whole(session, jobs)  # before the values: what comes in between is not missed
-            told = measure(session, jobs, names)
+            whole = fully_reported(session, jobs)  # before the values: what comes in between is not missed
+            told = measure_metrics(session, jobs, names)
             ends = [end for trial in over if (end := self._end_of(session, trial, told, whole)) is not None]
         if not ends:
             return False
         with fence.fenced(self.control, self.lease) as session:
             for number, state, values in ends:
                 studies.end_trial(session, self.facts.id, number, state, self.now, **values)
-                self._tell(session, f"trial.{state.value}", values["reason"], trial=number)
+                self._add_event(session, f"trial.{state.value}", values["reason"], trial=number)
         return True
 
     def _end_of(
-        self, session: Session, trial: RunningTrial, told: Mapping[str, Measured], told_all: Collection[str]
+        self, session: Session, trial: RunningTrial, told: Mapping[str, MeasuredMetrics], told_all: Collection[str]
     ) -> tuple[int, TrialState, dict[str, Any]] | None:
         """``None``: its metric may still be on the way."""
         job_id = trial.job_id or ""
-        measured = told.get(job_id, Measured())
+        measured = told.get(job_id, MeasuredMetrics())
         result = measured.final(self.spec)
         has_values = values_of(result, [metric.name for metric in self.spec.metrics]) is not None
         is_early = trial.stop is not None and trial.stop.get("kind") == "early"
@@ -142,7 +142,7 @@ class StudyRound:
                 is_fresh = trial.finished_at is not None and self.now - trial.finished_at < METRIC_GRACE
                 if is_fresh and job_id not in told_all:
                     return None
-                state, reason = TrialState.FAILED, missing_words(session, job_id, self.spec, result, measured)
+                state, reason = TrialState.FAILED, missing_metric_reason(session, job_id, self.spec, result, measured)
                 if trial.memo.get("parent") is not None:
                     reason += f". {_NOTHING_LEFT.format(trial.memo['parent'])}"
             case JobState.CANCELLED if is_early and has_values:
@@ -171,40 +171,40 @@ class StudyRound:
 
     # What goes badly
 
-    def _stop_early(self) -> bool:
-        """End trials that the study's rule gives up; whether their curves are too long for one look, and another one is due."""
-        rule = self.spec.stopping
-        # Reports that come with its end may be the first to show a rule how a trial went: one that has done all is left alone.
+    def _stop_trials_early(self) -> bool:
+        """End trials that the study's headroom gives up; whether their curves are too long for one look, and another one is due."""
+        headroom = self.spec.stopping
+        # Reports that come with its end may be the first to show a headroom how a trial went: one that has done all is left alone.
         watched = [
             t for t in self.facts.running
             if t.job_state is JobState.RUNNING and t.stop is None and t.job_id and not t.is_decided
         ]  # fmt: skip
-        is_judged = rule is not None or self.spec.population is not None
-        if not is_judged or not watched or not self._history.is_due(self.now, _JUDGED_APART):
+        is_judged = headroom is not None or self.spec.population is not None
+        if not is_judged or not watched or not self._history.is_due(self.now, _JUDGE_INTERVAL):
             return False
         metric = self.spec.metrics[0]
         # Those that wait for their next attempt are not forgotten meanwhile.
         jobs = {trial.number: trial.job_id for trial in self.facts.running if trial.job_id}
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            traces, is_all = self._history.followers.look(session, jobs, metric.name, metric.goal)
+            traces, is_all = self._history.trace_follower.read_new(session, jobs, metric.name, metric.goal)
             others = self._history.traces(session, self.facts.id, metric.goal, limit=_CURVES) if is_all else []
         if not is_all:
             # Half of a curve is compared with nobody's.
-            self._history.not_judged()
+            self._history.reset_judged()
             return True
         own = [traces[trial.number] for trial in watched]
-        if rule is None:
-            self._give_way({t.number: t for t in watched}, own, others)
+        if headroom is None:
+            self._replace_worst({t.number: t for t in watched}, own, others)
             return False
         passed = {trial.number: trial.passed for trial in watched}
-        verdicts = judge_traces(rule, own, others, passed)
-        self._let_pass([trial for trial in watched if passed[trial.number] != trial.passed], passed)
+        verdicts = judge_traces(headroom, own, others, passed)
+        self._note_passed_rungs([trial for trial in watched if passed[trial.number] != trial.passed], passed)
         for trial in watched:
             if trial.number in verdicts:
                 self._stop(trial, verdicts[trial.number])
         return False
 
-    def _let_pass(self, trials: Sequence[RunningTrial], passed: Mapping[int, int]) -> None:
+    def _note_passed_rungs(self, trials: Sequence[RunningTrial], passed: Mapping[int, int]) -> None:
         """Note the rungs that these came past, so that no process asks them there again; a rung comes a few times in a trial."""
         if not trials:
             return
@@ -212,16 +212,20 @@ class StudyRound:
         with fence.fenced(self.control, self.lease) as session:
             studies.change_memos(session, self.facts.id, memos)
 
-    def _give_way(self, watched: Mapping[int, RunningTrial], running: Sequence[Trace], others: Sequence[Trace]) -> None:
+    def _replace_worst(
+        self, watched: Mapping[int, RunningTrial], running: Sequence[Trace], others: Sequence[Trace]
+    ) -> None:
         """End the worst members of a population, whose places heirs of the best take."""
-        found = promotion.giving_way(self.control, self.facts, running, others, self._keep_lease)
+        found = promotion.pbt_replacements(self.control, self.facts, running, others, self._renew_lease_if_due)
         for one in found:
             sentence = f"It gives its place to a trial that goes on from a better one: {one.sentence}."
             self._cancel([watched[one.number]], "early", "stopped_early", sentence, step=one.step, parents=one.parents)
 
     def _stop(self, trial: RunningTrial, verdict: Verdict) -> None:
-        rule = self.spec.stopping
-        sentence = f"Stopped early by the study's rule {rule.rule.value if rule else ''}: {verdict.sentence}."
+        headroom = self.spec.stopping
+        sentence = (
+            f"Stopped early by the study's headroom {headroom.headroom.value if headroom else ''}: {verdict.sentence}."
+        )
         self._cancel([trial], "early", "stopped_early", sentence, step=verdict.step)
 
     def _cancel(
@@ -234,7 +238,7 @@ class StudyRound:
         step: int | None = None,
         parents: Sequence[int] = (),
     ) -> None:
-        bells: list[tuple[str, str]] = []
+        wakeups: list[tuple[str, str]] = []
         with fence.fenced(self.control, self.lease) as session:
             for trial in trials:
                 session.execute(
@@ -246,53 +250,53 @@ class StudyRound:
                     .values(stop={"kind": kind, "sentence": sentence, "step": step, "parents": list(parents)})
                 )  # fmt: skip
                 if trial.job_id is not None:
-                    bells += cancel_job(session, trial.job_id, code, sentence, self.now)
+                    wakeups += cancel_job(session, trial.job_id, code, sentence, self.now)
                     if kind == "early" and is_decided(session, trial.job_id):
                         raise StaleWrite(f"trial {trial.number} has finished since it was judged")
-                    self._tell(session, f"trial.{code}", sentence, trial=trial.number)
-        self._ring(bells)
+                    self._add_event(session, f"trial.{code}", sentence, trial=trial.number)
+        self._notify(wakeups)
 
     # What is due
 
-    def _bar(self) -> bool:
+    def _pause_blocked(self) -> bool:
         """Begin no more trials in the name of who may not submit jobs any more; what runs goes on, as when it is paused."""
         with fence.fenced(self.control, self.lease) as session:
             state = advance_study(self.facts.state, StudyEvent.PAUSE)
             reason = (
-                f"Paused: {self.facts.barred}. Resume it once that is mended, or clone it to go on in another name."
+                f"Paused: {self.facts.blocked}. Resume it once that is mended, or clone it to go on in another name."
             )
             spec = session.get_one(Study, self.facts.id).spec
             studies.change_study(
                 session, self.facts.id, self.facts.generation, self.now, state=state.value, reason=reason, note="",
                 spec={**spec, PAUSED_AT: self.now.isoformat()},
             )  # fmt: skip
-            self._tell(session, "study.paused", reason)
+            self._add_event(session, "study.paused", reason)
         return False
 
-    def _go_on(self) -> bool:
+    def _continue(self) -> bool:
         facts = self.facts
         ahead = outlook(self.spec.budget, facts.spent)
         if ahead.end is not None:
-            return self._wind_up(_sentence(ahead.reason), ahead.end)
-        self._note()
+            return self._finish(_sentence(ahead.reason), ahead.end)
+        self._update_note()
         fresh = 0
         if ahead.room and self.spec.template is not None:
-            fresh = self._begin(min(ahead.room, _BEGUN_AT_ONCE))
+            fresh = self._start_trials(min(ahead.room, _MAX_STARTS))
         is_idle = bool(ahead.room) and not fresh and not facts.spent.running
         if is_idle and self.spec.template is not None and (ended := self._exhausted()):
-            return self._wind_up(*ended)
+            return self._finish(*ended)
         if facts.running or fresh:
             self._proposers.expect(self._algorithm)
-        drawn, goes_on = self._prepare()
+        drawn, goes_on = self._prefetch_points()
         is_used_up = self.spec.template is None and not facts.prepared and not drawn
         if is_idle and is_used_up and (ended := self._exhausted()):
-            return self._wind_up(*ended)
+            return self._finish(*ended)
         return fresh > 0 or goes_on
 
     def _exhausted(self) -> tuple[str, StudyEvent] | None:
         """How it ends where nothing is left to draw, and nothing runs that could change that."""
         what = "every point of the space was tried"
-        if self.facts.known:
+        if self.facts.prior_results:
             what += ", by trials of the studies that it was warm-started from"
             what += ", too" if self.facts.spent.made else ""
         if self.spec.population is not None:
@@ -300,7 +304,7 @@ class StudyRound:
         elif self.spec.algorithm is not Algorithm.GRID and Space.of(self.spec).size is None:
             what = "chance found no point any more that satisfies the constraints"
         ended = outlook(self.spec.budget, self.facts.spent, exhausted=what)
-        if ended.end is StudyEvent.FAIL and self.facts.known and not self.facts.spent.made:
+        if ended.end is StudyEvent.FAIL and self.facts.prior_results and not self.facts.spent.made:
             # Whoever asked what is best here has the answer.
             none = " No model is registered, since no trial of its own has run." if self.spec.winner is not None else ""
             return f"Nothing new to try: {what}. {self._best_known()}{none}", StudyEvent.SUCCEED
@@ -309,18 +313,18 @@ class StudyRound:
     def _best_known(self) -> str:
         """The best that warm-starting brought, in words; of several metrics in the first one."""
         metric = self.spec.metrics[0]
-        best = min(self.facts.known, key=lambda one: metric.sign * one["values"][0])
+        best = min(self.facts.prior_results, key=lambda one: metric.sign * one["values"][0])
         point = ", ".join(f"{name}={text_of(value)}" for name, value in best["parameters"].items())
         values = ", ".join(
             f"{one.name} {value:.6g}" for one, value in zip(self.spec.metrics, best["values"], strict=True)
         )
         return f"The best of those has {values}: {point}."
 
-    def _begin(self, room: int) -> int:
+    def _start_trials(self, room: int) -> int:
         """Begin up to ``room`` trials; how many. Each trial's row and its job's are written together."""
         facts = self.facts
-        heirs = promotion.due_heirs(self.control, facts, self._history, room, self._keep_lease)
-        room = promotion.fresh_room(facts, room, len(heirs))
+        promoted = promotion.due_promotions(self.control, facts, self._history, room, self._renew_lease_if_due)
+        room = promotion.new_point_slots(facts, room, len(promoted))
         missed = facts.ended_count - facts.prepared_at
         used = usable(len(facts.prepared), room, missed, self.spec.budget.parallel)
         own = [one for one in facts.prepared if _is_initial(one)]
@@ -331,7 +335,10 @@ class StudyRound:
             room, rest = len(taken), own[len(taken) :]
         ready = [Proposal(dict(one["parameters"]), dict(one["memo"])) for one in taken]
         drawn = self._draw(room - len(ready), ready) if len(ready) < room else []
-        chosen = [*heirs, *(promotion.Start(promotion.as_begun(self.spec, one)) for one in (*ready, *drawn))]
+        chosen = [
+            *promoted,
+            *(promotion.TrialStart(promotion.at_first_rung(self.spec, one)) for one in (*ready, *drawn)),
+        ]
         if not chosen:
             return 0
         orders = []
@@ -351,7 +358,7 @@ class StudyRound:
         with fence.fenced(self.control, self.lease) as session:
             studies.change_study(
                 session, facts.id, facts.generation, self.now,
-                trial_count=facts.trial_count + len(chosen), proposed=facts.proposed + len(drawn), prepared=list(rest),
+                trial_count=facts.trial_count + len(chosen), proposed_count=facts.proposed + len(drawn), prefetched_points=list(rest),
             )  # fmt: skip
             reason = f"Trial of study {facts.name}."
             for order in orders:
@@ -368,17 +375,17 @@ class StudyRound:
                 session.execute(
                     update(Archive).where(Archive.digest == self.spec.template.code).values(used_at=self.now)
                 )
-        self._ring([(TOPIC_TICK, "")])
+        self._notify([(TOPIC_TICK, "")])
         return len(chosen)
 
-    def _prepare(self) -> tuple[int, bool]:
+    def _prefetch_points(self) -> tuple[int, bool]:
         """Draw points ahead where whoever needs them should not wait for it; how many, and whether more are wanted."""
         facts = self.facts
         question = self._question(0, ())
         is_asked = self.spec.template is None
         if not is_asked and is_quick(question):
             return 0, False
-        wanted = min(_PREPARED, max(1, self.spec.budget.parallel) * (2 if is_asked else 1))
+        wanted = min(_PREFETCHED_POINTS, max(1, self.spec.budget.parallel) * (2 if is_asked else 1))
         if self.spec.budget.trials is not None:
             wanted = min(wanted, self.spec.budget.trials - facts.trial_count)
         own = sum(_is_initial(one) for one in facts.prepared)
@@ -389,26 +396,26 @@ class StudyRound:
         lacking = wanted - len(facts.prepared)
         if is_behind:
             lacking = min(wanted - own, max(lacking, facts.ended_count - facts.prepared_at + 1))
-        elif is_asked and lacking <= wanted // _SPARED:
+        elif is_asked and lacking <= wanted // _REFILL_FRACTION:
             lacking = 0  # it would be drawn once more with the next result
         drawn = []
         if lacking > 0:
             ahead = [Proposal(dict(one["parameters"])) for one in facts.prepared]
-            drawn = self._draw(min(lacking, _DRAWN_AT_ONCE), ahead)
+            drawn = self._draw(min(lacking, _MAX_DRAWS), ahead)
         if not drawn:
             return 0, False
         with fence.fenced(self.control, self.lease) as session:
             # Somebody may have asked meanwhile, and got some of those that were there: that makes the new ones no worse.
             row = session.get_one(Study, facts.id, populate_existing=True, with_for_update={"key_share": True})
-            if row.state != StudyState.RUNNING or row.proposed != facts.proposed:
+            if row.state != StudyState.RUNNING or row.proposed_count != facts.proposed:
                 raise StaleWrite("the study has moved since its points were drawn")
-            left = list(row.prepared)
+            left = list(row.prefetched_points)
             front = [one for one in left if not is_behind or _is_initial(one)]
             reserve = [one for one in left if is_behind and not _is_initial(one)]
             prepared = [*front, *(asdict(one) for one in drawn), *reserve][:wanted]
             studies.change_study(
                 session, facts.id, row.generation, self.now,
-                prepared=prepared, prepared_at=facts.ended_count, proposed=facts.proposed + len(drawn),
+                prefetched_points=prepared, prefetched_after=facts.ended_count, proposed_count=facts.proposed + len(drawn),
             )  # fmt: skip
         return len(drawn), len(prepared) < wanted
 
@@ -423,8 +430,8 @@ class StudyRound:
         facts, spec = self.facts, self.spec
         space = Space.of(spec)
         pending = [Proposal(searched(spec, trial.parameters), dict(trial.memo)) for trial in facts.running]
-        results, spoilt = promotion.learnt_from(spec, self._history)
-        known = [Observed(one["parameters"], tuple(one["values"])) for one in facts.known]
+        results, spoilt = promotion.results_to_learn_from(spec, self._history)
+        known = [Observed(one["parameters"], tuple(one["values"])) for one in facts.prior_results]
         return Question(
             space=space,
             algorithm=self._algorithm,
@@ -440,9 +447,9 @@ class StudyRound:
 
     def _own_points(self) -> Sequence[Mapping[str, Any]]:
         """The user's points that are tried first: not those that the study was warm-started with a result of."""
-        if not self.facts.known or self.facts.proposed >= len(self.spec.initial):
+        if not self.facts.prior_results or self.facts.proposed >= len(self.spec.initial):
             return self.spec.initial
-        tried = {key_of(one["parameters"]) for one in self.facts.known}
+        tried = {key_of(one["parameters"]) for one in self.facts.prior_results}
         return [point for point in self.spec.initial if key_of(point) not in tried]
 
     @property
@@ -450,7 +457,7 @@ class StudyRound:
         spec = self.spec
         return chosen_algorithm(Space.of(spec), spec.algorithm, spec.goals, spec.budget.trials)
 
-    def _note(self) -> None:
+    def _update_note(self) -> None:
         """What a person should know while it runs: trials that no node can ever hold, points of another algorithm, and
         results that are all the same.
         """
@@ -497,7 +504,7 @@ class StudyRound:
     def _about_results(self) -> str:
         return equal_words((one.parameters, one.values) for one in self._history.results)
 
-    def _wind_up(self, reason: str, event: StudyEvent) -> bool:
+    def _finish(self, reason: str, event: StudyEvent) -> bool:
         """End the study; what still runs is cancelled first."""
         facts = self.facts
         alive = [trial for trial in facts.running if not trial.is_over]
@@ -512,36 +519,36 @@ class StudyRound:
         # Nobody tried them yet: where the study is extended, they come first again.
         own_points = [dict(one) for one in facts.prepared if _is_initial(one)]
         with fence.fenced(self.control, self.lease) as session:
-            crowned = None
-            if facts.barred and self.spec.winner is not None:
+            registered = None
+            if facts.blocked and self.spec.winner is not None:
                 # The run of the winner would be one more job in the name of who may submit none.
-                reason = f"{reason} Its best trial is not registered: {facts.barred}."
+                reason = f"{reason} Its best trial is not registered: {facts.blocked}."
             elif event is not StudyEvent.FAIL:
-                crowned = crown(session, self.control, facts, self.now)
+                registered = register_best_trial(session, self.control, facts, self.now)
             studies.change_study(
                 session, facts.id, facts.generation, self.now,
-                state=state.value, reason=reason, note=self._about_results(), finished_at=self.now, prepared=own_points,
-                winner=crowned or facts.winner,
+                state=state.value, reason=reason, note=self._about_results(), finished_at=self.now, prefetched_points=own_points,
+                best_trial=registered or facts.winner,
             )  # fmt: skip
             for number in own:  # whoever works on it is told so when the result comes
                 studies.end_trial(session, facts.id, number, TrialState.CANCELLED, self.now, reason=reason)
-            self._tell(session, f"study.{state.value}", reason)
-        if crowned is not None:
-            self._ring([(TOPIC_TICK, ""), (TOPIC_MODELS, "")])
+            self._add_event(session, f"study.{state.value}", reason)
+        if registered is not None:
+            self._notify([(TOPIC_TICK, ""), (TOPIC_MODELS, "")])
         return False
 
     # The parts
 
-    def _keep_lease(self) -> None:
+    def _renew_lease_if_due(self) -> None:
         """Renew the lease before something that may take long, where a part of its time is over."""
         if self.control.clock() - self._renewed_at >= self.control.lease_ttl / 4:
             self.lease = fence.renew(self.control, self.lease)
             self._renewed_at = self.control.clock()
 
-    def _curve(self, number: int, measured: Measured, *, is_over: bool = False) -> Curve:
+    def _curve(self, number: int, measured: MeasuredMetrics, *, is_over: bool = False) -> Curve:
         return make_curve(number, measured.points.get(self.spec.metrics[0].name, ()), is_over=is_over)
 
-    def _tell(self, session: Session, kind: str, reason: str, *, trial: int | None = None) -> None:
+    def _add_event(self, session: Session, kind: str, reason: str, *, trial: int | None = None) -> None:
         data: dict[str, Any] = {"study": self.facts.id, "name": self.facts.name}
         if trial is not None:
             data["trial"] = trial
@@ -549,9 +556,9 @@ class StudyRound:
             session, at=self.now, kind=kind, actor=SCHEDULER, project_id=self.facts.project_id, reason=reason, data=data
         )
 
-    def _ring(self, bells: Sequence[tuple[str, str]]) -> None:
-        for topic, key in dict.fromkeys(bells):
-            self.control.bell.notify(topic, key)
+    def _notify(self, wakeups: Sequence[tuple[str, str]]) -> None:
+        for topic, key in dict.fromkeys(wakeups):
+            self.control.wakeup.notify(topic, key)
 
 
 def _trial_row(study_id: str, number: int, job_id: str | None, proposal: Proposal, now: datetime) -> dict[str, Any]:
@@ -570,7 +577,7 @@ def _trial_row(study_id: str, number: int, job_id: str | None, proposal: Proposa
 
 def _is_initial(prepared: Mapping[str, Any]) -> bool:
     """Whether a point comes before all that are drawn: the user's own, and those whose trials were lost."""
-    return bool(prepared["memo"].get("origin") == "initial" or expired_trials.AGAIN in prepared["memo"])
+    return bool(prepared["memo"].get("origin") == "initial" or expired_trials.RETRY_KEY in prepared["memo"])
 
 
 def _sentence(reason: str) -> str:

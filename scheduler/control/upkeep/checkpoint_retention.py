@@ -21,7 +21,7 @@ from core.domain.jobs.states import JobState
 from core.inspection.discovery import Landed
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import Journal
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ _LOOK_AFTER: Final = timedelta(days=1)
 _AT_ONCE: Final = 100
 
 
-def apply_retention(control: Control) -> int:
+def apply_retention(control: ControlContext) -> int:
     """Delete what the rules let go of; how many checkpoints that were.
 
     The newest one, those kept for ever and those in use stay, whatever a rule says.
@@ -59,7 +59,7 @@ def apply_retention(control: Control) -> int:
     return deleted
 
 
-def _apply(control: Control, job_id: str) -> int:
+def _apply(control: ControlContext, job_id: str) -> int:
     with unit_of_work(control.sessions, read_only=True) as session:
         job, retention = session.get(Job, job_id), session.get(Retention, job_id)
         if job is None or retention is None:
@@ -87,14 +87,14 @@ def _valued(session: Session, job: Job, rule: Rule, found: Sequence[Candidate]) 
     return [one if one.step is None or metric in one.metrics else replace(one, metrics=told[one.step]) for one in found]
 
 
-def _delete(control: Control, job_id: str, tree: Tree, landed: Landed) -> bool:
+def _delete(control: ControlContext, job_id: str, tree: Tree, landed: Landed) -> bool:
     """Whether it was deleted: somebody may keep it, or a job go on from it, since the rule was applied."""
     with unit_of_work(control.sessions) as session:
         job = session.get(Job, job_id)
         if job is None or landed.path in kept_paths(session, job) | used_paths(session, job):
             return False
         forget(session, job, landed.path)
-        Journal(session, job.project_id, job.id).tell(
+        Journal(session, job.project_id, job.id).add(
             "checkpoint.deleted", f"{landed.path}, by the job's retention", at=control.clock()
         )
     for part in landed.parts:

@@ -21,12 +21,12 @@ from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId
-from core.domain.jobs.states import AttemptState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 from executors.base import Executor, Phase
 from scheduler.control.attempts.decide import DEADLINE_SLACK
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 
-GLANCE_LEASE: Final = "glance"
+DRIFT_LEASE: Final = "glance"
 
 _Name = tuple[str, int, int]  # role, index, generation
 
@@ -39,13 +39,13 @@ class _Running:
     members: set[_Name] = field(default_factory=set)
 
 
-def glance(control: Control, *, every: timedelta) -> list[AttemptId]:
+def find_drifted(control: ControlContext, *, every: timedelta) -> list[AttemptId]:
     """Running attempts that are not as written; empty also when some process has glanced within ``every``."""
     with unit_of_work(control.sessions) as session:
         now = control.clock()
         # Taken by a name that nobody has, and never given back: it is free again when ``every`` is over.
         holder = secrets.token_hex(8)
-        if leases.acquire(session, GLANCE_LEASE, holder=holder, now=now, ttl=every) is None:
+        if leases.acquire(session, DRIFT_LEASE, holder=holder, now=now, ttl=every) is None:
             return []
         running = _running(session)
     return [attempt_id for attempt_id, meant in running.items() if _differs(control.executor, attempt_id, meant, now)]
@@ -63,7 +63,7 @@ def _running(session: Session) -> dict[AttemptId, _Running]:
             Attempt.state == AttemptState.RUNNING.value,
             Attempt.stop.is_(None),
             Attempt.decided_at.is_(None),
-            Job.desired_state == Wanted.RUN.value,
+            Job.desired_state == DesiredState.RUN.value,
         )
     )  # fmt: skip
     found: defaultdict[str, _Running] = defaultdict(lambda: _Running(None))

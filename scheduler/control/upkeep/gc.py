@@ -24,8 +24,8 @@ from core.db.tables import (
     LoginCode,
     MetricStream,
     MlflowModel,
+    MlflowModelVersion,
     MlflowRun,
-    MlflowVersion,
     TensorBoardLink,
     Token,
 )
@@ -40,14 +40,14 @@ from core.storage.archives import ArchiveStore
 from core.storage.optuna_tables import sweep_tables
 from core.wakeups import TOPIC_TICK
 from scheduler.control import fence
-from scheduler.control.attempts.unkilled_replicas import log_leftovers
-from scheduler.control.context import Control
+from scheduler.control.attempts.unkilled_replicas import log_unkilled
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import Journal
 from scheduler.control.planning.plan_log import prune
 from scheduler.control.planning.queued_jobs import move_queued
 from scheduler.control.planning.tick import TICK_LEASE
 from scheduler.control.upkeep.checkpoint_retention import apply_retention
-from scheduler.control.upkeep.orphans import note_strangers
+from scheduler.control.upkeep.orphans import note_orphans
 from scheduler.control.upkeep.quarantine import forget_failures
 
 log = structlog.get_logger(__name__)
@@ -67,17 +67,17 @@ _METRIC_BATCH: Final = 20  # jobs whose metrics go at once
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
-def sweep_executor(control: Control) -> int:
+def sweep_executor(control: ControlContext) -> int:
     """Remove from the executor what no live attempt owns any more; how many attempts that were.
 
     An attempt is in the database before anything of it is created, so what has ended there is nobody's. What is not
     there at all may be lost to an empty, wrong or restored database: see :mod:`scheduler.control.upkeep.orphans`.
     """
-    held = control.executor.attempts()  # before the database is read: whatever is held then is in there
+    in_engine = control.executor.attempts()  # before the database is read: whatever is held then is in there
     database_id = ensure_id(control.sessions)
     known: set[str] = set()
     live: set[str] = set()
-    names = sorted(held)
+    names = sorted(in_engine)
     with unit_of_work(control.sessions, read_only=True) as session:
         for begin in range(0, len(names), _BATCH):
             chunk = names[begin : begin + _BATCH]
@@ -85,21 +85,21 @@ def sweep_executor(control: Control) -> int:
                 known.add(name)
                 if ended_at is None:
                     live.add(name)
-    strangers = {name: whose for name, whose in held.items() if name not in known}
-    overdue = note_strangers(control, strangers, database_id)
+    orphans = {name: whose for name, whose in in_engine.items() if name not in known}
+    overdue = note_orphans(control, orphans, database_id)
     removed = 0
-    for attempt_id in sorted((held.keys() & known) - live | overdue):
+    for attempt_id in sorted((in_engine.keys() & known) - live | overdue):
         try:
             control.executor.remove(attempt_id)
         except ExecutorTryAgain:
             continue  # the next sweep comes
-        log_leftovers(control.executor, attempt_id)
+        log_unkilled(control.executor, attempt_id)
         removed += 1
         log.info("attempt.swept", attempt=attempt_id)
     return removed
 
 
-def expire_waiting(control: Control) -> int:
+def expire_waiting(control: ControlContext) -> int:
     """End the jobs that waited longer than their ``max_wait`` for their first start; how many."""
     now = control.clock()
     limit = Job.spec["max_wait"].as_float()
@@ -134,11 +134,11 @@ def expire_waiting(control: Control) -> int:
         log.info("job.expired", job=row.id)
     fence.release(control, lease)
     if expired:
-        control.bell.notify(TOPIC_TICK)
+        control.wakeup.notify(TOPIC_TICK)
     return expired
 
 
-def delete_outlived(control: Control) -> int:
+def delete_outlived(control: ControlContext) -> int:
     """Mark jobs as deleted whose ``ttl`` after their end is over; how many. Their files stay.
 
     Reads on in pages until every ended job with a ttl was looked at: however many have a long one, a short one is kept.
@@ -175,13 +175,13 @@ def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
         .execution_options(synchronize_session=False)
     ).first()
     if hit is not None:
-        Journal(session, row.project_id, row.id).tell(
+        Journal(session, row.project_id, row.id).add(
             "job.deleted", f"Its ttl of {row.ttl:g} s after the end is over.", at=now
         )
     return hit is not None
 
 
-def forget_events(control: Control, retention: timedelta) -> int:
+def forget_events(control: ControlContext, retention: timedelta) -> int:
     """Drop the events of deleted jobs that ended longer ago than ``retention``; how many. Others keep their history."""
     # From jobs to events, by the index on events.job_id: live jobs have most of them.
     batch = (
@@ -203,7 +203,7 @@ def forget_events(control: Control, retention: timedelta) -> int:
     return dropped
 
 
-def forget_metrics(control: Control) -> int:
+def forget_metrics(control: ControlContext) -> int:
     """Drop the metrics of jobs that were deleted; of how many."""
     batch = (
         select(MetricStream.owner_id)
@@ -222,18 +222,18 @@ def forget_metrics(control: Control) -> int:
             return dropped
 
 
-def forget_runs(control: Control) -> int:
+def forget_runs(control: ControlContext) -> int:
     """Drop what jobs that were deleted told by MLflow's protocol; how many rows. Names of models stay: others may use them."""
     gone = select(Job.id).where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
     dropped = 0
-    for table in (MlflowVersion, MlflowModel, MlflowRun):
+    for table in (MlflowModelVersion, MlflowModel, MlflowRun):
         with unit_of_work(control.sessions) as session:
             result = session.execute(delete(table).where(table.job_id.in_(gone)))
             dropped += result.rowcount  # type: ignore[attr-defined]
     return dropped
 
 
-def forget_records(control: Control) -> int:
+def forget_records(control: ControlContext) -> int:
     """Drop what clients of Vertex AI kept in projects that were deleted; how many records."""
     dropped = 0
     while True:
@@ -244,7 +244,7 @@ def forget_records(control: Control) -> int:
             return dropped
 
 
-def forget_expired(control: Control) -> None:
+def forget_expired(control: ControlContext) -> None:
     """Drop idempotency keys, login codes, tokens (browser sessions are such), addresses and leases that nobody needs any more."""
     now = control.clock()
     with unit_of_work(control.sessions) as session:
@@ -268,7 +268,7 @@ def forget_expired(control: Control) -> None:
         )
 
 
-def forget_plans(control: Control, settings: Settings) -> int:
+def forget_plans(control: ControlContext, settings: Settings) -> int:
     """Drop records of plans that are too old or take too much room; how many."""
     with unit_of_work(control.sessions) as session:
         return prune(
@@ -279,13 +279,13 @@ def forget_plans(control: Control, settings: Settings) -> int:
         )
 
 
-def forget_node_failures(control: Control) -> int:
+def forget_node_failures(control: ControlContext) -> int:
     """Drop what is too old to quarantine a node; how many."""
     with unit_of_work(control.sessions) as session:
         return forget_failures(session, control.clock())
 
 
-def housekeep(control: Control, settings: Settings) -> None:
+def housekeep(control: ControlContext, settings: Settings) -> None:
     """Every slow step; what fails is logged and leaves the others alone."""
     lease = fence.acquire(control, SWEEP_LEASE)
     if lease is None:

@@ -19,7 +19,7 @@ from core.domain.sharing.resources import Amounts
 from core.wakeups import TOPIC_TICK
 from executors.base import NodeInfo
 from scheduler.control import fence
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import EXECUTOR
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 NODES_LEASE: Final = "nodes"
 
 
-def sync_nodes(control: Control) -> int:
+def sync_nodes(control: ControlContext) -> int:
     """Write what has changed about the nodes; the number of changes.
 
     A node that is not ready, or that the executor does not list any more, keeps ``seen_at``: from there its replicas
@@ -50,7 +50,7 @@ def sync_nodes(control: Control) -> int:
         return 0
     fence.release(control, lease)
     if changes:
-        control.bell.notify(TOPIC_TICK)
+        control.wakeup.notify(TOPIC_TICK)
     return changes
 
 
@@ -69,11 +69,11 @@ def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: date
             node.seen_at = now  # the grace of a node that has just become unready begins now, not at its last sync
         changes += _update(node, info)
         if was_ready is not info.is_ready:
-            _tell(session, node, now)
+            _add_event(session, node, now)
     for node in known.values():
         if node.is_ready:
             node.is_ready, node.condition, node.seen_at = False, "The executor does not list it any more.", now
-            _tell(session, node, now)
+            _add_event(session, node, now)
             changes += 1
     return changes
 
@@ -109,7 +109,7 @@ def _with_normal_models(whole: Amounts) -> Amounts:
     return Amounts(whole.cpu_milli, whole.memory_bytes, gpus)
 
 
-def _tell(session: Session, node: Node, now: datetime) -> None:
+def _add_event(session: Session, node: Node, now: datetime) -> None:
     kind = "node.ready" if node.is_ready else "node.unready"
     reason = f"Node {node.name} takes work." if node.is_ready else f"Node {node.name}: {node.condition}"
     append_event(session, at=now, kind=kind, actor=EXECUTOR, reason=reason, data={"node": node.name})

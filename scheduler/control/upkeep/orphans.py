@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
 from core.db.repositories.events import append_event
-from core.db.tables import Stranger
+from core.db.tables import Orphan
 from core.domain.ids import AttemptId
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ _TOLD: Final = 10  # names in one event
 _BATCH: Final = 500  # written down by one sweep; the next one is minutes away
 
 
-def note_strangers(control: Control, strangers: Mapping[AttemptId, str], database_id: str) -> frozenset[AttemptId]:
+def note_orphans(control: ControlContext, orphans: Mapping[AttemptId, str], database_id: str) -> frozenset[AttemptId]:
     """Keep the table of strangers true and tell of new ones; those whose patience is over, which may be removed.
 
     Another database's are never among them: they are left alone for whoever may still need them.
@@ -39,41 +39,41 @@ def note_strangers(control: Control, strangers: Mapping[AttemptId, str], databas
         database_id: this one's.
     """
     with unit_of_work(control.sessions, read_only=True) as session:
-        known = {row.attempt_id: row for row in session.scalars(select(Stranger))}
+        known = {row.attempt_id: row for row in session.scalars(select(Orphan))}
     now = control.clock()
-    gone = sorted(known.keys() - strangers.keys())
-    fresh = sorted(strangers.keys() - known.keys())[:_BATCH]
+    gone = sorted(known.keys() - orphans.keys())
+    fresh = sorted(orphans.keys() - known.keys())[:_BATCH]
     if gone or fresh:
         with unit_of_work(control.sessions) as session:
             for begin in range(0, len(gone), _BATCH):
-                session.execute(delete(Stranger).where(Stranger.attempt_id.in_(gone[begin : begin + _BATCH])))
-            foreign = {name: strangers[name] not in ("", database_id) for name in fresh}
+                session.execute(delete(Orphan).where(Orphan.attempt_id.in_(gone[begin : begin + _BATCH])))
+            foreign = {name: orphans[name] not in ("", database_id) for name in fresh}
             told = [
                 n
                 for n in fresh
-                if _add(session, Stranger(attempt_id=n, database_id=strangers[n], is_foreign=foreign[n], since=now))
+                if _add(session, Orphan(attempt_id=n, database_id=orphans[n], is_foreign=foreign[n], found_at=now))
             ]
-            _tell(session, [name for name in told if not foreign[name]], (), now)
+            _add_event(session, [name for name in told if not foreign[name]], (), now)
             others = [name for name in told if foreign[name]]
-            _tell(session, others, sorted({strangers[name] for name in others}), now)
+            _add_event(session, others, sorted({orphans[name] for name in others}), now)
     return frozenset(
         AttemptId(name)
         for name, row in known.items()
-        if name in strangers and not row.is_foreign and now - row.found_at >= UNKNOWN_PATIENCE
+        if name in orphans and not row.is_foreign and now - row.found_at >= UNKNOWN_PATIENCE
     )
 
 
-def _add(session: Session, stranger: Stranger) -> bool:
+def _add(session: Session, orphan: Orphan) -> bool:
     """False when another scheduler wrote it down in the same moment, and tells of it."""
     try:
         with session.begin_nested():
-            session.add(stranger)
+            session.add(orphan)
     except IntegrityError:
         return False
     return True
 
 
-def _tell(session: Session, names: Sequence[str], databases: Sequence[str], now: datetime) -> None:
+def _add_event(session: Session, names: Sequence[str], databases: Sequence[str], now: datetime) -> None:
     """One event for ``names``: what this database has forgotten, or what is of other ``databases``."""
     if not names:
         return

@@ -39,7 +39,7 @@ _MARKS: Final = (
 )
 
 
-class Judge:
+class QuarantineJudge:
     """Knows when there is something to decide, so that a tick need not read all nodes. Who begins decides once."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -
         f"Node {node.name} is quarantined {until_text(made.until)}: {why}. Nothing new is placed there, what runs goes on; "
         f"`trainmaster nodes release {node.name}` opens it."
     )
-    _tell(session, node.name, "node.quarantined", reason, now, {"until": _iso(made.until), **_jobs(made.causes)})
+    _add_event(session, node.name, "node.quarantined", reason, now, {"until": _iso(made.until), **_jobs(made.causes)})
     return True
 
 
@@ -191,7 +191,7 @@ def _release(session: Session, node: Node, why: str, changes: Changes, now: date
         values |= {"trusted_since": node.trusted_since, "suspicion": _suspicion(node.name, left) if left else None}
     if not _write(session, node, values):
         return False
-    _tell(session, node.name, "node.released", f"Node {node.name} takes work again: {why}.", now, {})
+    _add_event(session, node.name, "node.released", f"Node {node.name} takes work again: {why}.", now, {})
     return True
 
 
@@ -208,7 +208,7 @@ def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: 
         changed.append(node.name)
         # It would be told with each failure otherwise.
         if one is not None and new is not None and (old is None or old["why_not"] != one.why_not):
-            _tell(session, node.name, "node.suspected", new["sentence"], now, _jobs(one.causes))
+            _add_event(session, node.name, "node.suspected", new["sentence"], now, _jobs(one.causes))
     return changed
 
 
@@ -246,7 +246,7 @@ def _write(session: Session, node: Node, values: Mapping[str, Any]) -> bool:
     return bool(done.rowcount == 1)  # type: ignore[attr-defined]
 
 
-def _tell(session: Session, node: str, kind: str, reason: str, now: datetime, data: Mapping[str, Any]) -> None:
+def _add_event(session: Session, node: str, kind: str, reason: str, now: datetime, data: Mapping[str, Any]) -> None:
     append_event(session, at=now, kind=kind, actor=SCHEDULER, reason=reason, data={"node": node, **data})
     log.warning(kind, node=node, why=reason)
 

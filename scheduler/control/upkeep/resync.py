@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Lease, Node, Replica
 from core.domain.ids import AttemptId
-from core.domain.jobs.states import AttemptState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, ReplicaState
 
 # An attempt that runs and of which nothing is expected is looked at this often.
 STEADY_LOOK: Final = timedelta(seconds=5)
@@ -35,7 +35,7 @@ def due_attempts(session: Session, now: datetime, *, steady: timedelta = STEADY_
         Attempt.state != AttemptState.RUNNING.value,
         Attempt.stop.is_not(None),
         Attempt.decided_at.is_not(None),
-        Job.desired_state != Wanted.RUN.value,
+        Job.desired_state != DesiredState.RUN.value,
     )
     looked_since = now - STEADY_LOOK
     query = (

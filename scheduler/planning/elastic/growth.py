@@ -14,15 +14,15 @@ from heapq import heapify, heappop, heapreplace
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang, GangRole
 from scheduler.planning.model import GrowingGang, Placement, QueuedGang, RunningGang
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand, demand_of
 from scheduler.planning.placement.eligibility import without
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import NEVER, Ledger
-from scheduler.planning.placement.partial import Draft
-from scheduler.planning.placement.search import Budget
-from scheduler.planning.queue.quota import Excess, Quotas
-from scheduler.planning.queue.shares import JOBS, Shares, of_draft
+from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.placement.search import SearchBudget
+from scheduler.planning.queue.quota import QuotaExcess, Quotas
+from scheduler.planning.queue.shares import JOBS, Shares, draft_amounts
 
 _Key = tuple[int, float, float, float, str]
 
@@ -71,7 +71,7 @@ class Growth:
 class Grower:
     """Gives replicas; ``shares`` are told of each."""
 
-    def __init__(self, cluster: Cluster, shares: Shares, quotas: Quotas) -> None:
+    def __init__(self, cluster: ClusterIndex, shares: Shares, quotas: Quotas) -> None:
         self.cluster = cluster
         self.shares = shares
         self.quotas = quotas
@@ -85,7 +85,7 @@ class Grower:
             claimed: nodes that somebody who waits may ever use.
         """
         # What is kept for GPUs may have become less.
-        self._refused -= {id(demand) for demand in self._demands.values() if demand.keeps_off}
+        self._refused -= {id(demand) for demand in self._demands.values() if demand.respects_headroom}
         heap = [(self._key(growth), growth) for growth in growths if growth.lacking]
         heapify(heap)
         has_grown = False
@@ -104,8 +104,8 @@ class Grower:
     def _key(self, growth: Growth) -> _Key:
         project_share = user_share = 0.0
         if self.shares.policy.is_fair:
-            project_share = self.shares.of_project(growth.project)
-            user_share = self.shares.of_user(growth.project, growth.user)
+            project_share = self.shares.project_share(growth.project)
+            user_share = self.shares.user_share(growth.project, growth.user)
         return -growth.priority, project_share, user_share, growth.age, growth.job_id
 
     def _give(self, growth: Growth, ledger: Ledger, claimed: frozenset[int]) -> bool:
@@ -114,19 +114,19 @@ class Grower:
         if len(models) == 1:
             # One of another model would slow all the others down, or they it.
             role = replace(role, request=replace(role.request, gpu_models=tuple(models)))
-        allowed = self.quotas.look_at_replica(growth.project, growth.user, role)
-        if isinstance(allowed, Excess):
+        allowed = self.quotas.check_replica(growth.project, growth.user, role)
+        if isinstance(allowed, QuotaExcess):
             return False
         demand = self._demand(growth, role, growth.hidden | claimed, allowed.without)
         draft = self._draft(demand, growth, ledger)
         if draft is None:
             return False
         ledger.start(draft, NEVER)
-        taken = of_draft(draft)
+        taken = draft_amounts(draft)
         del taken[JOBS]
         self.shares.add(growth.project, growth.user, taken)
         for placement in draft.placements(demand):
-            growth.made.append(replace(placement, role=growth.role.role, index=growth.lacking.pop(0)))
+            growth.added.append(replace(placement, role=growth.role.role, index=growth.lacking.pop(0)))
             growth.placed.append((placement.node, placement.gpu_model))
         return True
 
@@ -138,10 +138,10 @@ class Grower:
             one = Gang((GangRole(role.role, 1, role.request),), growth.gang.node_selector)
             demand = without(demand_of(one, self.cluster), hidden, models, self.cluster)
             # More replicas are never so dear that they should take what is kept for GPUs.
-            demand = self._demands[key] = replace(demand, keeps_off=not growth.gang.gpu_milli)
+            demand = self._demands[key] = replace(demand, respects_headroom=not growth.gang.gpu_milli)
         return demand
 
-    def _draft(self, demand: Demand, growth: Growth, ledger: Ledger) -> Draft | None:
+    def _draft(self, demand: Demand, growth: Growth, ledger: Ledger) -> PartialPlacement | None:
         """Beside its own first: the fewer nodes, the less goes over the network."""
         if id(demand) in self._refused:
             return None  # in this plan nothing becomes free
@@ -149,16 +149,16 @@ class Grower:
         flags = demand.pool.flags
         here = {number_of[node] for node, _ in growth.placed if node in number_of}
         beside = self.cluster.pool(sorted(number for number in here if flags[number]))
-        draft = place(replace(demand, pool=beside), ledger.free, Budget())
+        draft = place(replace(demand, pool=beside), ledger.free, SearchBudget())
         if draft is None and growth.gang.servers == "apart":
             return None  # on any other node there may be a server of its own
-        draft = draft if draft is not None else place(demand, ledger.free, Budget())
+        draft = draft if draft is not None else place(demand, ledger.free, SearchBudget())
         if draft is None:
             self._refused.add(id(demand))
         return draft
 
 
-def with_more(placements: Sequence[Placement], more: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:
+def in_rank_order(placements: Sequence[Placement], more: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:
     """All of them in rank order."""
     order: Mapping[str, int] = {role.role: number for number, role in enumerate(gang.roles)}
     return tuple(sorted((*placements, *more), key=lambda p: (order[p.role], p.index)))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from scheduler.planning.forecast.reservation import held_by
 from scheduler.planning.model import RunningGang
-from scheduler.planning.placement.cluster import Cluster
-from scheduler.planning.preemption.eviction import Held
+from scheduler.planning.placement.cluster import ClusterIndex
+from scheduler.planning.preemption.eviction import NodeUse
 
 
 def spare(gang: RunningGang) -> int:
@@ -25,10 +25,10 @@ def indices(gang: RunningGang) -> list[tuple[int, int]]:
     return list(enumerate(positions))
 
 
-def held_by_index(gang: RunningGang, cluster: Cluster) -> list[tuple[int, Held]]:
+def uses_by_index(gang: RunningGang, cluster: ClusterIndex) -> list[tuple[int, NodeUse]]:
     """What each replica of the elastic role holds on the nodes that take work, by its index."""
-    found: list[tuple[int, Held]] = []
+    found: list[tuple[int, NodeUse]] = []
     for index, at in indices(gang):
         alone = replace(gang, nodes=gang.nodes[at : at + 1], gpu_models=gang.gpu_models[at : at + 1])
-        found += [(index, held) for held in held_by(alone, cluster)]
+        found += [(index, held) for held in node_uses(alone, cluster)]
     return found

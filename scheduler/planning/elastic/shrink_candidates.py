@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from core.domain.ids import JobId
-from scheduler.planning.elastic.replicas import held_by_index, indices, spare
+from scheduler.planning.elastic.replicas import indices, spare, uses_by_index
 from scheduler.planning.model import QueuedGang, RunningGang
-from scheduler.planning.placement.cluster import Cluster
-from scheduler.planning.preemption.eviction import Piece
-from scheduler.planning.preemption.policy import Rights
-from scheduler.planning.queue.shares import JOBS, total_of
+from scheduler.planning.placement.cluster import ClusterIndex
+from scheduler.planning.preemption.eviction import Evictable
+from scheduler.planning.preemption.policy import PreemptionPolicy
+from scheduler.planning.queue.shares import JOBS, total_amounts
 
 # What it costs an elastic gang to do with a replica less, in GPU-seconds per GPU: next to nothing, but the fewer the better.
 _COST: Final = 1e-3
@@ -21,68 +21,74 @@ _OLDEST: Final = 0.5
 _FIRST_RANK: Final = 0.9
 
 
-def replicas_of(gang: RunningGang, cluster: Cluster) -> list[Piece]:
+def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evictable]:
     """The elastic replicas of a gang that has more than it needs, the newest the cheapest."""
     if not spare(gang):
         return []
     places = dict(indices(gang))
     newest = {index: at for at, index in enumerate(sorted(places, reverse=True))}
-    found: list[Piece] = []
-    for index, held in held_by_index(gang, cluster):
+    found: list[Evictable] = []
+    for index, held in uses_by_index(gang, cluster):
         older = _FIRST_RANK if places[index] == 0 else _OLDEST * newest[index] / len(newest)
-        found.append(Piece(gang, (held,), _COST * max(1, held[1].gpu_count) * (1 + older), index))
+        found.append(Evictable(gang, (held,), _COST * max(1, held[1].gpu_count) * (1 + older), index))
     return found
 
 
-def amounts_of(piece: Piece) -> dict[str, int]:
+def amounts_of(evictable: Evictable) -> dict[str, int]:
     """What a replica holds, by the keys of quotas."""
-    amounts = total_of((request, model, members) for _, request, model, members in piece.held)
-    if piece.index is not None:
+    amounts = total_amounts((request, model, members) for _, request, model, members in evictable.uses)
+    if evictable.index is not None:
         del amounts[JOBS]  # its job runs on
     return amounts
 
 
-def each_once(pieces: Iterable[Piece]) -> list[Piece]:
+def without_redundant(evictables: Iterable[Evictable]) -> list[Evictable]:
     """Without replicas that go with their whole gangs."""
-    pieces = list(pieces)
-    whole = {piece.gang.job_id for piece in pieces if piece.index is None}
-    return [piece for piece in pieces if piece.index is None or piece.gang.job_id not in whole]
+    evictables = list(evictables)
+    whole = {evictable.gang.job_id for evictable in evictables if evictable.index is None}
+    return [evictable for evictable in evictables if evictable.index is None or evictable.gang.job_id not in whole]
 
 
-def by_gang(pieces: Iterable[Piece]) -> dict[JobId, list[Piece]]:
-    """The replicas among ``pieces`` whose gangs do not go whole."""
-    found: dict[JobId, list[Piece]] = {}
-    for piece in each_once(pieces):
-        if piece.index is not None:
-            found.setdefault(piece.gang.job_id, []).append(piece)
+def by_gang(evictables: Iterable[Evictable]) -> dict[JobId, list[Evictable]]:
+    """The replicas among ``evictables`` whose gangs do not go whole."""
+    found: dict[JobId, list[Evictable]] = {}
+    for evictable in without_redundant(evictables):
+        if evictable.index is not None:
+            found.setdefault(evictable.gang.job_id, []).append(evictable)
     return found
 
 
-def are_too_many(pieces: Iterable[Piece]) -> bool:
+def shrinks_too_far(evictables: Iterable[Evictable]) -> bool:
     """Whether some gang would be left with fewer replicas than it needs."""
-    return any(len(mine) > spare(mine[0].gang) for mine in by_gang(pieces).values())
+    return any(len(mine) > spare(mine[0].gang) for mine in by_gang(evictables).values())
 
 
-def those_to_give(job: QueuedGang, pieces: Sequence[Piece], rights: Rights) -> list[Piece]:
-    """Of ``pieces`` those that all may go together for ``job``, the newest of each gang; whole gangs as they are."""
-    last: list[Piece] = []
-    for mine in by_gang(piece for piece in pieces if piece.index is not None).values():
+def replicas_that_may_leave(
+    job: QueuedGang, evictables: Sequence[Evictable], rights: PreemptionPolicy
+) -> list[Evictable]:
+    """Of ``evictables`` those that all may go together for ``job``, the newest of each gang; whole gangs as they are."""
+    last: list[Evictable] = []
+    for mine in by_gang(evictable for evictable in evictables if evictable.index is not None).values():
         present = sorted(index for index, _ in indices(mine[0].gang))
         newest = set(present[len(present) - spare(mine[0].gang) :])
-        last += [piece for piece in sorted(mine, key=lambda piece: piece.order) if piece.index in newest]
-    return [piece for piece in pieces if piece.index is None] + not_guaranteed(job, last, rights)
+        last += [
+            evictable for evictable in sorted(mine, key=lambda evictable: evictable.order) if evictable.index in newest
+        ]
+    return [evictable for evictable in evictables if evictable.index is None] + unguaranteed_replicas(job, last, rights)
 
 
-def not_guaranteed(job: QueuedGang, pieces: Iterable[Piece], rights: Rights) -> list[Piece]:
+def unguaranteed_replicas(
+    job: QueuedGang, evictables: Iterable[Evictable], rights: PreemptionPolicy
+) -> list[Evictable]:
     """Without the replicas with which, once those before them are gone, another project would give what is guaranteed to it,
     or another user of the same project, but for a larger priority, what is guaranteed to that one.
     """
-    shares, given = rights.shares, list[Piece]()
-    for piece in pieces:
-        if rights.is_guaranteed_part(job, piece.gang, amounts_of(piece)):
+    shares, given = rights.shares, list[Evictable]()
+    for evictable in evictables:
+        if rights.is_guaranteed_part(job, evictable.gang, amounts_of(evictable)):
             continue
-        shares.add(piece.gang.project, piece.gang.user, amounts_of(piece), -1)
-        given.append(piece)
-    for piece in given:
-        shares.add(piece.gang.project, piece.gang.user, amounts_of(piece))
+        shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable), -1)
+        given.append(evictable)
+    for evictable in given:
+        shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable))
     return given

@@ -11,27 +11,27 @@ import numpy as np
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import as_gpus
 from scheduler.planning.explain import phrases
-from scheduler.planning.explain.occupancy import Holders
+from scheduler.planning.explain.occupancy import GpuOccupancy
 from scheduler.planning.model import Reason, ReasonCode
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.gang import place
-from scheduler.planning.placement.partial import Draft
-from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.placement.search import SearchBudget
 
 
-def why_kept(demand: Demand, free: Capacity, budget: Budget, holders: Holders) -> Reason | None:
+def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holders: GpuOccupancy) -> Reason | None:
     """For a gang that finds no room beside what is kept; ``None`` if it would find none without that either."""
-    keeping = free.keeping
-    if not demand.keeps_off or keeping is None or not keeping.is_active:
+    headroom = free.headroom
+    if not demand.respects_headroom or headroom is None or not headroom.is_active:
         return None
-    draft = place(replace(demand, keeps_off=False), free, budget)
+    draft = place(replace(demand, respects_headroom=False), free, budget)
     if draft is None:
         return None
-    spare = keeping.room(free)
+    spare = headroom.capacity_beyond(free)
     group, number, members = _first_short(draft, spare)
     request = group.request
-    cpu, memory = keeping.kept_on(number, free.gpus[number], free.shares[number])
+    cpu, memory = headroom.reserved_on(number, free.gpus[number], free.shares[number])
     cpu, memory = min(cpu, free.cpu[number]), min(memory, free.memory[number])
     short = [
         name
@@ -70,10 +70,10 @@ def why_kept(demand: Demand, free: Capacity, budget: Budget, holders: Holders) -
         "free_gpu_milli": milli,
         "fits_now": fits_now,
     }
-    return Reason(ReasonCode.KEPT_FOR_GPUS, sentence, numbers)
+    return Reason(ReasonCode.GPU_HEADROOM, sentence, numbers)
 
 
-def _first_short(draft: Draft, spare: Capacity) -> tuple[Group, int, int]:
+def _first_short(draft: PartialPlacement, spare: Capacity) -> tuple[MemberGroup, int, int]:
     """Which group does not find what it needs beside what is kept, on which node, and how many of it were to be there: the
     node with the most CPU.
     """
@@ -99,7 +99,7 @@ def _is(names: Sequence[str], cpu: int) -> str:
     return "is" if list(names) == ["memory"] or (list(names) == ["cpu"] and cpu == 1000) else "are"
 
 
-def _without_gpus(demand: Demand, group: Group, free: Capacity, holders: Holders) -> str:
+def _without_gpus(demand: Demand, group: MemberGroup, free: Capacity, holders: GpuOccupancy) -> str:
     """What the nodes without GPUs have, for the end of a sentence: nothing where there are none."""
     bare = demand.pool.numbers[~free.cluster.has_gpus[demand.pool.numbers]]
     if not len(bare):
@@ -118,4 +118,4 @@ def _without_gpus(demand: Demand, group: Group, free: Capacity, holders: Holders
     ]
     has = _amounts(short, free.cpu[number], free.memory[number])
     name = free.cluster.nodes[number].id
-    return f"; of the nodes without GPUs {name} comes nearest with {has} free{holders.on(number)}"
+    return f"; of the nodes without GPUs {name} comes nearest with {has} free{holders.beside_phrase(number)}"

@@ -7,12 +7,12 @@ from typing import Any
 
 from scheduler.planning.explain import phrases
 from scheduler.planning.model import Reason, ReasonCode
-from scheduler.planning.placement.demand import Demand, Group, demand_of
+from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.topology import best_domain
 
 
-def why_never(demand: Demand, refusal: ReasonCode, empty: EmptyCluster) -> Reason:
+def explain_infeasible(demand: Demand, refusal: ReasonCode, empty: EmptyCluster) -> Reason:
     """The sentence for a refusal of :meth:`EmptyCluster.refusal`."""
     if refusal is ReasonCode.NO_NODES:
         return Reason(refusal, "no node is ready to take work; `trainmaster nodes` tells which are known and why", {})
@@ -106,7 +106,7 @@ class _Short:
     node: str
 
 
-def _short_of_others(group: Group, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
+def _short_of_others(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
     """What besides GPUs is too much for every node, and the numbers of it."""
     request, kinds, nodes = group.request, empty.kinds(demand.pool), empty.cluster.nodes
     short: list[_Short] = []
@@ -137,7 +137,7 @@ def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> R
     )
 
 
-def _nearest(group: Group, demand: Demand, empty: EmptyCluster) -> str:
+def _nearest(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> str:
     request = group.request
 
     def share(position: int) -> tuple[float, int]:
@@ -157,7 +157,7 @@ def _nearest(group: Group, demand: Demand, empty: EmptyCluster) -> str:
     return f"{empty.cluster.nodes[number].id} comes nearest with {phrases.all_of(has)}"
 
 
-def _binding(group: Group, demand: Demand, empty: EmptyCluster) -> tuple[str, ...]:
+def _binding(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[str, ...]:
     return phrases.binding(group.request, lambda asked: empty.members(replace(group, request=asked), demand.pool))
 
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.reservation import Holdings
+from scheduler.planning.forecast.reservation import RunningUsage
 from scheduler.planning.model import QueuedGang, RunningGang
-from scheduler.planning.placement.partial import Draft
+from scheduler.planning.placement.partial import PartialPlacement
 
 _Part = tuple[RunningGang | QueuedGang, int, str | None]  # who, how many GPUs, of which model
 
@@ -19,7 +19,7 @@ MOST_LOOKED_AT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuHolder:
     """What one job holds on one node. ``end``: its stated end, if any; ``likely``: when it is expected to end."""
 
     job: str
@@ -47,10 +47,10 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BlockingHolders:
     """The holders that must end for a hole to be large enough."""
 
-    holders: tuple[Holder, ...]
+    holders: tuple[GpuHolder, ...]
     gpus: int
 
     @property
@@ -86,17 +86,19 @@ def _last(ends: Sequence[datetime | None]) -> datetime | None:
     return max(known) if len(known) == len(ends) else None
 
 
-class Holders:
+class GpuOccupancy:
     """By node; worked out when first asked."""
 
-    def __init__(self, now: datetime, holdings: Holdings, starts: Sequence[tuple[QueuedGang, Draft]]) -> None:
+    def __init__(
+        self, now: datetime, holdings: RunningUsage, starts: Sequence[tuple[QueuedGang, PartialPlacement]]
+    ) -> None:
         self._now = now
         self._holdings = holdings
         self._starts = starts
         self._parts: dict[int, list[_Part]] | None = None
-        self._by_node: dict[int, list[Holder]] = {}
+        self._by_node: dict[int, list[GpuHolder]] = {}
 
-    def of(self, number: int) -> list[Holder]:
+    def of(self, number: int) -> list[GpuHolder]:
         """Those on one node, who ends first at the front."""
         holders = self._by_node.get(number)
         if holders is None:
@@ -108,26 +110,28 @@ class Holders:
     def _all_parts(self) -> dict[int, list[_Part]]:
         if self._parts is None:
             self._parts = {}
-            held = [*self._holdings, *((job, draft.used()) for job, draft in self._starts)]
+            held = [*self._holdings, *((job, draft.uses()) for job, draft in self._starts)]
             for gang, parts in held:
                 for number, request, model, members in parts:
                     self._parts.setdefault(number, []).append((gang, members * request.gpu_count, model))
         return self._parts
 
-    def _holder(self, gang: RunningGang | QueuedGang, gpus: int, model: str | None) -> Holder:
+    def _holder(self, gang: RunningGang | QueuedGang, gpus: int, model: str | None) -> GpuHolder:
         if isinstance(gang, RunningGang):
             end = gang.expected_end
         else:
-            end = None if gang.max_run_time_s is None else self._now + timedelta(seconds=gang.holds_s)
+            end = None if gang.max_run_time_s is None else self._now + timedelta(seconds=gang.max_hold_s)
         likely = None if gang.estimate is None else phrases.on_grid(gang.estimate.likely_s, self._now)
-        return Holder(gang.name, gang.job_id, end, gpus, model, likely)
+        return GpuHolder(gang.name, gang.job_id, end, gpus, model, likely)
 
-    def first_to_free(self, candidates: Sequence[tuple[int, str]], missing: int) -> tuple[int, str, Held | None]:
+    def first_to_free(
+        self, candidates: Sequence[tuple[int, str]], missing: int
+    ) -> tuple[int, str, BlockingHolders | None]:
         """Of nodes (with a GPU model) the one where ``missing`` more GPUs are free first; its holders until then.
 
         ``None`` for the holders where those that are known do not hold that many.
         """
-        best: tuple[tuple[object, ...], int, str, Held | None] | None = None
+        best: tuple[tuple[object, ...], int, str, BlockingHolders | None] | None = None
         for number, model in candidates[:MOST_LOOKED_AT]:
             held = self._to_end(number, model, missing)
             if held is None:
@@ -141,18 +145,18 @@ class Holders:
             raise AssertionError("no node has the model")
         return best[1], best[2], best[3]
 
-    def _to_end(self, number: int, model: str, missing: int) -> Held | None:
-        needed: list[Holder] = []
+    def _to_end(self, number: int, model: str, missing: int) -> BlockingHolders | None:
+        needed: list[GpuHolder] = []
         freed = 0
         for holder in self.of(number):
             if holder.model == model and holder.gpus:
                 needed.append(holder)
                 freed += holder.gpus
                 if freed >= missing:
-                    return Held(tuple(needed), freed)
+                    return BlockingHolders(tuple(needed), freed)
         return None
 
-    def on(self, number: int) -> str:
+    def beside_phrase(self, number: int) -> str:
         """``, beside job a until about 14:20 UTC``: who else is on the node, for the end of a sentence."""
         holders = self.of(number)
         if not holders:

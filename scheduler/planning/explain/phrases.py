@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, Request
-from scheduler.planning.placement.demand import Group
+from scheduler.planning.placement.demand import MemberGroup
 
 # Behind an amount that the user did not write.
 DEFAULT: Final = " (the default where none is stated)"
@@ -86,14 +86,14 @@ def less(wanted: Request, binding: Collection[str]) -> str:
     return f"less {all_of(list(binding))} each{hint}"
 
 
-def each(group: Group) -> str:
+def each(group: MemberGroup) -> str:
     """``for each of 2 workers``, ``for its chief``, ``for each of 3 replicas (chief, worker)``."""
     if group.count == 1:
         return f"for its {group.roles[0][0]}"
     return f"for each of {members(group)}"
 
 
-def members(group: Group, count: int | None = None) -> str:
+def members(group: MemberGroup, count: int | None = None) -> str:
     """``2 workers``."""
     count = group.count if count is None else count
     roles = [role for role, _ in group.roles]

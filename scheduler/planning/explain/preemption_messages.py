@@ -15,7 +15,7 @@ _GOES_ON: Final = "when there is room it goes on from its last complete checkpoi
 _TOLD: Final = 2  # jobs by name; the others by number
 
 
-class Teller:
+class PreemptionMessages:
     """Sentences of one plan."""
 
     def __init__(self, snapshot: Snapshot) -> None:

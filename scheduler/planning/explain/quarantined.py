@@ -9,15 +9,15 @@ from core.domain.sharing.resources import Gang
 from scheduler.planning.explain import phrases
 from scheduler.planning.model import Reason, Snapshot
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import demand_of
 
 
-class Closed:
+class QuarantinedNodes:
     """The quarantined nodes of a snapshot, as a cluster of their own."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._cluster = Cluster(node for node in snapshot.nodes if node.is_quarantined)
+        self._cluster = ClusterIndex(node for node in snapshot.nodes if node.is_quarantined)
         self._free = Capacity.free(self._cluster) if self._cluster.nodes else None
 
     def beside(self, reason: Reason, gang: Gang) -> Reason:

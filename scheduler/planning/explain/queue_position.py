@@ -10,10 +10,10 @@ from datetime import timedelta
 
 from core.domain.ids import JobId
 from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.start_times import is_hopeless
+from scheduler.planning.forecast.start_times import can_never_start
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.queue.policy_key import turns_had
+from scheduler.planning.queue.policy_key import turns_taken
 from scheduler.planning.queue.quota import is_guaranteed
 from scheduler.planning.queue.shares import Shares
 
@@ -24,11 +24,11 @@ def standing(snapshot: Snapshot, made: Plan, job_id: JobId) -> str:
     """One or two sentences about a job that waits; empty where it has no place in the queue."""
     jobs = {job.job_id: job for job in snapshot.queued}
     job = jobs.get(job_id)
-    if job is None or job_id not in made.waits or is_hopeless(made, job_id):
+    if job is None or job_id not in made.waits or can_never_start(made, job_id):
         return ""
     shares = Shares(snapshot)
     order = made.order[: made.order.index(job_id)][-_MOST_TOLD:]
-    before = [jobs[one] for one in order if one in jobs and not is_hopeless(made, one)]
+    before = [jobs[one] for one in order if one in jobs and not can_never_start(made, one)]
     kinds = _kinds(job, snapshot.policy, shares)
     told, left = [], before
     for is_of, tell in kinds:
@@ -53,7 +53,7 @@ def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
         return f"{count} {'is' if count == 1 else 'are'}"
 
     def owed(one: QueuedGang) -> bool:
-        return is_guaranteed(one.project, shares.likely(one.gang, one.shape), shares, waits=one.gang)
+        return is_guaranteed(one.project, shares.likely_amounts(one.gang, one.shape), shares, waits=one.gang)
 
     kinds: list[_Kind] = [
         (lambda one: one.priority > job.priority, lambda n: f"{are(n)} of a larger priority than its {job.priority}"),
@@ -100,7 +100,7 @@ def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
     policy = snapshot.policy
     told = []
     if policy.is_fair and snapshot.accounts:
-        part, _ = shares.dominant(shares.held.get(job.project, {}))
+        part, _ = shares.dominant_share(shares.held_by_project.get(job.project, {}))
         account = shares.accounts.get(job.project)
         lately = f", lately {account.usage:.0%}" if account is not None and policy.usage_weight else ""
         told.append(
@@ -115,7 +115,7 @@ def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
         level = policy.level(job.attained_gpu_s)
         told.append(f"it is on level {level + 1} of {len(policy.levels_gpu_s) + 1}, {_service(job)}")
     if policy.rotation_s is not None and waited_s < policy.starvation_s:
-        turns = turns_had(job, policy, snapshot.now)
+        turns = turns_taken(job, policy, snapshot.now)
         told.append(
             f"it has had {turns or 'no'} whole {phrases.plural('turn', turns)} of {phrases.span(policy.rotation_s)}"
         )

@@ -14,32 +14,32 @@ from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Request
 from core.domain.sharing.wait_phrases import RESERVED_FOR, kept_for, starts_first
 from scheduler.planning.explain import phrases
-from scheduler.planning.explain.headroom_messages import why_kept
-from scheduler.planning.explain.infeasible import why_never
-from scheduler.planning.explain.occupancy import MOST_LOOKED_AT, Holders
-from scheduler.planning.explain.quarantined import Closed
+from scheduler.planning.explain.headroom_messages import explain_headroom
+from scheduler.planning.explain.infeasible import explain_infeasible
+from scheduler.planning.explain.occupancy import MOST_LOOKED_AT, GpuOccupancy
+from scheduler.planning.explain.quarantined import QuarantinedNodes
 from scheduler.planning.model import Reason, ReasonCode, Snapshot
-from scheduler.planning.placement.cluster import Cluster, Pool
-from scheduler.planning.placement.demand import Demand, Group, demand_of
+from scheduler.planning.placement.cluster import ClusterIndex, NodePool
+from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import Ledger, Reservation
-from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.search import SearchBudget
 from scheduler.planning.placement.topology import best_domain
 
 
 class Explainer:
     """Makes reasons for one finished plan."""
 
-    def __init__(self, snapshot: Snapshot, empty: EmptyCluster, ledger: Ledger, holders: Holders) -> None:
+    def __init__(self, snapshot: Snapshot, empty: EmptyCluster, ledger: Ledger, holders: GpuOccupancy) -> None:
         self.snapshot = snapshot
         self.cluster = empty.cluster
         self.empty = empty
         self.ledger = ledger
         self.free = ledger.free
         self.holders = holders
-        self.budget = Budget()
-        self.closed = Closed(snapshot)
+        self.budget = SearchBudget()
+        self.quarantined = QuarantinedNodes(snapshot)
         self._reservations = {id(held.demand): held for held in ledger.reservations}
         self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
         self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
@@ -52,10 +52,10 @@ class Explainer:
             return self._never(demand, refusal)
         if place(demand, self.free, self.budget) is not None:
             return self._held_back(demand)
-        return self.closed.beside(self._no_room(demand), demand.gang)
+        return self.quarantined.add_to(self._no_room(demand), demand.gang)
 
     def _no_room(self, demand: Demand) -> Reason:
-        kept = why_kept(demand, self.free, self.budget, self.holders)
+        kept = explain_headroom(demand, self.free, self.budget, self.holders)
         if kept is not None:
             return self._with_start(demand, kept)
         for group in demand.merged:
@@ -70,11 +70,11 @@ class Explainer:
         away = [node for node in self.snapshot.nodes if not node.is_schedulable]
         if away:
             if self._everywhere is None:
-                self._everywhere = EmptyCluster(Cluster(self.snapshot.nodes))
+                self._everywhere = EmptyCluster(ClusterIndex(self.snapshot.nodes))
             twin = demand_of(demand.gang, self._everywhere.cluster)
             if self._everywhere.refusal(twin) is None:
                 return _nodes_away(demand, self._everywhere.cluster, twin)
-        return why_never(demand, refusal, self.empty)
+        return explain_infeasible(demand, refusal, self.empty)
 
     # ---- would fit, but somebody is before it ----
 
@@ -129,7 +129,7 @@ class Explainer:
 
     # ---- no room ----
 
-    def _missing(self, demand: Demand, group: Group) -> Reason | None:
+    def _missing(self, demand: Demand, group: MemberGroup) -> Reason | None:
         """Why one group alone finds no room now; ``None`` if it does."""
         request = group.request
         wanted = self._wanted(group)
@@ -164,7 +164,7 @@ class Explainer:
             {**wanted, "fits_now": now, "binding": list(binding)},
         )
 
-    def _wanted(self, group: Group) -> dict[str, Any]:
+    def _wanted(self, group: MemberGroup) -> dict[str, Any]:
         request = group.request
         numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
         if request.gpu_count:
@@ -173,7 +173,7 @@ class Explainer:
             numbers |= {"gpu_milli": request.gpu_milli, "gpu_models": list(request.gpu_models)}
         return numbers | {"cpu_milli": request.cpu_milli, "memory_bytes": request.memory_bytes}
 
-    def _largest_hole(self, pool: Pool, group: Group) -> tuple[int, str, dict[str, Any]]:
+    def _largest_hole(self, pool: NodePool, group: MemberGroup) -> tuple[int, str, dict[str, Any]]:
         """The most free GPUs of one accepted model on a node, in words, and who holds what is missing there."""
         size = group.request.gpu_count
         key = (id(pool), group.models, size)
@@ -182,7 +182,7 @@ class Explainer:
             known = self._hole_phrases[key] = self._describe_hole(pool, group.models, size)
         return known[1]["largest_hole"], *known
 
-    def _describe_hole(self, pool: Pool, models: tuple[str, ...], size: int) -> tuple[str, dict[str, Any]]:
+    def _describe_hole(self, pool: NodePool, models: tuple[str, ...], size: int) -> tuple[str, dict[str, Any]]:
         hole, candidates = self.free.largest_hole(models, pool)
         if hole >= size:
             return "", {"largest_hole": hole}
@@ -200,7 +200,7 @@ class Explainer:
             numbers |= held.numbers()
         return phrase, numbers
 
-    def _short_of_parts(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
+    def _short_of_parts(self, pool: NodePool, group: MemberGroup) -> tuple[str, dict[str, Any]] | None:
         """For members that want a part of a GPU: no device has so much left."""
         part = group.request.gpu_milli
         left, first = max((self._most_left(number, group.models), -number) for number in pool.members)
@@ -213,7 +213,7 @@ class Explainer:
             else "nothing is left of any"
         )
         sentence = f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}; {phrase}"
-        on = self.holders.on(-first) if left else ""
+        on = self.holders.beside_phrase(-first) if left else ""
         return sentence + on, {"largest_part_milli": left, "node": name}
 
     def _most_left(self, number: int, models: tuple[str, ...]) -> int:
@@ -221,7 +221,7 @@ class Explainer:
         gpus, shares = self.free.gpus[number], self.free.shares[number]
         return max((WHOLE if gpus.get(m, 0) > 0 else max(shares.get(m, (0,)), default=0) for m in models), default=0)
 
-    def _short_of_bare(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
+    def _short_of_bare(self, pool: NodePool, group: MemberGroup) -> tuple[str, dict[str, Any]] | None:
         """For members without GPUs: not even one finds the CPU, or the memory."""
         request, free = group.request, self.free
         if id(pool) not in self._most_cpu:
@@ -232,16 +232,22 @@ class Explainer:
         if free.cpu[number] < request.cpu_milli:
             most = phrases.cpus(free.cpu[number])
             sentence = f"needs {phrases.wanted_cpus(request.cpu_milli)} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
-            return sentence + self.holders.on(number), {"most_free_cpu_milli": free.cpu[number], "node": name}
+            return sentence + self.holders.beside_phrase(number), {
+                "most_free_cpu_milli": free.cpu[number],
+                "node": name,
+            }
         number = self._most_memory[id(pool)]
         name = self.cluster.nodes[number].id
         if free.memory[number] < request.memory_bytes:
             most = phrases.memory(free.memory[number])
             sentence = f"needs {phrases.wanted_memory(request.memory_bytes)} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
-            return sentence + self.holders.on(number), {"most_free_memory_bytes": free.memory[number], "node": name}
+            return sentence + self.holders.beside_phrase(number), {
+                "most_free_memory_bytes": free.memory[number],
+                "node": name,
+            }
         return None
 
-    def _short_beside_gpus(self, pool: Pool, group: Group, wanted: dict[str, Any]) -> Reason:
+    def _short_beside_gpus(self, pool: NodePool, group: MemberGroup, wanted: dict[str, Any]) -> Reason:
         """Each resource is free somewhere, but not all of them on one node: the node that comes nearest."""
         request, free = group.request, self.free
 
@@ -269,7 +275,7 @@ class Explainer:
         ]
         sentence = (
             f"needs {phrases.request(request, short)} together on one node {phrases.each(group)}; "
-            f"{name} comes nearest with {phrases.all_of(has)} free{self.holders.on(number)}"
+            f"{name} comes nearest with {phrases.all_of(has)} free{self.holders.beside_phrase(number)}"
         )
         numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
         return Reason(ReasonCode.NO_ROOM, sentence, {**wanted, **numbers})
@@ -303,7 +309,7 @@ class Explainer:
         if not demand.is_scattered:
             return None
         anywhere = demand_of(replace(gang, servers=None, spread_servers=False), self.cluster)
-        anywhere = replace(anywhere, keeps_off=demand.keeps_off)
+        anywhere = replace(anywhere, respects_headroom=demand.respects_headroom)
         if place(anywhere, self.free, self.budget) is None:
             return None
         asked = [
@@ -334,7 +340,7 @@ class Explainer:
         return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
 
 
-def _nodes_away(demand: Demand, cluster: Cluster, twin: Demand) -> Reason:
+def _nodes_away(demand: Demand, cluster: ClusterIndex, twin: Demand) -> Reason:
     """It would fit if nodes that are cordoned or not ready took work."""
     away = [cluster.nodes[number] for number in twin.pool.members if not cluster.nodes[number].is_schedulable]
     told = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]

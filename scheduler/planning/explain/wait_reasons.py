@@ -9,124 +9,126 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.domain.ids import JobId
-from scheduler.planning.explain.occupancy import Holders
+from scheduler.planning.explain.occupancy import GpuOccupancy
 from scheduler.planning.explain.reasons import Explainer
-from scheduler.planning.forecast.reservation import Holdings
+from scheduler.planning.forecast.reservation import RunningUsage
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.eligibility import Sights
+from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import Ledger
-from scheduler.planning.placement.partial import Draft
-from scheduler.planning.placement.search import Budget
-from scheduler.planning.queue.job_classes import Entry, Family
-from scheduler.planning.queue.quota import Excess, amount, told
+from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.placement.search import SearchBudget
+from scheduler.planning.queue.job_classes import JobFamily, QueueEntry
+from scheduler.planning.queue.quota import QuotaExcess, amount, told
 from scheduler.planning.queue.shares import Shares
 
 
-class Refusals:
-    """Why a sight can never run, even were the cluster empty; ``None`` if it can. Asked once each."""
+class Infeasibility:
+    """Why a key can never run, even were the cluster empty; ``None`` if it can. Asked once each."""
 
     def __init__(self, empty: EmptyCluster) -> None:
         self.empty = empty
         self._known: dict[str, ReasonCode | None] = {}
 
-    def of(self, sight: str, demand: Demand) -> ReasonCode | None:
-        if sight not in self._known:
-            self._known[sight] = self.empty.refusal(demand)
-        return self._known[sight]
+    def of(self, key: str, demand: Demand) -> ReasonCode | None:
+        if key not in self._known:
+            self._known[key] = self.empty.refusal(demand)
+        return self._known[key]
 
 
-class Reasons:
+class WaitReasons:
     """Makes them for one finished walk."""
 
     def __init__(
         self,
         snapshot: Snapshot,
         *,
-        refusals: Refusals,
+        infeasibility: Infeasibility,
         ledger: Ledger,
-        holdings: Holdings,
-        starts: Sequence[tuple[QueuedGang, Draft]],
-        sights: Sights,
+        holdings: RunningUsage,
+        starts: Sequence[tuple[QueuedGang, PartialPlacement]],
+        eligibility: Eligibility,
         shares: Shares,
     ) -> None:
         self.snapshot = snapshot
-        self.refusals = refusals
+        self.infeasibility = infeasibility
         self.ledger = ledger
-        self.sights = sights
+        self.eligibility = eligibility
         self.shares = shares
-        holders = Holders(snapshot.now, holdings, starts)
-        self._explainer = Explainer(snapshot, refusals.empty, ledger, holders)
+        holders = GpuOccupancy(snapshot.now, holdings, starts)
+        self._explainer = Explainer(snapshot, infeasibility.empty, ledger, holders)
         self._known: dict[object, Reason] = {}
         self._weights = _weights(snapshot, shares)
         self._holding = {held.job.job_id: held.job for held in ledger.reservations}
 
-    def of_all(self, waiting: Sequence[Entry]) -> dict[JobId, Reason]:
-        """All of a kind wait for the same, and where no nodes are booked all of a family."""
-        if not self.sights.bookings.is_empty:
-            by_kind = {kind: self.of(kind.first) for kind in {kind: None for _, _, kind in waiting}}
-            return {job.job_id: by_kind[kind] for _, job, kind in waiting}
-        by_family: dict[Family, Reason] = {}
+    def of_all(self, waiting: Sequence[QueueEntry]) -> dict[JobId, Reason]:
+        """All of a job_class wait for the same, and where no nodes are booked all of a job_family."""
+        if not self.eligibility.bookings.is_empty:
+            by_class = {
+                job_class: self.of(job_class.first) for job_class in {job_class: None for _, _, job_class in waiting}
+            }
+            return {job.job_id: by_class[job_class] for _, job, job_class in waiting}
+        by_family: dict[JobFamily, Reason] = {}
         told_: dict[JobId, Reason] = {}
-        for _, job, kind in waiting:
-            reason = by_family.get(kind.family)
+        for _, job, job_class in waiting:
+            reason = by_family.get(job_class.job_family)
             if reason is None:
-                reason = by_family[kind.family] = self.of(kind.first)
+                reason = by_family[job_class.job_family] = self.of(job_class.first)
             told_[job.job_id] = reason
         return told_
 
     def of(self, job: QueuedGang) -> Reason:
-        sight = self.sights.of(job)
-        if isinstance(sight, Excess):
-            excess_key = id(sight)  # the quotas keep one for each project, user and shape
+        key = self.eligibility.key_of(job)
+        if isinstance(key, QuotaExcess):
+            excess_key = id(key)  # the quotas keep one for each project, user and shape
             reason = self._known.get(excess_key)
             if reason is None:
                 # What can never run for want of nodes says so first: a larger quota would not help.
-                demand = self.sights.demand(job, job.shape)
-                never = self.refusals.of(job.shape, demand)
-                excess = self.sights.quotas.as_it_is(sight)
+                demand = self.eligibility.demand(job, job.shape)
+                never = self.infeasibility.reason(job.shape, demand)
+                excess = self.eligibility.quotas.with_current_usage(key)
                 reason = excess.reason() if never is None else self._explainer.explain(demand, never)
                 self._known[excess_key] = reason
             return reason
         # Two projects may have to do without the same nodes for different reservations, or models for different limits.
-        whose = sight if self.sights.narrowed(sight) is None else (sight, job.project, job.user)
+        whose = key if self.eligibility.filter_of(key) is None else (key, job.project, job.user)
         reason = self._known.get(whose)
         if reason is None:
-            reason = self._known[whose] = self._explain(job, sight)
+            reason = self._known[whose] = self._explain(job, key)
         if reason.code is ReasonCode.RESERVED and self.snapshot.policy.is_fair:
-            key = (sight, job.project, job.user, job.priority)
+            key = (key, job.project, job.user, job.priority)
             told_ = self._known.get(key)
             if told_ is None:
                 told_ = self._known[key] = self._with_shares(job, reason)
             return told_
         return reason
 
-    def _explain(self, job: QueuedGang, sight: str) -> Reason:
-        demand = self.sights.demand(job, sight)
-        refusal = self.refusals.of(sight, demand)
-        narrow = self.sights.narrowed(sight)
+    def _explain(self, job: QueuedGang, key: str) -> Reason:
+        demand = self.eligibility.demand(job, key)
+        refusal = self.infeasibility.reason(key, demand)
+        narrow = self.eligibility.filter_of(key)
         if narrow is None:
             return self._explainer.explain(demand, refusal)
-        full = self.sights.demand(job, job.shape)
-        never = self.refusals.of(job.shape, full)
+        full = self.eligibility.demand(job, job.shape)
+        never = self.infeasibility.reason(job.shape, full)
         if never is not None:
             return self._explainer.explain(full, never)
         if refusal is None:
-            draft = place(full, self.ledger.free, Budget())
-            if draft is None or place(demand, self.ledger.free, Budget()) is not None:
+            draft = place(full, self.ledger.free, SearchBudget())
+            if draft is None or place(demand, self.ledger.free, SearchBudget()) is not None:
                 return self._explainer.explain(demand, None)
         else:
-            draft = place(full, self.refusals.empty.capacity, Budget())
+            draft = place(full, self.infeasibility.empty.capacity, SearchBudget())
         wanted = frozenset[int]() if draft is None else narrow.hidden & draft.left.keys()
-        allowed = self.sights.quotas.look(job)
-        excess = allowed if isinstance(allowed, Excess) else allowed.excess
+        allowed = self.eligibility.quotas.check(job)
+        excess = allowed if isinstance(allowed, QuotaExcess) else allowed.excess
         if wanted or excess is None:
-            run_time_s = job.holds_s
+            run_time_s = job.max_hold_s
             is_free = refusal is None
-            return self.sights.bookings.reason(job.project, run_time_s, wanted or narrow.hidden, is_free=is_free)
-        return self.sights.quotas.as_it_is(excess).reason()
+            return self.eligibility.bookings.reason(job.project, run_time_s, wanted or narrow.hidden, is_free=is_free)
+        return self.eligibility.quotas.with_current_usage(excess).reason()
 
     def _with_shares(self, job: QueuedGang, reason: Reason) -> Reason:
         """Adds what its project, or its user, has and what its share is, where that is why another job comes first."""
@@ -135,21 +137,25 @@ class Reasons:
             return reason
         shares = self.shares
         if before.project != job.project:
-            if shares.of_project(job.project) <= shares.of_project(before.project):
+            if shares.project_share(job.project) <= shares.project_share(before.project):
                 return reason
-            whose, other, held = f"project {job.project}", f"project {before.project}", shares.held.get(job.project, {})
+            whose, other, held = (
+                f"project {job.project}",
+                f"project {before.project}",
+                shares.held_by_project.get(job.project, {}),
+            )
             entitled = self._weights.get(job.project, 0.0)
             numbers = {"project": job.project}
         elif before.user != job.user:
-            if shares.of_user(job.project, job.user) <= shares.of_user(before.project, before.user):
+            if shares.user_share(job.project, job.user) <= shares.user_share(before.project, before.user):
                 return reason
             whose, other = f"user {job.user}", f"user {before.user}"
-            held = shares.user_held.get((job.project, job.user), {})
+            held = shares.held_by_user.get((job.project, job.user), {})
             entitled = None
             numbers = {"project": job.project, "user": job.user}
         else:
             return reason
-        part, key = shares.dominant(held)
+        part, key = shares.dominant_share(held)
         total = shares.totals[key]
         sentence = f"{whose} has {amount(key, held.get(key, 0))} of {told(key, total)} ({part:.0%})"
         if entitled is not None:
@@ -165,7 +171,7 @@ class Reasons:
 def _weights(snapshot: Snapshot, shares: Shares) -> dict[str, float]:
     """The part of the cluster that is each project's by weight, among those that have or want anything."""
     projects = {job.project for job in snapshot.queued} | {
-        name for name, held in shares.held.items() if any(held.values())
+        name for name, held in shares.held_by_project.items() if any(held.values())
     }
     weights = {name: shares.accounts[name].weight if name in shares.accounts else 1.0 for name in projects}
     total = sum(weights[name] for name in sorted(weights)) or 1.0

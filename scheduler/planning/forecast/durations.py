@@ -9,7 +9,7 @@ one has run already. What is added makes that hold up with few samples:
   is counted at its narrowest level only.)
 - A sample stands for jobs about as long: it is spread out in the logarithm, the wider the fewer there are (Silverman's
   bandwidth, with a spread of a factor of 1.6 taken for as good as two samples).
-- A job may run longer than all before it: the chance is one in n + 4, and then as long again, as a rule (a Pareto tail
+- A job may run longer than all before it: the chance is one in n + 4, and then as long again, as a headroom (a Pareto tail
   with exponent 1: what has lasted for t lasts for another t in half of all cases).
 """
 
@@ -46,7 +46,7 @@ _Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class JobTraits:
     """What tells which jobs are alike. ``code``: the archive's digest, or the command, or empty. ``shape``: of its gang."""
 
     project: str
@@ -57,13 +57,13 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastRun:
     """A job that has ended, however it did: what counts is for how long it held its place, all attempts together.
 
     ``is_cut_off``: it was ended by its own ``max_run_time``, or by a preemption it never came back from: it would have run longer.
     """
 
-    traits: Traits
+    traits: JobTraits
     ran_s: float
     ended_at: datetime
     is_cut_off: bool = False
@@ -88,23 +88,25 @@ class _Known:
     source: str
 
 
-class Durations:
+class DurationModel:
     """What a history teaches. Reading it takes milliseconds per thousand jobs; an estimate microseconds.
 
     The same history in another order teaches the same.
     """
 
-    def __init__(self, history: Iterable[Past]) -> None:
-        self._levels: dict[tuple[str, ...], list[Past]] = defaultdict(list)
+    def __init__(self, history: Iterable[PastRun]) -> None:
+        self._levels: dict[tuple[str, ...], list[PastRun]] = defaultdict(list)
         # Newest first; equal ones in some order that does not depend on the list's.
         for past in sorted(history, key=_newest_last, reverse=True):
             for key, _ in _levels(past.traits):
                 level = self._levels[key]
                 if len(level) < _SAMPLES:
                     level.append(past)
-        self._cache: dict[Traits, _Known | None] = {}
+        self._cache: dict[JobTraits, _Known | None] = {}
 
-    def estimate(self, traits: Traits, *, ran_s: float = 0.0, max_run_time_s: float | None = None) -> Estimate | None:
+    def estimate(
+        self, traits: JobTraits, *, ran_s: float = 0.0, max_run_time_s: float | None = None
+    ) -> Estimate | None:
         """How much longer a job runs that has run for ``ran_s``; ``None`` if nothing is known of its like.
 
         Args:
@@ -124,8 +126,8 @@ class Durations:
             early, likely, late = min(early, left), min(likely, left), min(late, left)
         return Estimate(likely, early, late, known.source)
 
-    def _learn(self, traits: Traits) -> _Known | None:
-        levels: list[tuple[list[Past], str]] = []
+    def _learn(self, traits: JobTraits) -> _Known | None:
+        levels: list[tuple[list[PastRun], str]] = []
         seen: set[int] = set()
         for key, words in _levels(traits):
             fresh = [past for past in self._levels.get(key, ()) if id(past) not in seen]
@@ -157,7 +159,7 @@ class Durations:
         return _Known(at_s[order], weight[order], f"{many} finished {'job' if many == 1 else 'jobs'} {words}")
 
 
-def _newest_last(past: Past) -> tuple[object, ...]:
+def _newest_last(past: PastRun) -> tuple[object, ...]:
     traits = past.traits
     return (
         past.ended_at,
@@ -171,7 +173,7 @@ def _newest_last(past: Past) -> tuple[object, ...]:
     )
 
 
-def _levels(traits: Traits) -> Iterator[tuple[tuple[str, ...], str]]:
+def _levels(traits: JobTraits) -> Iterator[tuple[tuple[str, ...], str]]:
     """Keys from narrow to wide, each with the words for those that it means."""
     project, user, code, shape = traits.project, traits.user, traits.code, traits.shape
     name = pattern_of(traits.name)
@@ -185,7 +187,7 @@ def _levels(traits: Traits) -> Iterator[tuple[tuple[str, ...], str]]:
     yield ("project", project), f"of project {project}"
 
 
-def _spread_out(samples: Sequence[Past]) -> _Numbers:
+def _spread_out(samples: Sequence[PastRun]) -> _Numbers:
     logs = np.log([max(past.ran_s, _SHORTEST_S) for past in samples])
     count = len(logs)
     quarter, three_quarters = np.quantile(logs, (0.25, 0.75))
@@ -214,7 +216,7 @@ def _quantiles(known: _Known, ran_s: float) -> tuple[float, float, float]:
     return early, likely, late
 
 
-def of_progress(told: Mapping[str, Any], now: datetime) -> Estimate | None:
+def estimate_from_progress(told: Mapping[str, Any], now: datetime) -> Estimate | None:
     """What a training says of itself (``core.domain.jobs.progress_rate.told_progress``); ``None`` if it says nothing of its end."""
     if "done_at" not in told:
         return None

@@ -21,14 +21,14 @@ from core.domain.sharing.resources import Amounts, Gang, Request
 from scheduler.planning.model import (
     Estimate,
     GrowingGang,
-    NodeView,
+    NodeSnapshot,
     Placement,
     Plan,
     QueuedGang,
     RunningGang,
     Snapshot,
 )
-from scheduler.planning.queue.policy_key import turns_had
+from scheduler.planning.queue.policy_key import turns_taken
 
 # What should have ended already ends in a moment.
 _MOMENT_S: Final = 1.0
@@ -43,7 +43,7 @@ _FARTHEST_S: Final = 1e10
 _Moved: TypeAlias = Callable[[Amounts, Request, str | None], Amounts]
 
 
-class Ends(StrEnum):
+class DurationScenario(StrEnum):
     """How long jobs are taken to run."""
 
     EARLY = "early"
@@ -52,11 +52,11 @@ class Ends(StrEnum):
 
     def of(self, estimate: Estimate) -> float:
         match self:
-            case Ends.EARLY:
+            case DurationScenario.EARLY:
                 return estimate.early_s
-            case Ends.LIKELY:
+            case DurationScenario.LIKELY:
                 return estimate.likely_s
-            case Ends.LATE:
+            case DurationScenario.LATE:
                 return estimate.late_s
 
     def length_s(self, estimate: Estimate | None, most_s: float | None) -> float:
@@ -65,11 +65,11 @@ class Ends(StrEnum):
             return max(_MOMENT_S, min(self.of(estimate), inf if most_s is None else most_s))
         if most_s is None:
             return inf
-        return max(_MOMENT_S, most_s * _EARLY_PART if self is Ends.EARLY else most_s)
+        return max(_MOMENT_S, most_s * _EARLY_PART if self is DurationScenario.EARLY else most_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ProjectedRun:
     """A job that runs in this course. ``end_s``: after so many seconds, ``inf`` if nobody can tell; ``since_s``: when it began here.
 
     ``returns``: what queues again after its end.
@@ -81,20 +81,20 @@ class Running:
     returns: QueuedGang | None = None
 
 
-class Course:
+class Projection:
     """One way things may go from ``snapshot`` on."""
 
-    def __init__(self, snapshot: Snapshot, ends: Ends) -> None:
+    def __init__(self, snapshot: Snapshot, ends: DurationScenario) -> None:
         self.now_s = 0.0
-        self.running: dict[JobId, Running] = {}
+        self.running: dict[JobId, ProjectedRun] = {}
         self.queued = {job.job_id: job for job in snapshot.queued}
         self._from = snapshot
         self._ends = ends
-        self._nodes: dict[NodeId, NodeView] = {node.id: node for node in snapshot.nodes}
+        self._nodes: dict[NodeId, NodeSnapshot] = {node.id: node for node in snapshot.nodes}
         self._may_grow = {job.job_id for job in snapshot.growing}
         self._left_s: dict[JobId, float] = {}  # of those that were preempted: how long they still run
         for view in snapshot.running:
-            self.running[view.job_id] = Running(view, self._end_s(view), 0.0, _returning(view))
+            self.running[view.job_id] = ProjectedRun(view, self._end_s(view), 0.0, _returning(view))
 
     @property
     def now(self) -> datetime:
@@ -167,7 +167,7 @@ class Course:
                 since_s = (running.view.started_at - began).total_seconds()
                 moments = [since_s + max(span, policy.min_run_time_s) for span in spans]
                 if policy.rotation_s is not None:
-                    turns = turns_had(running.view, policy, self.now)
+                    turns = turns_taken(running.view, policy, self.now)
                     moments.append(since_s + (turns + 1) * policy.rotation_s - running.view.earlier_s)
                 yield from (at_s for at_s in moments if now_s < at_s < running.end_s)
 
@@ -184,7 +184,7 @@ class Course:
             return self.now_s + max(_MOMENT_S, self._from.policy.grace_s if stated is None else stated)
         return self.now_s + self._ends.length_s(view.estimate, stated)
 
-    def _seen(self, running: Running) -> RunningGang:
+    def _seen(self, running: ProjectedRun) -> RunningGang:
         """As the planner would see it by now: only turns by attained service look at what it had."""
         if not self._from.policy.takes_turns:
             return running.view
@@ -194,7 +194,7 @@ class Course:
 
     def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
         length_s = self._left_s.pop(job.job_id, None) or self._ends.length_s(job.estimate, job.max_run_time_s)
-        stated = None if job.max_run_time_s is None else self.at(self.now_s + job.holds_s)
+        stated = None if job.max_run_time_s is None else self.at(self.now_s + job.max_hold_s)
         view = RunningGang(
             job_id=job.job_id, name=job.name, project=job.project, priority=job.priority, gang=job.gang,
             nodes=tuple((one.role, one.node) for one in placements), expected_end=stated,
@@ -202,7 +202,7 @@ class Course:
             started_at=self.now, attained_gpu_s=job.attained_gpu_s, estimate=job.estimate,
             indices=tuple(one.index for one in placements), earlier_s=job.earlier_s,
         )  # fmt: skip
-        self.running[job.job_id] = Running(view, self.now_s + length_s, self.now_s, job)
+        self.running[job.job_id] = ProjectedRun(view, self.now_s + length_s, self.now_s, job)
         if job.gang.elastic is not None and self._from.growing:
             self._may_grow.add(job.job_id)
         for one in placements:
@@ -253,7 +253,9 @@ class Course:
             self._move(running.view.gang, one.role, one.node, one.gpu_model, taken)
         self._replace(running, running.view, range(len(running.view.nodes)), placements)
 
-    def _replace(self, running: Running, view: RunningGang, kept: Iterable[int], more: Sequence[Placement]) -> None:
+    def _replace(
+        self, running: ProjectedRun, view: RunningGang, kept: Iterable[int], more: Sequence[Placement]
+    ) -> None:
         kept = list(kept)
         members = _members(view)
         changed = replace(

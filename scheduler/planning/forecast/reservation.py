@@ -29,34 +29,34 @@ from numpy.typing import NDArray
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import QueuedGang, RunningGang
-from scheduler.planning.placement.capacity import NO_SHARES, Capacity
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.devices import give_back
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import NEVER, Amounts, Reservation
 from scheduler.planning.placement.node_arrays import Ints
-from scheduler.planning.placement.partial import Draft, less
-from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.partial import PartialPlacement, subtract
+from scheduler.planning.placement.search import SearchBudget
 
 _Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
 _Result = TypeVar("_Result")
 _NOTHING: Amounts = (0, 0, {}, {})
 
 
-class Holdings:
+class RunningUsage:
     """What every running gang holds, on the nodes that take work; worked out when first asked."""
 
     __slots__ = ("_cluster", "_held", "_running")
 
-    def __init__(self, cluster: Cluster, running: Iterable[RunningGang]) -> None:
+    def __init__(self, cluster: ClusterIndex, running: Iterable[RunningGang]) -> None:
         self._cluster = cluster
         self._running = running
         self._held: list[tuple[RunningGang, list[_Held]]] | None = None
 
     def __iter__(self) -> Iterator[tuple[RunningGang, list[_Held]]]:
         if self._held is None:
-            self._held = [(gang, held_by(gang, self._cluster)) for gang in self._running]
+            self._held = [(gang, node_uses(gang, self._cluster)) for gang in self._running]
         return iter(self._held)
 
 
@@ -65,7 +65,7 @@ class Timeline:
 
     __slots__ = ("_given_back", "_known", "_members", "_parts", "_unknown", "cluster")
 
-    def __init__(self, cluster: Cluster, holdings: Holdings, now: datetime) -> None:
+    def __init__(self, cluster: ClusterIndex, holdings: RunningUsage, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_Held]]] = []
         self._given_back: _GivenBack | None = None
@@ -77,8 +77,8 @@ class Timeline:
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
             self._add(end_s, held)
 
-    def add_start(self, job: QueuedGang, draft: Draft) -> None:
-        self._add(job.holds_s, draft.used())
+    def add_start(self, job: QueuedGang, draft: PartialPlacement) -> None:
+        self._add(job.max_hold_s, draft.uses())
 
     def _add(self, end_s: float, held: list[_Held]) -> None:
         for number, request, model, members in held:
@@ -95,8 +95,8 @@ class Timeline:
         """Where and when ``job`` starts at the earliest; ``None`` if it would not fit even when all is over."""
         times = sorted({end_s for end_s, _ in self._known})
 
-        def fits_by(position: int) -> Draft | None:
-            return place(demand, self._after(free, times[position]), Budget())
+        def fits_by(position: int) -> PartialPlacement | None:
+            return place(demand, self._after(free, times[position]), SearchBudget())
 
         found = _first(len(times), fits_by)
         if found is not None:
@@ -104,8 +104,8 @@ class Timeline:
             return Reservation(job, demand, times[position], _guarded(draft, draft.left))
         order = self._nearest_to_free(demand, self._unknown)
 
-        def fits_on(position: int) -> Draft | None:
-            return place(demand, self._after(free, NEVER, order[: position + 1]), Budget())
+        def fits_on(position: int) -> PartialPlacement | None:
+            return place(demand, self._after(free, NEVER, order[: position + 1]), SearchBudget())
 
         found = _first(len(order), fits_on)
         return None if found is None else Reservation(job, demand, None, _beside_now(found[1], free))
@@ -118,8 +118,8 @@ class Timeline:
         """
         order = self._nearest_to_free(demand, self._members)
 
-        def fits_on(position: int) -> Draft | None:
-            return place(replace(demand, pool=self.cluster.pool(order[: position + 1])), empty, Budget())
+        def fits_on(position: int) -> PartialPlacement | None:
+            return place(replace(demand, pool=self.cluster.pool(order[: position + 1])), empty, SearchBudget())
 
         found = _first(len(order), fits_on)
         return None if found is None else Reservation(job, demand, None, dict.fromkeys(found[1].left, _NOTHING))
@@ -165,10 +165,10 @@ class Timeline:
             for model, column in gpus.whole.items():
                 column[at_once] = whole.gpus[model][at_once]
             for number in cleared:
-                shares[number] = NO_SHARES
+                shares[number] = NO_SHARED_GPUS
         after = Capacity(self.cluster, cpu, memory, gpus, shares)
         # What is spare beside free GPUs alone may shrink when somebody ends.
-        after.keeping = None if free.keeping is None else free.keeping.as_if_free
+        after.headroom = None if free.headroom is None else free.headroom.as_if_free
         return after
 
     def _columns(self) -> _GivenBack:
@@ -202,35 +202,35 @@ class _GivenBack:
     gpus: Ints
 
 
-def _beside_now(draft: Draft, free: Capacity) -> dict[int, Amounts]:
+def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, Amounts]:
     """What others may take on the nodes of ``draft`` while nobody knows when it starts.
 
     Where its part is free already, what is free beside that. Elsewhere nothing: whoever came now would only take the
     place of somebody who ends, and the gang would never see the node grow empty.
     """
     after: dict[int, Amounts] = {}
-    for number, request, model, members in draft.used():
+    for number, request, model, members in draft.uses():
         here = after.get(number) or (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
-        after[number] = less(here, request, model, members)
+        after[number] = subtract(here, request, model, members)
     beside = {
         number: left if min(left[0], left[1], *left[2].values(), 0) >= 0 else _NOTHING for number, left in after.items()
     }
     return _guarded(draft, beside)
 
 
-def _guarded(draft: Draft, beside: Mapping[int, Amounts]) -> dict[int, Amounts]:
+def _guarded(draft: PartialPlacement, beside: Mapping[int, Amounts]) -> dict[int, Amounts]:
     """Nobody else gets devices of a model of which the gang is to have parts on that node: a part goes where it fits best,
     which may be the gang's place.
     """
     guarded = dict(beside)
-    for number, request, model, _ in draft.used():
+    for number, request, model, _ in draft.uses():
         if request.gpu_milli and model is not None:
             cpu, memory, gpus, shares = guarded[number]
             guarded[number] = (cpu, memory, {**gpus, model: 0}, {**shares, model: ()})
     return guarded
 
 
-def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:
+def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_Held]:
     """What a running gang holds, on the nodes that take work."""
     requests = {role.role: role.request for role in gang.gang.roles}
     counts: dict[tuple[int, str, str | None], int] = {}

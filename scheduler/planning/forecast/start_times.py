@@ -22,7 +22,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.wait_phrases import said_to
 from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.projection import Course, Ends
+from scheduler.planning.forecast.projection import DurationScenario, Projection
 from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, RunningGang, Snapshot
 from scheduler.planning.planner import plan
 
@@ -30,7 +30,7 @@ MOST: Final = 200
 # Nodes, running and waiting jobs that all plans of an outlook together look at: about two seconds of one core.
 BUDGET: Final = 200_000
 # Of all that, as much goes to the likely course, the late one may have, and the early one.
-_PARTS: Final = ((Ends.LIKELY, 0.5), (Ends.LATE, 0.75), (Ends.EARLY, 1.0))
+_PARTS: Final = ((DurationScenario.LIKELY, 0.5), (DurationScenario.LATE, 0.75), (DurationScenario.EARLY, 1.0))
 _NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE})
 
 
@@ -45,7 +45,7 @@ class StartCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class StartForecast:
     """When a job is expected to start. ``late_at`` is ``None`` beside a ``likely_at``: it may be any time later.
 
     ``sentence`` goes on after "it starts". ``position``: 1 is next; ``None``: it can never run. ``placements``: if all goes as is likely. ``run_s``: how long
@@ -68,17 +68,17 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class QueueForecast:
     """The first jobs of the queue in the planner's order; ``waiting``: how many there are in all."""
 
     at: datetime
     waiting: int
-    starts: tuple[Expected, ...]
+    starts: tuple[StartForecast, ...]
 
-    def of(self, job_id: JobId) -> Expected | None:
+    def of(self, job_id: JobId) -> StartForecast | None:
         return next((one for one in self.starts if one.job_id == job_id), None)
 
-    def next_starts(self, most: int = 20) -> tuple[Expected, ...]:
+    def next_starts(self, most: int = 20) -> tuple[StartForecast, ...]:
         """Who starts next, the soonest first: for a time line."""
         known = [one for one in self.starts if one.likely_at is not None]
         return tuple(sorted(known, key=lambda one: (one.likely_at, one.position or 0))[:most])
@@ -88,7 +88,7 @@ class Outlook:
 class _Run:
     """One course as far as it was run."""
 
-    course: Course
+    course: Projection
     starts_s: dict[JobId, tuple[float, tuple[Placement, ...]]] = field(default_factory=dict)
     is_cut: bool = False  # the budget ran out
     last: Plan = field(default_factory=Plan)
@@ -105,7 +105,7 @@ def outlook(
     budget: int = BUDGET,
     only: JobId | None = None,
     is_brief: bool = False,
-) -> Outlook:
+) -> QueueForecast:
     """When the first ``most`` jobs in the queue are expected to start.
 
     Args:
@@ -120,9 +120,9 @@ def outlook(
     targets = [only] if only is not None else order[:most]
     kept = frozenset(order if only is not None else targets)
     total = budget
-    runs: dict[Ends, _Run] = {}
+    runs: dict[DurationScenario, _Run] = {}
     for ends, part in _PARTS:
-        if is_brief and ends is not Ends.LIKELY:
+        if is_brief and ends is not DurationScenario.LIKELY:
             continue
         spare = budget - round(total * (1 - part))
         if targets and spare <= 0:
@@ -131,28 +131,33 @@ def outlook(
         budget -= cost
     first = {start.job_id: start.placements for start in made.starts}
     jobs = {job.job_id: job for job in snapshot.queued}
-    told: list[Expected] = []
+    told: list[StartForecast] = []
     for job_id, placements in first.items():
         if only is None or only == job_id:
-            run_s = Ends.LIKELY.length_s(jobs[job_id].estimate, jobs[job_id].max_run_time_s)
+            run_s = DurationScenario.LIKELY.length_s(jobs[job_id].estimate, jobs[job_id].max_run_time_s)
             now, length_s = snapshot.now, None if run_s == inf else run_s
-            told.append(Expected(job_id, 1, StartCode.NOW, "now", now, now, now, placements, length_s))
+            told.append(StartForecast(job_id, 1, StartCode.NOW, "now", now, now, now, placements, length_s))
     places = positions(made)
     told += [_expected(snapshot, jobs[job_id], places.get(job_id), runs, made) for job_id in targets]
-    return Outlook(snapshot.now, len(snapshot.queued), tuple(told))
+    return QueueForecast(snapshot.now, len(snapshot.queued), tuple(told))
 
 
 def _run(
-    snapshot: Snapshot, made: Plan, ends: Ends, kept: frozenset[JobId], targets: frozenset[JobId], budget: int
+    snapshot: Snapshot,
+    made: Plan,
+    ends: DurationScenario,
+    kept: frozenset[JobId],
+    targets: frozenset[JobId],
+    budget: int,
 ) -> tuple[_Run, int]:
     """One course until all of ``targets`` have started, nothing changes any more, or the budget is spent; and what it cost."""
-    course = Course(snapshot, ends)
+    course = Projection(snapshot, ends)
     run = _Run(course, last=made)
     course.apply(made)
     for job_id in [job_id for job_id in course.queued if job_id not in kept]:
         del course.queued[job_id]
     wanted, spent = set(targets), 0
-    hopeless = {job_id for job_id in targets if is_hopeless(made, job_id)}
+    hopeless = {job_id for job_id in targets if can_never_start(made, job_id)}
     while wanted - hopeless and course.step():
         seen = course.snapshot()
         spent += len(seen.nodes) + len(seen.running) + len(seen.queued)
@@ -170,42 +175,44 @@ def _run(
 
 def positions(made: Plan) -> dict[JobId, int]:
     """The place in the queue of each job that waits: 1 is next. Those that can never run have none."""
-    waiting = (job_id for job_id in made.order if job_id in made.waits and not is_hopeless(made, job_id))
+    waiting = (job_id for job_id in made.order if job_id in made.waits and not can_never_start(made, job_id))
     return {job_id: position for position, job_id in enumerate(waiting, 1)}
 
 
-def is_hopeless(made: Plan, job_id: JobId) -> bool:
+def can_never_start(made: Plan, job_id: JobId) -> bool:
     """Whether no end of another job can help: only other nodes, other settings or another spec."""
     reason = made.waits.get(job_id)
     return reason is not None and (reason.code in _NEVER or bool(reason.numbers.get("is_never")))
 
 
 def _expected(
-    snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[Ends, _Run], made: Plan
-) -> Expected:
+    snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[DurationScenario, _Run], made: Plan
+) -> StartForecast:
     job_id = job.job_id
-    if is_hopeless(made, job_id):
-        return Expected(job_id, position, StartCode.NEVER, "never on the nodes and with the settings as they are")
-    likely = runs.get(Ends.LIKELY)
+    if can_never_start(made, job_id):
+        return StartForecast(job_id, position, StartCode.NEVER, "never on the nodes and with the settings as they are")
+    likely = runs.get(DurationScenario.LIKELY)
     if likely is None:
-        return Expected(job_id, position, StartCode.LATER, _LATER)
+        return StartForecast(job_id, position, StartCode.LATER, _LATER)
     at_s, placements = likely.starts_s.get(job_id, (inf, ()))
     if at_s == inf:
         if likely.is_cut:
             after = likely.course.at(likely.course.now_s)
             told = f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
-            return Expected(job_id, position, StartCode.LATER, told, early_at=after)
-        return Expected(job_id, position, StartCode.NOT_KNOWN, f"at a time that is not known: {_why_not(job, likely)}")
+            return StartForecast(job_id, position, StartCode.LATER, told, early_at=after)
+        return StartForecast(
+            job_id, position, StartCode.NOT_KNOWN, f"at a time that is not known: {_why_not(job, likely)}"
+        )
     bounds = [run.start_s(job_id) for run in runs.values()]
     early_s, late_s = min(bounds), max(bounds)
     early, late = likely.course.at(early_s), likely.course.at(late_s) if late_s < inf else None
     expected_at = likely.course.at(at_s)
     if early is None or expected_at is None:
-        return Expected(job_id, position, StartCode.NOT_KNOWN, "at a time that is not known: it is years away")
+        return StartForecast(job_id, position, StartCode.NOT_KNOWN, "at a time that is not known: it is years away")
     if len(runs) < len(_PARTS):
         late = None if len(runs) > 1 else expected_at
-    length_s = Ends.LIKELY.length_s(job.estimate, job.max_run_time_s)
-    return Expected(
+    length_s = DurationScenario.LIKELY.length_s(job.estimate, job.max_run_time_s)
+    return StartForecast(
         job_id, position, StartCode.EXPECTED, _told(snapshot.now, early, expected_at, late, is_brief=len(runs) == 1),
         early, expected_at, late, placements, None if length_s == inf else length_s,
     )  # fmt: skip
@@ -244,10 +251,10 @@ def _why_not(job: QueuedGang, run: _Run) -> str:
         # Of itself it is not told as of another one.
         told = reason and said_to(job.job_id, job.name, reason.sentence, reason.numbers)
         return f"it {told}" if told else "no end that can be told would make room for it"
-    return said_of_endless([one.view for one in endless])
+    return endless_sentence([one.view for one in endless])
 
 
-def said_of_endless(endless: Sequence[RunningGang]) -> str:
+def endless_sentence(endless: Sequence[RunningGang]) -> str:
     """``jobs a and b on gpu-01 state no max_run_time, and no job like them has ended yet``."""
     views = sorted(endless, key=lambda view: (-len(view.nodes), view.name, view.job_id))
     names = phrases.jobs([view.name for view in views])

@@ -12,12 +12,12 @@ from core.domain.sharing.resources import Amounts
 from core.domain.sharing.wait_phrases import said_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.alternatives import sooner
-from scheduler.planning.explain.options import Option, OptionCode, Options
-from scheduler.planning.forecast.start_times import BUDGET, Expected, StartCode, outlook, positions
-from scheduler.planning.model import NodeView, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
-from scheduler.planning.planner import plan_with_turn
+from scheduler.planning.explain.options import Alternative, AlternativeCode, AlternativeSearch
+from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, outlook, positions
+from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.planner import plan_with_leftover
 
-__all__ = ["Forecast", "Option", "OptionCode", "another_cluster", "forecast"]
+__all__ = ["Forecast", "Alternative", "AlternativeCode", "changed_cluster", "forecast"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Forecast:
     placements: tuple[Placement, ...] = ()
     reason: Reason | None = None
     position: int | None = 1
-    start: Expected | None = None
-    options: tuple[Option, ...] = ()
-    later: tuple[Option, ...] = ()
+    start: StartForecast | None = None
+    options: tuple[Alternative, ...] = ()
+    later: tuple[Alternative, ...] = ()
     victims: tuple[Preempt, ...] = ()
 
 
@@ -50,7 +50,7 @@ def forecast(
         return _nowhere(job, sorted(left_out))
     others = tuple(other for other in snapshot.queued if other.job_id != job.job_id)
     asked = replace(snapshot, queued=(*others, job))
-    made, turn = plan_with_turn(asked, job.job_id)
+    made, turn = plan_with_leftover(asked, job.job_id)
     expected = outlook(asked, made, only=job.job_id, budget=budget // 2).of(job.job_id)
     start = next((start for start in made.starts if start.job_id == job.job_id), None)
     if start is not None:
@@ -62,7 +62,7 @@ def forecast(
         sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
             " are being stopped for it", " would be stopped for it"
         )
-    options = () if turn is None else tuple(Options(job.gang, turn.cluster, turn.free).found())
+    options = () if turn is None else tuple(AlternativeSearch(job.gang, turn.cluster, turn.free).found())
     told = frozenset((option.code, option.roles) for option in options)
     return Forecast(
         reason=replace(reason, sentence=sentence),
@@ -80,7 +80,7 @@ def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
     sentence = f"without {gone} there is no node at all, so no job could ever run"
     reason = Reason(ReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
     return Forecast(
-        reason=reason, position=None, start=Expected(job.job_id, None, StartCode.NEVER, "never without a node")
+        reason=reason, position=None, start=StartForecast(job.job_id, None, StartCode.NEVER, "never without a node")
     )
 
 
@@ -94,7 +94,7 @@ def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -
     )
 
 
-def another_cluster(
+def changed_cluster(
     snapshot: Snapshot, *, more_nodes: int = 0, like: NodeId | None = None, without: Collection[NodeId] = ()
 ) -> Snapshot:
     """``snapshot`` with so many more empty nodes of the kind of ``like``, and without those of ``without``.
@@ -115,11 +115,11 @@ def another_cluster(
     return replace(snapshot, nodes=tuple(nodes))
 
 
-def _another(model: NodeView, number: int, known: Collection[NodeId]) -> NodeView:
+def _another(model: NodeSnapshot, number: int, known: Collection[NodeId]) -> NodeSnapshot:
     """An empty node like ``model``, on a rack of its own unless that one says which."""
     name = f"{model.id}-more-{number}"
     while name in known:
         name += "-"
     whole = model.allocatable
     free = Amounts(whole.cpu_milli, whole.memory_bytes, whole.gpus)
-    return NodeView(NodeId(name), model.labels, whole, free)
+    return NodeSnapshot(NodeId(name), model.labels, whole, free)

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
-from scheduler.planning.placement.cluster import Pool
-from scheduler.planning.placement.demand import Group
+from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.demand import MemberGroup
 from scheduler.planning.placement.node_arrays import Ints, Rooms, least, smallest
-from scheduler.planning.placement.partial import Draft, Pick
+from scheduler.planning.placement.partial import PartialPlacement, Pick
 
 _Room = tuple[int, int]  # (node number, members that fit)
 
 
-def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+def fill(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
     """Nodes for all members of ``group``, or ``None`` if they do not fit. ``draft`` is not changed.
 
     Nodes that the gang uses already come first, then as few others as possible; the last one is the one that it
@@ -30,7 +30,7 @@ def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     return _fill_bare(draft, group, pool)
 
 
-def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+def _fill_gpus(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
     request, count = group.request, group.count
     may_be_one = not draft.left and group.may_share_a_node and (count == 1 or not request.gpu_milli)
     if may_be_one and not group.is_picky:
@@ -59,7 +59,9 @@ def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     return _as_picks(draft, group, group.models, few(draft, rooms, count, group))
 
 
-def _fill_model(draft: Draft, group: Group, model: str, pool: Pool, *, may_be_one: bool) -> list[Pick] | None:
+def _fill_model(
+    draft: PartialPlacement, group: MemberGroup, model: str, pool: NodePool, *, may_be_one: bool
+) -> list[Pick] | None:
     request, count = group.request, group.count
     if may_be_one:
         number = draft.capacity.tightest(request.times(count), (model,), pool)
@@ -71,7 +73,7 @@ def _fill_model(draft: Draft, group: Group, model: str, pool: Pool, *, may_be_on
     return _as_picks(draft, group, (model,), few(draft, rooms, count, group))
 
 
-def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
+def _on_scarcest(draft: PartialPlacement, group: MemberGroup, number: int) -> Pick:
     """All members on one node, on the model with the fewest devices left that suffice; a part on the fullest device."""
     if group.request.gpu_milli:
         part, (_, _, gpus, shares) = group.request.gpu_milli, draft.amounts(number)
@@ -84,7 +86,7 @@ def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
     return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= wanted)[1], group.count)
 
 
-def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+def _fill_bare(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
     """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
     request, count, capacity = group.request, group.count, draft.capacity
     if not draft.left and group.may_share_a_node:
@@ -112,11 +114,11 @@ def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     return _bare_picks(draft, group, tier)
 
 
-def _bare_picks(draft: Draft, group: Group, rooms: Rooms) -> list[Pick]:
+def _bare_picks(draft: PartialPlacement, group: MemberGroup, rooms: Rooms) -> list[Pick]:
     return [Pick(number, None, members) for number, members in few(draft, rooms, group.count, group)]
 
 
-def _spare_slots(draft: Draft, numbers: Ints, group: Group) -> Ints:
+def _spare_slots(draft: PartialPlacement, numbers: Ints, group: MemberGroup) -> Ints:
     """Members that fit while each free GPU of the node keeps its share of the CPUs."""
     cpu, _, gpus = draft.columns(numbers)
     cpu = cpu - draft.capacity.cpu_shares[numbers] * gpus
@@ -125,7 +127,7 @@ def _spare_slots(draft: Draft, numbers: Ints, group: Group) -> Ints:
     return spare
 
 
-def _tightness(draft: Draft, group: Group, numbers: Ints, members: Ints | int) -> list[Ints]:
+def _tightness(draft: PartialPlacement, group: MemberGroup, numbers: Ints, members: Ints | int) -> list[Ints]:
     """How well ``members`` fill each node: keys, the first first, of which smaller ones are better."""
     request, cluster = group.request, draft.capacity.cluster
     cpu, memory, gpus = draft.columns(numbers)
@@ -141,7 +143,7 @@ def _tightness(draft: Draft, group: Group, numbers: Ints, members: Ints | int) -
     return [is_rich, missing, cpu_left, memory_left, numbers]
 
 
-def _on_shared(draft: Draft, group: Group, number: int) -> int:
+def _on_shared(draft: PartialPlacement, group: MemberGroup, number: int) -> int:
     """Members that need no new device."""
     shares = draft.amounts(number)[3]
     if not shares:
@@ -149,7 +151,7 @@ def _on_shared(draft: Draft, group: Group, number: int) -> int:
     return sum(left // group.request.gpu_milli for model in group.models for left in shares.get(model, ()))
 
 
-def few(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
+def few(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGroup) -> list[_Room]:
     """Members per node for ``count`` members on the fewest nodes; ``rooms`` must have room for them all.
 
     Nodes that the gang uses already come first. Among equals, racks with much room come first, whole, and of such racks
@@ -167,7 +169,7 @@ def few(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
     return _fewest(draft, rooms, count, group)
 
 
-def _fewest(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
+def _fewest(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGroup) -> list[_Room]:
     cluster = draft.capacity.cluster
     chosen: list[_Room] = []
     is_left = np.ones(len(rooms), dtype=np.bool_)
@@ -193,7 +195,9 @@ def _fewest(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]
         is_left &= ~np.isin(rooms.numbers, taken)
 
 
-def _as_picks(draft: Draft, group: Group, models: Sequence[str], chosen: Sequence[_Room]) -> list[Pick]:
+def _as_picks(
+    draft: PartialPlacement, group: MemberGroup, models: Sequence[str], chosen: Sequence[_Room]
+) -> list[Pick]:
     """Give each node's members their models, the preferred one first (without a preference the scarcest first)."""
     size, part = group.request.gpu_count, group.request.gpu_milli
     picks: list[Pick] = []

@@ -7,7 +7,7 @@ from typing import Final
 
 from scheduler.planning.explain import phrases
 from scheduler.planning.model import Booking, Reason, ReasonCode, Snapshot
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.ledger import NEVER
 
 _NOTHING: Final[frozenset[int]] = frozenset()
@@ -16,7 +16,7 @@ _NOTHING: Final[frozenset[int]] = frozenset()
 class Bookings:
     """The bookings that are not over, as the nodes that they take from the projects that they are not for."""
 
-    def __init__(self, snapshot: Snapshot, cluster: Cluster) -> None:
+    def __init__(self, snapshot: Snapshot, cluster: ClusterIndex) -> None:
         self._now = snapshot.now
         self._cluster = cluster
         self._all = sorted(

@@ -15,15 +15,15 @@ import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
 from core.domain.sharing.resources import Request
-from scheduler.planning.placement.cluster import Cluster, Pool
-from scheduler.planning.placement.fragmentation import Fragments, Typical
+from scheduler.planning.placement.cluster import ClusterIndex, NodePool
+from scheduler.planning.placement.fragmentation import Fragments, WorkloadProfile
 from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms, least
 
 if TYPE_CHECKING:
-    from scheduler.planning.placement.gpu_headroom import Keeping, Spare
+    from scheduler.planning.placement.gpu_headroom import CapacityBeyondHeadroom, GpuHeadroom
 
-Shares = Mapping[str, tuple[int, ...]]
-NO_SHARES: Shares = {}
+SharedGpus = Mapping[str, tuple[int, ...]]
+NO_SHARED_GPUS: SharedGpus = {}
 
 # Refusals kept per pool; the smallest ones refuse nearly everything.
 _MOST_REFUSED = 24
@@ -31,7 +31,7 @@ _MOST_REFUSED = 24
 _WITNESSES = 256
 
 
-class Gpus:
+class FreeGpus:
     """Per node its free devices by model, read from columns. ``whole``: per model the free devices of each node."""
 
     __slots__ = ("models_of", "whole")
@@ -41,7 +41,7 @@ class Gpus:
         self.whole = whole
 
     @classmethod
-    def of(cls, cluster: Cluster, gpus: Sequence[Mapping[str, int]]) -> Gpus:
+    def of(cls, cluster: ClusterIndex, gpus: Sequence[Mapping[str, int]]) -> FreeGpus:
         return cls(
             cluster.models_of,
             {m: np.array([held.get(m, 0) if held else 0 for held in gpus], dtype=np.int64) for m in cluster.gpu_models},
@@ -54,7 +54,7 @@ class Gpus:
         for model in self.models_of[number]:
             self.whole[model][number] = gpus.get(model, 0)
 
-    def within(self, model: str, pool: Pool) -> int:
+    def within(self, model: str, pool: NodePool) -> int:
         """The free devices of one model on all nodes of ``pool``."""
         return int(np.maximum(self.whole[model][pool.numbers], 0).sum())
 
@@ -64,8 +64,8 @@ class Gpus:
     def __len__(self) -> int:
         return len(self.models_of)
 
-    def copy(self) -> Gpus:
-        return Gpus(self.models_of, {model: free.copy() for model, free in self.whole.items()})
+    def copy(self) -> FreeGpus:
+        return FreeGpus(self.models_of, {model: free.copy() for model, free in self.whole.items()})
 
 
 class Capacity:
@@ -78,59 +78,59 @@ class Capacity:
         refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; whatever asks for at
             least as much does not fit either, until something becomes free.
         witnesses: per question some nodes that had room when it was last asked.
-        keeping: what of it is kept for free GPUs; ``spare``: what is left beside that, once somebody asked. ``over``: all that is
+        headroom: what of it is kept for free GPUs; ``spare``: what is left beside that, once somebody asked. ``over``: all that is
             free, where this is only a part of it: what is kept for the GPUs of that is left, too.
     """
 
     __slots__ = (
-        "asked",
+        "last_answer",
         "cluster",
         "cpu",
         "cpus",
         "fragments",
         "gpus",
-        "keeping",
+        "headroom",
         "memories",
         "memory",
-        "over",
+        "parent",
         "refused",
         "shared",
         "shares",
-        "spare",
-        "typical",
+        "beyond_headroom",
+        "workload",
         "witnesses",
     )
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterIndex,
         cpu: Sequence[int] | Ints,
         memory: Sequence[int] | Ints,
-        gpus: Gpus | Sequence[Mapping[str, int]],
-        shares: Sequence[Shares],
+        gpus: FreeGpus | Sequence[Mapping[str, int]],
+        shares: Sequence[SharedGpus],
     ) -> None:
         self.cluster = cluster
         self.cpus: Ints = np.maximum(np.array(cpu, dtype=np.int64), 0)
         self.memories: Ints = np.maximum(np.array(memory, dtype=np.int64), 0)
         self.cpu: list[int] = self.cpus.tolist()
         self.memory: list[int] = self.memories.tolist()
-        self.gpus = gpus if isinstance(gpus, Gpus) else Gpus.of(cluster, gpus)
-        self.shares: list[Shares] = list(shares)
+        self.gpus = gpus if isinstance(gpus, FreeGpus) else FreeGpus.of(cluster, gpus)
+        self.shares: list[SharedGpus] = list(shares)
         self.fragments: Fragments | None = None
-        self.keeping: Keeping | None = None
-        self.spare: Spare | None = None
-        self.over: Capacity | None = None
-        self.typical: Callable[[], Typical] | None = None
+        self.headroom: GpuHeadroom | None = None
+        self.spare: CapacityBeyondHeadroom | None = None
+        self.parent: Capacity | None = None
+        self.workload: Callable[[], WorkloadProfile] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
         self.witnesses: dict[tuple[Request, tuple[str, ...], int], Ints] = {}
         self.shared: dict[str, set[int]] = {model: set() for model in cluster.gpu_models}
         for number, parts in enumerate(self.shares):
             if parts:
                 self._note_shared(number)
-        self.asked: tuple[tuple[object, ...], Rooms] | None = None  # the last question about rooms and its answer
+        self.last_answer: tuple[tuple[object, ...], Rooms] | None = None  # the last question about rooms and its answer
 
     @classmethod
-    def free(cls, cluster: Cluster) -> Capacity:
+    def free(cls, cluster: ClusterIndex) -> Capacity:
         """What the snapshot says is free."""
         frees = [node.free for node in cluster.nodes]
         return cls(
@@ -142,24 +142,24 @@ class Capacity:
         )
 
     @classmethod
-    def empty(cls, cluster: Cluster) -> Capacity:
+    def empty(cls, cluster: ClusterIndex) -> Capacity:
         """Everything, as if nothing ran."""
         alls = [node.allocatable for node in cluster.nodes]
-        nothing = [NO_SHARES] * len(alls)
+        nothing = [NO_SHARED_GPUS] * len(alls)
         return cls(
             cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], nothing
         )
 
-    def expect(self, typical: Callable[[], Typical]) -> None:
+    def set_workload(self, typical: Callable[[], WorkloadProfile]) -> None:
         """Judge holes by what is asked for typically (asked once it matters); without it the smallest that suffices is taken."""
-        self.typical = cache(typical)  # copies ask once together
+        self.workload = cache(typical)  # copies ask once together
         self.fragments = None
 
-    def judge(self) -> Fragments | None:
+    def scored_fragments(self) -> Fragments | None:
         """What holes are worth, if anybody said what is asked for."""
-        if self.fragments is None and self.typical is not None:
-            typical = self.typical()
-            self.typical = None
+        if self.fragments is None and self.workload is not None:
+            typical = self.workload()
+            self.workload = None
             self.fragments = Fragments(self, typical) if typical.requests else None
         return self.fragments
 
@@ -176,15 +176,17 @@ class Capacity:
         twin.witnesses = self.witnesses.copy()
         twin.shares = self.shares.copy()  # the mappings are replaced, never changed
         twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
-        twin.typical = self.typical
+        twin.workload = self.workload
         twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
-        twin.asked = None
-        twin.keeping = self.keeping
-        twin.spare = None
-        twin.over = over if over is not None else None if self.over is None else self.over.copy()
+        twin.last_answer = None
+        twin.headroom = self.headroom
+        twin.beyond_headroom = None
+        twin.parent = over if over is not None else None if self.parent is None else self.parent.copy()
         return twin
 
-    def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: Shares | None = None) -> None:
+    def put(
+        self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: SharedGpus | None = None
+    ) -> None:
         """Set what is free on one node. ``shares``: ``None`` leaves them as they are."""
         before = self.gpus[number]
         if shares is None:
@@ -204,7 +206,7 @@ class Capacity:
         if shares or self.shares[number]:
             self.shares[number] = shares
             self._note_shared(number)
-        self.asked = None
+        self.last_answer = None
         if self.fragments is not None:
             self.fragments.changed(number)
         if self.spare is not None:
@@ -229,7 +231,7 @@ class Capacity:
         shares = self.shares[number]
         return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most, shares)
 
-    def can_hold(self, request: Request, models: tuple[str, ...], pool: Pool, count: int) -> bool:
+    def can_hold(self, request: Request, models: tuple[str, ...], pool: NodePool, count: int) -> bool:
         """Whether ``count`` members fit into ``pool``, whatever else the gang needs. Exact."""
         asked = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
         refused = self.refused.setdefault((id(pool), models), [])
@@ -263,11 +265,11 @@ class Capacity:
                 np.minimum(slots, free[numbers] // each, out=slots)
         return int(np.minimum(slots, count).sum()) >= count
 
-    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
+    def rooms(self, request: Request, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
         """Every node of ``pool`` with room for at least one member, and for how many (at most ``most``)."""
         question = (request, tuple(models), id(pool), most)
-        if self.asked is not None and self.asked[0] == question:
-            return self.asked[1]
+        if self.last_answer is not None and self.last_answer[0] == question:
+            return self.last_answer[1]
         slots = self._devices_for(request, models, pool)
         if slots is None:
             slots = np.full(len(pool.members), most, dtype=np.int64)
@@ -280,13 +282,13 @@ class Capacity:
                 np.minimum(slots, here // each if most > 1 else here >= each, out=slots)
         inside = slots > 0
         rooms = Rooms(pool.numbers[inside], slots[inside])
-        self.asked = (question, rooms)
+        self.last_answer = (question, rooms)
         return rooms
 
-    def _of(self, column: Ints, pool: Pool) -> Ints:
+    def _of(self, column: Ints, pool: NodePool) -> Ints:
         return column if pool is self.cluster.everything else column[pool.numbers]
 
-    def _devices_for(self, request: Request, models: Sequence[str], pool: Pool) -> Ints | None:
+    def _devices_for(self, request: Request, models: Sequence[str], pool: NodePool) -> Ints | None:
         """For how many members each node of ``pool`` has devices; ``None`` where they need none."""
         if not request.uses_gpu:
             return None
@@ -302,12 +304,12 @@ class Capacity:
                         slots[at] += room_for_parts(self.shares[number][model], 0, request.gpu_milli)
         return slots
 
-    def bare_rooms(self, request: Request, pool: Pool, most: int) -> Rooms:
+    def bare_rooms(self, request: Request, pool: NodePool, most: int) -> Rooms:
         """The same on the nodes without GPUs."""
         rooms = self.rooms(request, (), pool, most)
         return rooms.where(~self.cluster.has_gpus[rooms.numbers])
 
-    def largest_hole(self, models: Sequence[str], pool: Pool) -> tuple[int, list[tuple[int, str]]]:
+    def largest_hole(self, models: Sequence[str], pool: NodePool) -> tuple[int, list[tuple[int, str]]]:
         """The most free GPUs of one model on a node of ``pool``, and every (node, model) that has as many."""
         free = {
             model: np.where(self.cluster.with_model[model], np.maximum(self.gpus.whole[model], 0), -1)[pool.numbers]
@@ -319,11 +321,11 @@ class Capacity:
         found = [(n, m) for m, column in free.items() for n in pool.numbers[column == most].tolist()]
         return most, sorted(found)
 
-    def tightest(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
+    def tightest(self, request: Request, models: Sequence[str], pool: NodePool) -> int | None:
         """The node that one member with GPUs fills best: where it does the least harm to what is asked for typically, or the
         smallest hole where nobody said what that is; then the least CPU left.
         """
-        fragments = self.judge()
+        fragments = self.scored_fragments()
         if fragments is not None:
             return fragments.choose(request, models, pool)
         best: tuple[int, ...] | None = None
@@ -346,27 +348,27 @@ class Capacity:
                 best = key if best is None or key < best else best
         return None if best is None else best[-1]
 
-    def _may(self, request: Request, pool: Pool) -> Flags:
+    def _may(self, request: Request, pool: NodePool) -> Flags:
         may: Flags = self._of(self.cpus, pool) >= request.cpu_milli
         may &= self._of(self.memories, pool) >= request.memory_bytes
         return may
 
-    def tightest_bare(self, request: Request, pool: Pool) -> int | None:
+    def tightest_bare(self, request: Request, pool: NodePool) -> int | None:
         """The node without GPUs that one member fills best."""
         may = self._may(request, pool) & ~self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
         return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
-    def tightest_spare(self, request: Request, pool: Pool) -> int | None:
+    def tightest_spare(self, request: Request, pool: NodePool) -> int | None:
         """The node with GPUs that one member without fills best: where it does the least harm, or, where nobody said to
         whom, while its free GPUs keep their share of CPUs.
         """
-        fragments = self.judge()
+        fragments = self.scored_fragments()
         if fragments is not None:
             return fragments.choose(request, (), pool)
         may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
-        kept = self.kept_of(numbers)
+        kept = self.cpu_headroom(numbers)
         numbers = numbers[self.cpus[numbers] - kept >= request.cpu_milli]
         return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
@@ -375,7 +377,7 @@ class Capacity:
         """By node, the CPU that each of its GPUs may count on."""
         return self.cluster.cpu_shares
 
-    def kept_of(self, numbers: Ints) -> Ints:
+    def cpu_headroom(self, numbers: Ints) -> Ints:
         """The CPU that the free GPUs of these nodes may count on."""
         kept: Ints = self.cpu_shares[numbers] * self.free_gpus(numbers)
         return kept
@@ -388,7 +390,7 @@ class Capacity:
         return total
 
 
-def _has_more(shares: Shares, before: Shares, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:
+def _has_more(shares: SharedGpus, before: SharedGpus, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:
     """Whether something may fit on these devices that did not before. A device that was opened is no gain."""
     for model, left in shares.items():
         opened = gpus_before.get(model, 0) - gpus.get(model, 0)
@@ -406,7 +408,7 @@ def slots_in(
     request: Request,
     models: Sequence[str],
     most: int,
-    shares: Shares = NO_SHARES,
+    shares: SharedGpus = NO_SHARED_GPUS,
 ) -> int:
     """How many members with ``request`` fit into these amounts, at most ``most``; each takes one model."""
     # Called for every kind of node and every shape: plain comparisons, no calls.

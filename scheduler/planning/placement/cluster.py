@@ -8,7 +8,7 @@ import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Gang, Request
-from scheduler.planning.model import NodeView
+from scheduler.planning.model import NodeSnapshot
 from scheduler.planning.placement.node_arrays import Flags, Ints
 
 RACK_LABEL = "topology/rack"
@@ -16,7 +16,7 @@ ZONE_LABEL = "topology/zone"
 _LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
 
 
-class Pool:
+class NodePool:
     """A set of node numbers: ``members`` to walk through, ``flags`` to ask."""
 
     __slots__ = ("flags", "members", "numbers")
@@ -29,12 +29,12 @@ class Pool:
             self.flags[number] = 1
 
 
-class Whole:
+class NodeTotals:
     """All of every node, in columns."""
 
     __slots__ = ("cpu", "gpus", "memory")
 
-    def __init__(self, nodes: Sequence[NodeView], models: Sequence[str]) -> None:
+    def __init__(self, nodes: Sequence[NodeSnapshot], models: Sequence[str]) -> None:
         self.cpu: Ints = np.array([node.allocatable.cpu_milli for node in nodes], dtype=np.int64)
         self.memory: Ints = np.array([node.allocatable.memory_bytes for node in nodes], dtype=np.int64)
         self.gpus: dict[str, Ints] = {
@@ -56,7 +56,7 @@ class Whole:
         return members
 
 
-class Cluster:
+class ClusterIndex:
     """Nodes in the order of their ids, so that the order in the snapshot cannot matter."""
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Cluster:
         "zones",
     )
 
-    def __init__(self, nodes: Iterable[NodeView]) -> None:
+    def __init__(self, nodes: Iterable[NodeSnapshot]) -> None:
         self.nodes = tuple(sorted(nodes, key=lambda node: node.id))
         self.number_of = {node.id: number for number, node in enumerate(self.nodes)}
         self.models_of = tuple(
@@ -116,18 +116,18 @@ class Cluster:
             model: np.array([model in models for models in self.models_of], dtype=np.bool_) for model in self.gpu_models
         }
         self.model_number = {model: at for at, model in enumerate(self.gpu_models)}
-        self.whole = Whole(self.nodes, self.gpu_models)
+        self.whole = NodeTotals(self.nodes, self.gpu_models)
         self.rack_of, self.zone_of = _ranks(self.racks), _ranks(self.zones)
-        self.everything = Pool(range(len(self.nodes)), len(self.nodes))
-        self._by_members: dict[tuple[int, ...], Pool] = {self.everything.members: self.everything}
-        self._by_selector: dict[tuple[tuple[str, str], ...], Pool] = {(): self.everything}
+        self.everything = NodePool(range(len(self.nodes)), len(self.nodes))
+        self._by_members: dict[tuple[int, ...], NodePool] = {self.everything.members: self.everything}
+        self._by_selector: dict[tuple[tuple[str, str], ...], NodePool] = {(): self.everything}
         self._by_label: dict[tuple[str, str], frozenset[int]] | None = None
-        self._domains: dict[tuple[int, str, str], Pool] = {}
+        self._domains: dict[tuple[int, str, str], NodePool] = {}
         self._domain_numbers: dict[str, tuple[tuple[str, ...], Ints]] = {}
         self._domain_names: dict[str, tuple[str, ...]] = {}
         self._with_models: dict[tuple[int, frozenset[str] | None], frozenset[int]] = {}
 
-    def pool_of(self, gang: Gang) -> Pool:
+    def pool_of(self, gang: Gang) -> NodePool:
         """The nodes that carry every label of the gang's selector. Equal sets are the same object."""
         pool = self._by_selector.get(gang.node_selector)
         if pool is None:
@@ -155,7 +155,7 @@ class Cluster:
             known = self._domain_numbers[level] = (tuple(sorted(set(names))), _ranks(names))
         return known
 
-    def domain(self, pool: Pool, level: str, name: str) -> Pool:
+    def domain(self, pool: NodePool, level: str, name: str) -> NodePool:
         """The part of ``pool`` inside one rack or zone."""
         key = (id(pool), level, name)
         found = self._domains.get(key)
@@ -169,7 +169,7 @@ class Cluster:
             found = self._domains[key] if key in self._domains else self.pool(())
         return found
 
-    def with_models(self, pool: Pool, models: frozenset[str] | None) -> frozenset[int]:
+    def with_models(self, pool: NodePool, models: frozenset[str] | None) -> frozenset[int]:
         """The nodes of ``pool`` with GPUs of any of ``models``; ``None``: all nodes."""
         key = (id(pool), models)
         found = self._with_models.get(key)
@@ -178,12 +178,12 @@ class Cluster:
             self._with_models[key] = found
         return found
 
-    def pool(self, members: Sequence[int]) -> Pool:
+    def pool(self, members: Sequence[int]) -> NodePool:
         """These nodes, in this order. It lives as long as the cluster, since others remember pools by identity."""
         key = tuple(members)
         pool = self._by_members.get(key)
         if pool is None:
-            pool = self._by_members[key] = Pool(key, len(self.nodes))
+            pool = self._by_members[key] = NodePool(key, len(self.nodes))
         return pool
 
     def _labelled(self, pair: tuple[str, str]) -> frozenset[int]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.resources import Gang, GangRole, Request
-from scheduler.planning.placement.cluster import Cluster, Pool
+from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 
 SERVER_ROLE = "ps"
 _COMPANION_ROLE = "worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MemberGroup:
     """``count`` members that are alike. ``models``: GPU models that are accepted and present, best first.
 
     ``is_spread``: no two of them on one node.
@@ -57,16 +57,16 @@ class Demand:
         servers: the parameter servers that sit beside the companions; ``None`` where there are none, or where
             they ask for GPUs and so are placed like anybody else.
         companion: the group among ``trainers`` beside which the servers sit.
-        keeps_off: it must leave what is kept for free GPUs (:mod:`.keeping`).
+        respects_headroom: it must leave what is kept for free GPUs (:mod:`.headroom`).
     """
 
     gang: Gang
-    pool: Pool
-    merged: tuple[Group, ...]
-    trainers: tuple[Group, ...]
-    servers: Group | None
+    pool: NodePool
+    merged: tuple[MemberGroup, ...]
+    trainers: tuple[MemberGroup, ...]
+    servers: MemberGroup | None
     companion: int
-    keeps_off: bool = False
+    respects_headroom: bool = False
 
     @property
     def uses_gpus(self) -> bool:
@@ -99,7 +99,7 @@ class Demand:
         )
         return total, with_gpus[0].models if with_gpus else ()
 
-    def touched_nodes(self, cluster: Cluster) -> frozenset[int]:
+    def touched_nodes(self, cluster: ClusterIndex) -> frozenset[int]:
         """Which nodes it may ever use, coarsely: gangs with a node in common compete.
 
         Equal questions are answered once per cluster, so a queue of many shapes costs nothing.
@@ -109,7 +109,7 @@ class Demand:
         return cluster.with_models(self.pool, None)
 
 
-def demand_of(gang: Gang, cluster: Cluster) -> Demand:
+def demand_of(gang: Gang, cluster: ClusterIndex) -> Demand:
     if gang.servers is not None or gang.spread_servers:
         alone = [role for role in gang.roles if role.role == SERVER_ROLE]
         trainers = _groups([role for role in gang.roles if role.role != SERVER_ROLE], cluster)
@@ -128,25 +128,25 @@ def demand_of(gang: Gang, cluster: Cluster) -> Demand:
     return Demand(gang, cluster.pool_of(gang), merged, trainers, _groups(servers, cluster)[0], companion)
 
 
-def _groups(roles: Iterable[GangRole], cluster: Cluster) -> tuple[Group, ...]:
+def _groups(roles: Iterable[GangRole], cluster: ClusterIndex) -> tuple[MemberGroup, ...]:
     by_request: dict[Request, list[tuple[str, int]]] = {}
     for role in roles:
         if role.replicas > 0:
             by_request.setdefault(role.request, []).append((role.role, role.replicas))
     groups = [
-        Group(request, _models(request, cluster), sum(count for _, count in members), tuple(members))
+        MemberGroup(request, _models(request, cluster), sum(count for _, count in members), tuple(members))
         for request, members in by_request.items()
     ]
     return tuple(sorted(groups, key=_demanding_first))
 
 
-def _models(request: Request, cluster: Cluster) -> tuple[str, ...]:
+def _models(request: Request, cluster: ClusterIndex) -> tuple[str, ...]:
     if not request.uses_gpu:
         return ()
     return accepted_models(request.gpu_models, cluster.gpu_models) if request.gpu_models else cluster.gpu_models
 
 
-def _demanding_first(group: Group) -> tuple[object, ...]:
+def _demanding_first(group: MemberGroup) -> tuple[object, ...]:
     request = group.request
     # A group that accepts fewer models has fewer places to go.
     return (

@@ -1,7 +1,7 @@
 """What of the cluster each job may use: without nodes that are booked for others, and models of which it has its quota.
 
-Everything that a plan remembers of a shape it remembers under a *sight*: the shape itself where a job may use all that
-fits it, else the shape with what is left out. So a refusal in one sight says nothing about another one.
+Everything that a plan remembers of a shape it remembers under a *key*: the shape itself where a job may use all that
+fits it, else the shape with what is left out. So a refusal in one key says nothing about another one.
 """
 
 from __future__ import annotations
@@ -11,60 +11,60 @@ from dataclasses import dataclass, replace
 
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.placement.bookings import Bookings
-from scheduler.planning.placement.cluster import Cluster
-from scheduler.planning.placement.demand import Demand, Group, demand_of
-from scheduler.planning.queue.quota import Allowed, Excess, Quotas
+from scheduler.planning.placement.cluster import ClusterIndex
+from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
+from scheduler.planning.queue.quota import Allowed, QuotaExcess, Quotas
 from scheduler.planning.queue.shares import Shares
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class NodeFilter:
     """What is left out: nodes, and GPU models."""
 
     hidden: frozenset[int]
     without: frozenset[str]
 
 
-class Sights:
-    """The sight of each job, and the demand of each sight.
+class Eligibility:
+    """The key of each job, and the demand of each key.
 
     Attributes:
-        is_open: there are no limits and no bookings: the sight of every job is its shape.
+        is_open: there are no limits and no bookings: the key of every job is its shape.
         bind: makes a demand keep off what is kept for GPUs, where it has to.
     """
 
-    def __init__(self, snapshot: Snapshot, cluster: Cluster, shares: Shares) -> None:
+    def __init__(self, snapshot: Snapshot, cluster: ClusterIndex, shares: Shares) -> None:
         self.cluster = cluster
         self.quotas = Quotas(shares)
         self.bookings = Bookings(snapshot, cluster)
         self.is_open = self.quotas.is_empty and self.bookings.is_empty
         self.demands: dict[str, Demand] = {}
-        self.bind: Callable[[Demand], Demand] | None = None
-        self._narrow: dict[str, Narrow] = {}
+        self.apply_headroom: Callable[[Demand], Demand] | None = None
+        self._filters: dict[str, NodeFilter] = {}
         self._numbers: dict[tuple[frozenset[int], frozenset[str]], str] = {}
 
-    def of(self, job: QueuedGang) -> str | Excess:
-        """The job's sight; an :class:`Excess` where its quota does not let it start whatever is free."""
-        return self.by(job, self.quotas)
+    def of(self, job: QueuedGang) -> str | QuotaExcess:
+        """The job's key; an :class:`QuotaExcess` where its quota does not let it start whatever is free."""
+        return self.key_under(job, self.quotas)
 
-    def by(self, job: QueuedGang, quotas: Quotas) -> str | Excess:
+    def key_under(self, job: QueuedGang, quotas: Quotas) -> str | QuotaExcess:
         """The same where others hold what ``quotas`` know of."""
         if self.is_open:
             return job.shape
-        allowed = quotas.look(job)
-        if isinstance(allowed, Excess):
+        allowed = quotas.check(job)
+        if isinstance(allowed, QuotaExcess):
             return allowed
-        run_time_s = job.holds_s
-        return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without))
+        run_time_s = job.max_hold_s
+        return self._key(job, NodeFilter(self.bookings.hidden(job.project, run_time_s), allowed.without))
 
-    def with_hope(self, snapshot: Snapshot, refusal: Callable[[str, Demand], object | None]) -> Snapshot:
+    def without_hopeless(self, snapshot: Snapshot, refusal: Callable[[str, Demand], object | None]) -> Snapshot:
         """``snapshot`` without the jobs with GPUs that their limits never let start, whatever is given back, and those whose
         nodes are all reserved for others: until that is over, which is a plan of its own, they use none of them.
 
         That does not hang on who holds what: it stays so whoever starts.
 
         Args:
-            refusal: of a demand in a sight by the empty cluster; ``None`` if that could hold it.
+            refusal: of a demand in a key by the empty cluster; ``None`` if that could hold it.
         """
         if self.is_open:
             return snapshot
@@ -73,59 +73,59 @@ class Sights:
         def has_hope(job: QueuedGang) -> bool:
             if not job.gang.gpu_milli:  # whether it can run may hang on what is typical, for which this is asked
                 return True
-            hidden = self.bookings.hidden(job.project, job.holds_s)
+            hidden = self.bookings.hidden(job.project, job.max_hold_s)
             key = (job.project, job.user, job.shape, hidden)
             found = known.get(key)
             if found is None:
-                allowed = self.quotas.at_best(job)
+                allowed = self.quotas.check_unused(job)
                 found = isinstance(allowed, Allowed)
                 if isinstance(allowed, Allowed) and (allowed.without or hidden):
-                    sight = self._named(job, Narrow(hidden, allowed.without))
-                    found = refusal(sight, self.demand(job, sight)) is None
+                    key = self._key(job, NodeFilter(hidden, allowed.without))
+                    found = refusal(key, self.demand(job, key)) is None
                 known[key] = found
             return found
 
         return replace(snapshot, queued=tuple(job for job in snapshot.queued if has_hope(job)))
 
-    def later(self, job: QueuedGang, sight: str) -> str:
-        """The sight in which a reservation may be made: without all nodes that are ever booked for others."""
+    def key_for_reservation(self, job: QueuedGang, key: str) -> str:
+        """The key in which a reservation may be made: without all nodes that are ever booked for others."""
         ever = self.bookings.ever_hidden(job.project)
-        narrow = self._narrow.get(sight, Narrow(frozenset(), frozenset()))
-        return sight if ever == narrow.hidden else self._named(job, replace(narrow, hidden=ever))
+        narrow = self._filters.get(key, NodeFilter(frozenset(), frozenset()))
+        return key if ever == narrow.hidden else self._key(job, replace(narrow, hidden=ever))
 
-    def narrowed(self, sight: str) -> Narrow | None:
+    def filter_of(self, key: str) -> NodeFilter | None:
         """What is left out; ``None``: nothing."""
-        return self._narrow.get(sight)
+        return self._filters.get(key)
 
-    def _named(self, job: QueuedGang, narrow: Narrow) -> str:
+    def _key(self, job: QueuedGang, narrow: NodeFilter) -> str:
         if not narrow.hidden and not narrow.without:
             return job.shape
         parts = (narrow.hidden, narrow.without)
-        sight = job.shape + self._numbers.setdefault(parts, f"/{len(self._numbers)}")
-        self._narrow[sight] = narrow
-        return sight
+        key = job.shape + self._numbers.setdefault(parts, f"/{len(self._numbers)}")
+        self._filters[key] = narrow
+        return key
 
-    def demand(self, job: QueuedGang, sight: str) -> Demand:
-        """What ``job`` asks for, in its sight."""
-        demand = self.demands.get(sight)
+    def demand(self, job: QueuedGang, key: str) -> Demand:
+        """What ``job`` asks for, in its key."""
+        demand = self.demands.get(key)
         if demand is None:
-            narrow = self._narrow.get(sight)
+            narrow = self._filters.get(key)
             if narrow is None:
                 demand = demand_of(job.gang, self.cluster)
-                demand = demand if self.bind is None else self.bind(demand)
+                demand = demand if self.apply_headroom is None else self.apply_headroom(demand)
             else:
                 demand = without(self.demand(job, job.shape), narrow.hidden, narrow.without, self.cluster)
-            self.demands[sight] = demand
+            self.demands[key] = demand
         return demand
 
 
-def without(demand: Demand, hidden: frozenset[int], models: frozenset[str], cluster: Cluster) -> Demand:
+def without(demand: Demand, hidden: frozenset[int], models: frozenset[str], cluster: ClusterIndex) -> Demand:
     """``demand`` on other nodes than ``hidden``, and on other GPU models where its groups accept any other."""
     pool = cluster.pool([n for n in demand.pool.members if n not in hidden]) if hidden else demand.pool
     if not models:
         return replace(demand, pool=pool)
 
-    def narrow(group: Group) -> Group:
+    def narrow(group: MemberGroup) -> MemberGroup:
         return replace(group, models=tuple(m for m in group.models if m not in models) or group.models)
 
     return replace(

@@ -9,13 +9,13 @@ from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts
 from scheduler.planning.model import ReasonCode
 from scheduler.planning.placement.capacity import Capacity, slots_in
-from scheduler.planning.placement.cluster import Cluster, Pool
-from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.cluster import ClusterIndex, NodePool
+from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.gang import place
-from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.search import SearchBudget
 
 if TYPE_CHECKING:
-    from scheduler.planning.placement.gpu_headroom import Keeping
+    from scheduler.planning.placement.gpu_headroom import GpuHeadroom
 
 # A question asked once per shape; a large gang of unlike roles may take this many steps on an empty cluster.
 _STEPS = 20_000
@@ -25,14 +25,14 @@ _Kind = tuple[Amounts, int]  # a size of node and how many there are
 class EmptyCluster:
     """Answers about the empty cluster. Nodes of equal size are counted, not walked through.
 
-    ``keeping``: what is kept for GPUs, once that is known.
+    ``headroom``: what is kept for GPUs, once that is known.
     """
 
-    __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster", "keeping")
+    __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster", "headroom")
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterIndex) -> None:
         self.cluster = cluster
-        self.keeping: Keeping | None = None
+        self.headroom: GpuHeadroom | None = None
         self._capacity: Capacity | None = None
         self._domain_kinds: dict[tuple[int, str | None], list[tuple[_Kind, ...]]] = {}
         self._kinds: dict[int, list[tuple[Amounts, int, int]]] = {}
@@ -41,17 +41,17 @@ class EmptyCluster:
     def capacity(self) -> Capacity:
         if self._capacity is None:
             self._capacity = Capacity.empty(self.cluster)
-            self._capacity.keeping = self.keeping
+            self._capacity.headroom = self.headroom
         return self._capacity
 
-    def kinds(self, pool: Pool) -> list[tuple[Amounts, int, int]]:
+    def kinds(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
         """Each size of node in ``pool``, how many there are and the first of them."""
         known = self._kinds.get(id(pool))
         if known is None:
             known = self._kinds[id(pool)] = self._count(pool)
         return known
 
-    def _count(self, pool: Pool) -> list[tuple[Amounts, int, int]]:
+    def _count(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
         counts: Counter[tuple[object, ...]] = Counter()
         first: dict[tuple[object, ...], int] = {}
         for number in pool.members:
@@ -60,7 +60,7 @@ class EmptyCluster:
             first.setdefault(size, number)
         return [(self.cluster.nodes[first[size]].allocatable, counts[size], first[size]) for size in counts]
 
-    def members(self, group: Group, pool: Pool) -> int:
+    def members(self, group: MemberGroup, pool: NodePool) -> int:
         """How many members of ``group`` the empty pool holds, whatever else the gang needs."""
         return sum(
             nodes * slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, 1 << 30)
@@ -70,7 +70,11 @@ class EmptyCluster:
     def refusal(self, demand: Demand) -> ReasonCode | None:
         """Why ``demand`` can never run on these nodes; ``None`` if it can."""
         code = self._refusal(demand)
-        if code is None and demand.keeps_off and place(demand, self.capacity, Budget(_STEPS, _STEPS)) is None:
+        if (
+            code is None
+            and demand.respects_headroom
+            and place(demand, self.capacity, SearchBudget(_STEPS, _STEPS)) is None
+        ):
             return ReasonCode.TOO_LARGE
         return code
 
@@ -91,7 +95,7 @@ class EmptyCluster:
             return None
         if not demand.is_scattered and any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
             return None
-        fits = place(demand, self.capacity, Budget(_STEPS, _STEPS)) is not None
+        fits = place(demand, self.capacity, SearchBudget(_STEPS, _STEPS)) is not None
         return None if fits else ReasonCode.TOO_LARGE
 
     def _domains(self, demand: Demand) -> list[tuple[_Kind, ...]]:
@@ -102,7 +106,7 @@ class EmptyCluster:
         if known is None:
             pools = [demand.pool]
             if level == "node":
-                pools = [Pool((number,), len(self.cluster.nodes)) for number in demand.pool.members]
+                pools = [NodePool((number,), len(self.cluster.nodes)) for number in demand.pool.members]
             elif level is not None:
                 names = self.cluster.domain_names(level)
                 inside = sorted({names[number] for number in demand.pool.members})
@@ -114,7 +118,7 @@ class EmptyCluster:
             known = self._domain_kinds[key] = list(distinct.values())
         return known
 
-    def has_model(self, group: Group, pool: Pool) -> bool:
+    def has_model(self, group: MemberGroup, pool: NodePool) -> bool:
         return any(whole.gpus.get(model, 0) > 0 for whole, _, _ in self.kinds(pool) for model in group.models)
 
 
@@ -122,7 +126,7 @@ def _size(whole: Amounts) -> tuple[object, ...]:
     return whole.cpu_milli, whole.memory_bytes, tuple(sorted(whole.gpus.items()))
 
 
-def _surely_fits(groups: tuple[Group, ...], kinds: tuple[_Kind, ...]) -> bool:
+def _surely_fits(groups: tuple[MemberGroup, ...], kinds: tuple[_Kind, ...]) -> bool:
     """A quick yes: all on one empty node, or each group on whole nodes of its own. No means nothing."""
     if any(_fit_on_one(groups, whole) for whole, _ in kinds):
         return True
@@ -141,7 +145,7 @@ def _surely_fits(groups: tuple[Group, ...], kinds: tuple[_Kind, ...]) -> bool:
     return True
 
 
-def _fit_on_one(groups: tuple[Group, ...], whole: Amounts) -> bool:
+def _fit_on_one(groups: tuple[MemberGroup, ...], whole: Amounts) -> bool:
     cpu = memory = gpus = parts = 0
     for group in groups:
         cpu += group.count * group.request.cpu_milli
@@ -156,5 +160,5 @@ def _fit_on_one(groups: tuple[Group, ...], whole: Amounts) -> bool:
     return all(not g.request.uses_gpu or any(whole.gpus.get(m, 0) for m in g.models) for g in groups)
 
 
-def _slots(whole: Amounts, group: Group) -> int:
+def _slots(whole: Amounts, group: MemberGroup) -> int:
     return slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count)

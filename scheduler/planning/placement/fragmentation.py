@@ -29,7 +29,7 @@ from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE, after_part
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import QueuedGang, Snapshot
-from scheduler.planning.placement.cluster import Cluster, Pool
+from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 
 if TYPE_CHECKING:
     from scheduler.planning.placement.capacity import Capacity
@@ -61,14 +61,16 @@ _Asked = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Typical:
+class WorkloadProfile:
     """What is asked for lately: requests that use GPUs, and how many members do so."""
 
     requests: tuple[tuple[Request, float], ...] = ()
     known: int = 0  # the first of them are asked for; the others are only the suspicion
 
     @classmethod
-    def of_snapshot(cls, snapshot: Snapshot, cluster: Cluster, can_run: Callable[[QueuedGang], bool]) -> Typical:
+    def of_snapshot(
+        cls, snapshot: Snapshot, cluster: ClusterIndex, can_run: Callable[[QueuedGang], bool]
+    ) -> WorkloadProfile:
         """From all gangs that run or wait: starting one changes nothing.
 
         Args:
@@ -90,7 +92,7 @@ class Typical:
         return cls.of(members.items(), cluster)
 
     @classmethod
-    def of(cls, members: Iterable[tuple[Request, float]], cluster: Cluster) -> Typical:
+    def of(cls, members: Iterable[tuple[Request, float]], cluster: ClusterIndex) -> WorkloadProfile:
         """From the members of gangs; the suspicion is added. Nothing where no node has GPUs."""
         if not cluster.gpu_models:
             return cls()
@@ -107,7 +109,7 @@ def _order(request: Request) -> tuple[object, ...]:
     return (request.gpu_count, request.gpu_milli, request.cpu_milli, request.memory_bytes, request.gpu_models)
 
 
-def _prior(cluster: Cluster) -> list[Request]:
+def _prior(cluster: ClusterIndex) -> list[Request]:
     kinds = {
         (
             model,
@@ -133,7 +135,7 @@ def _prior(cluster: Cluster) -> list[Request]:
 class _Table:
     """The typical requests as columns, by GPU model."""
 
-    def __init__(self, typical: Typical, models: Sequence[str]) -> None:
+    def __init__(self, typical: WorkloadProfile, models: Sequence[str]) -> None:
         self.columns: dict[str, tuple[_Floats, _Floats, _Floats, _Floats, _Floats]] = {}
         for model in models:
             mine = [(r, w) for r, w in typical.requests if not r.gpu_models or accepted_models(r.gpu_models, (model,))]
@@ -185,7 +187,7 @@ class Fragments:
     Rows are pairs of a node with GPUs and one of its models.
     """
 
-    def __init__(self, capacity: Capacity, typical: Typical) -> None:
+    def __init__(self, capacity: Capacity, typical: WorkloadProfile) -> None:
         self.capacity = capacity
         cluster = capacity.cluster
         self.table = _Table(typical, cluster.gpu_models)
@@ -202,7 +204,7 @@ class Fragments:
         self.amounts: _Ints = np.zeros((64, 4), dtype=np.int64)  # CPU, memory, whole devices, most left of a shared one
         self.values: dict[int, float] = {}
         self.scores: dict[_Asked, _Scores] = {}
-        self.flags: dict[int, tuple[Pool, _Flags | None]] = {}
+        self.flags: dict[int, tuple[NodePool, _Flags | None]] = {}
         self.by_models: dict[tuple[str, ...], _Flags | None] = {}
         self.state_of: _Ints = self._all_states()
 
@@ -261,7 +263,9 @@ class Fragments:
             self.amounts[known] = (state[1], state[2], state[3], shares[-1] if shares else 0)
         return known
 
-    def choose(self, request: Request, models: Sequence[str], pool: Pool, among: _Flags | None = None) -> int | None:
+    def choose(
+        self, request: Request, models: Sequence[str], pool: NodePool, among: _Flags | None = None
+    ) -> int | None:
         """The node of ``pool`` where one member with ``request`` spoils least; ``None`` if there is room on none.
 
         Args:
@@ -284,7 +288,7 @@ class Fragments:
         row = int(keys.argmin())
         return None if keys[row] >= _UNSEEN else self.rows[row][0]
 
-    def _allowed(self, pool: Pool, models: Sequence[str]) -> _Flags | None:
+    def _allowed(self, pool: NodePool, models: Sequence[str]) -> _Flags | None:
         found = self.flags.get(id(pool))
         if found is None or found[0] is not pool:
             inside = np.frombuffer(bytes(pool.flags), dtype=np.uint8)[self.node_of].astype(np.bool_)

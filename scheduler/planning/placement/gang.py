@@ -12,23 +12,23 @@ import heapq
 from core.domain.sharing.resources import Request
 from scheduler.planning.placement.bin_packing import fill
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import Pool
-from scheduler.planning.placement.demand import Demand, Group
-from scheduler.planning.placement.partial import Draft, Pick
-from scheduler.planning.placement.search import Budget, search
+from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.demand import Demand, MemberGroup
+from scheduler.planning.placement.partial import PartialPlacement, Pick
+from scheduler.planning.placement.search import SearchBudget, search
 from scheduler.planning.placement.topology import domains_by_room
 
 
-def place(demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
+def place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialPlacement | None:
     """Nodes for the whole gang, or ``None``. ``capacity`` is not changed."""
-    keeping = capacity.keeping
-    if demand.keeps_off and keeping is not None and keeping.is_active:
-        draft = _place(demand, keeping.room(capacity), budget)
-        return None if draft is None else draft.on(capacity)
+    headroom = capacity.headroom
+    if demand.respects_headroom and headroom is not None and headroom.is_active:
+        draft = _place(demand, headroom.capacity_beyond(capacity), budget)
+        return None if draft is None else draft.copied_to(capacity)
     return _place(demand, capacity, budget)
 
 
-def _place(demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
+def _place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialPlacement | None:
     if not _may_fit(demand, capacity):
         return None
     level, required = demand.gang.topology, demand.gang.topology_required
@@ -53,7 +53,7 @@ def _may_fit(demand: Demand, capacity: Capacity) -> bool:
     return all(capacity.can_hold(group.request, group.models, demand.pool, group.count) for group in demand.merged)
 
 
-def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+def _on_one_node(demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget) -> PartialPlacement | None:
     """The whole gang on the node that it fills best."""
     if demand.is_scattered:
         return None
@@ -86,8 +86,8 @@ def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget)
     return None
 
 
-def _all_on(number: int, demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
-    draft = Draft(capacity)
+def _all_on(number: int, demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialPlacement | None:
+    draft = PartialPlacement(capacity)
     only = capacity.cluster.pool((number,))
     for group in demand.merged:
         if draft.slots(number, group.request, group.models, group.count) < group.count:
@@ -100,15 +100,15 @@ def _all_on(number: int, demand: Demand, capacity: Capacity, budget: Budget) -> 
         return draft
     # Greedy is exact here unless two models on the node can be dealt out in different ways.
     if len(demand.merged) > 1 and len(capacity.cluster.models_of[number]) > 1:
-        return search(Draft(capacity), demand.merged, only, budget)
+        return search(PartialPlacement(capacity), demand.merged, only, budget)
     return None
 
 
-def _place_in(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+def _place_in(demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget) -> PartialPlacement | None:
     if demand.is_scattered:
         return _scattered(demand, capacity, pool, budget)
     if len(demand.merged) == 1 and demand.servers is None:
-        draft = Draft(capacity)
+        draft = PartialPlacement(capacity)
         picks = fill(draft, demand.merged[0], pool)
         if picks is None:
             return None
@@ -129,11 +129,11 @@ def _place_in(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) ->
             return draft_or_none
     if len(demand.merged) == 1:
         return None
-    return search(Draft(capacity), demand.merged, pool, budget)
+    return search(PartialPlacement(capacity), demand.merged, pool, budget)
 
 
-def _one_by_one(groups: tuple[Group, ...], capacity: Capacity, pool: Pool) -> Draft | None:
-    draft = Draft(capacity)
+def _one_by_one(groups: tuple[MemberGroup, ...], capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
+    draft = PartialPlacement(capacity)
     for group in groups:
         picks = fill(draft, group, pool)
         if picks is None:
@@ -142,13 +142,13 @@ def _one_by_one(groups: tuple[Group, ...], capacity: Capacity, pool: Pool) -> Dr
     return draft if draft.is_sound() else None
 
 
-def _scattered(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+def _scattered(demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget) -> PartialPlacement | None:
     """Servers apart from the others, or from each other: either first, then every division of a small cluster."""
     servers = [group for group in demand.merged if group.is_servers]
     others = [group for group in demand.merged if not group.is_servers]
     is_apart = demand.gang.servers == "apart"
     for first, then in ((others, servers), (servers, others)):
-        draft = Draft(capacity)
+        draft = PartialPlacement(capacity)
         for group in (*first, *then):
             if is_apart and then and group is then[0]:
                 draft.banned = frozenset(draft.left)
@@ -160,10 +160,10 @@ def _scattered(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -
             draft.banned = frozenset()
             if draft.is_sound():
                 return draft
-    return search(Draft(capacity), demand.merged, pool, budget, servers_apart=is_apart)
+    return search(PartialPlacement(capacity), demand.merged, pool, budget, servers_apart=is_apart)
 
 
-def _servers_after(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | None:
+def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
     """Workers as if there were no servers; then servers beside them as far as there is room, the others anywhere."""
     draft = _one_by_one(demand.trainers, capacity, pool)
     servers = demand.servers
@@ -175,21 +175,21 @@ def _servers_after(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | No
     trial.add(servers, beside)
     if placed == servers.count:
         return trial
-    rest = fill(trial, Group(servers.request, (), servers.count - placed, ()), pool)
+    rest = fill(trial, MemberGroup(servers.request, (), servers.count - placed, ()), pool)
     if rest is None:
         return None
     draft.add(servers, _joined([*beside, *rest]))
     return draft
 
 
-def _with_bundles(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | None:
+def _with_bundles(demand: Demand, capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
     """A worker and its servers as one member, so that every server finds room on a node of the gang."""
     servers, workers = demand.servers, demand.trainers[demand.companion]
     if servers is None:
         return None
     each, more = divmod(servers.count, workers.count)
     bundles = [(members, each + extra) for members, extra in ((more, 1), (workers.count - more, 0)) if members]
-    draft = Draft(capacity)
+    draft = PartialPlacement(capacity)
     worker_picks: list[Pick] = []
     server_picks: list[Pick] = []
     for position, group in enumerate(demand.trainers):
@@ -201,7 +201,7 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | Non
             continue
         for members, with_servers in bundles:
             request = _sum(group.request, servers.request, with_servers)
-            bundle = Group(request, group.models, members, ())
+            bundle = MemberGroup(request, group.models, members, ())
             picks = fill(draft, bundle, pool)
             if picks is None:
                 return None
@@ -209,7 +209,7 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | Non
                 draft.take(pick.number, request, pick.model, pick.count)
             worker_picks += picks
             server_picks += [Pick(p.number, None, p.count * with_servers) for p in picks if with_servers]
-    made = Draft(capacity)
+    made = PartialPlacement(capacity)
     for group, group_picks in draft.picks:
         made.add(group, group_picks)
     made.add(workers, _joined(worker_picks))
@@ -219,7 +219,7 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | Non
     return made if made.is_sound() else None
 
 
-def _beside(draft: Draft, servers: Group, workers: list[Pick], pool: Pool) -> list[Pick]:
+def _beside(draft: PartialPlacement, servers: MemberGroup, workers: list[Pick], pool: NodePool) -> list[Pick]:
     """Servers on the workers' nodes in proportion to the workers there, as many as have room."""
     weights: dict[int, int] = {}
     for pick in workers:
@@ -248,8 +248,8 @@ def _sum(worker: Request, server: Request, servers: int) -> Request:
     )
 
 
-def _twin(draft: Draft) -> Draft:
-    twin = Draft(draft.capacity)
+def _twin(draft: PartialPlacement) -> PartialPlacement:
+    twin = PartialPlacement(draft.capacity)
     twin.left = dict(draft.left)
     twin.picks = list(draft.picks)
     return twin

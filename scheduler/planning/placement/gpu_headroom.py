@@ -5,11 +5,11 @@ the GPUs, and parts of GPUs, that are free there. Typical is what three in four 
 or wait for, by model; of a GPU that nobody asks for nothing is kept. It is never more than the GPU's share of its node, so
 that one odd request shuts no node on which other GPUs are taken.
 
-A gang is *bound* by this (``Demand.keeps_off``) if none of its members asks for GPUs and the empty cluster could hold it
-beside all that is kept there. For a bound gang :func:`.gang.place` looks at a :class:`Spare` in place of the capacity itself.
+A gang is *bound* by this (``Demand.respects_headroom``) if none of its members asks for GPUs and the empty cluster could hold it
+beside all that is kept there. For a bound gang :func:`.gang.place` looks at a :class:`CapacityBeyondHeadroom` in place of the capacity itself.
 
 What is spare does not only shrink while a plan is made, nor only grow in time: with a start of few CPUs for each GPU less is
-to be kept, with its end more. So refusals of bound gangs are forgotten from round to round; and what is reserved for one is
+to be kept, with its end more. So infeasibility of bound gangs are forgotten from round to round; and what is reserved for one is
 reserved as if all GPUs were free, which only grows, on nodes without GPUs if these could hold it, and jobs with GPUs may
 use meanwhile what is kept for them.
 """
@@ -26,14 +26,14 @@ import numpy as np
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Request
-from scheduler.planning.placement.capacity import Capacity, Shares
-from scheduler.planning.placement.cluster import Cluster, Pool
+from scheduler.planning.placement.capacity import Capacity, SharedGpus
+from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.feasibility import EmptyCluster
-from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.ledger import Amounts, Reservation
 from scheduler.planning.placement.node_arrays import Flags, Ints, least
-from scheduler.planning.placement.partial import Left
+from scheduler.planning.placement.partial import FreeAmounts
 
 # Of the GPUs that are asked for, this part gets along with what is kept for each.
 _ENOUGH_FOR: Final = 0.75
@@ -41,7 +41,7 @@ _ENOUGH_FOR: Final = 0.75
 _PerGpu = tuple[int, int]  # CPU in thousandths, memory in bytes
 
 
-def per_gpu(typical: Typical, model: str) -> _PerGpu:
+def per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
     """What typical requests take for each GPU of ``model``; nothing where nobody asks for one."""
     asked = [
         (request, weight)
@@ -77,7 +77,7 @@ class _Columns:
     memory: Ints
 
 
-class Keeping:
+class GpuHeadroom:
     """What is kept on the nodes of ``cluster``, worked out when a gang without GPUs is first met.
 
     Args:
@@ -87,21 +87,26 @@ class Keeping:
     """
 
     def __init__(
-        self, cluster: Cluster, typical: Callable[[], Typical], empty: EmptyCluster, *, as_if_free: bool = False
+        self,
+        cluster: ClusterIndex,
+        typical: Callable[[], WorkloadProfile],
+        empty: EmptyCluster,
+        *,
+        as_if_free: bool = False,
     ) -> None:
         self.cluster = cluster
         self.empty = empty
         self._typical = typical
         self._is_as_if_free = as_if_free
-        self._bare: dict[int, Pool] = {}
+        self._bare: dict[int, NodePool] = {}
 
     @cached_property
-    def each(self) -> Mapping[str, _Columns]:
+    def per_gpu(self) -> Mapping[str, _Columns]:
         """By model that is asked for, what each of its GPUs keeps on each node."""
         found: dict[str, _Columns] = {}
         whole, cluster = self.cluster.whole, self.cluster
         gpus = np.maximum(sum(whole.gpus.values(), np.zeros(len(cluster.nodes), dtype=np.int64)), 1)
-        typical = self._typical() if cluster.gpu_models else Typical()
+        typical = self._typical() if cluster.gpu_models else WorkloadProfile()
         for model in cluster.gpu_models:
             cpu, memory = per_gpu(typical, model)
             if cpu or memory:
@@ -110,13 +115,13 @@ class Keeping:
 
     @property
     def is_active(self) -> bool:
-        return bool(self.each)
+        return bool(self.per_gpu)
 
     @cached_property
-    def as_if_free(self) -> Keeping:
+    def as_if_free(self) -> GpuHeadroom:
         """The same, for all GPUs of a node."""
-        twin = Keeping(self.cluster, self._typical, self.empty, as_if_free=True)
-        twin.__dict__["each"] = self.each
+        twin = GpuHeadroom(self.cluster, self._typical, self.empty, as_if_free=True)
+        twin.__dict__["per_gpu"] = self.per_gpu
         return twin
 
     # ---- whom it binds ----
@@ -125,14 +130,14 @@ class Keeping:
         """``demand``, bound by what is kept if it asks for no GPUs and could ever run so."""
         if demand.uses_gpus or not self.is_active or not self.cluster.has_gpus[demand.pool.numbers].any():
             return demand
-        bound = replace(demand, keeps_off=True)
+        bound = replace(demand, respects_headroom=True)
         if self.empty.refusal(demand) is None and self.empty.refusal(bound) is None:
             return bound
         return demand
 
-    def refuge(self, demand: Demand) -> Demand:
+    def on_cpu_nodes(self, demand: Demand) -> Demand:
         """Where room is reserved for a bound gang: on nodes without GPUs alone, if these could hold it."""
-        if not demand.keeps_off or not self.is_active:
+        if not demand.respects_headroom or not self.is_active:
             return demand
         bare = self._bare.get(id(demand.pool))
         if bare is None:
@@ -144,18 +149,18 @@ class Keeping:
 
     # ---- what it keeps ----
 
-    def room(self, capacity: Capacity) -> Capacity:
+    def capacity_beyond(self, capacity: Capacity) -> Capacity:
         """What bound gangs may use of ``capacity``; it follows when that changes."""
-        if capacity.spare is None:
-            capacity.spare = Spare(capacity, self)
-        elif capacity.spare.stale:
-            capacity.spare.follow()
-        return capacity.spare
+        if capacity.beyond_headroom is None:
+            capacity.beyond_headroom = CapacityBeyondHeadroom(capacity, self)
+        elif capacity.beyond_headroom.stale:
+            capacity.beyond_headroom.follow()
+        return capacity.beyond_headroom
 
-    def kept(self, capacity: Capacity) -> tuple[Ints, Ints]:
+    def reserved(self, capacity: Capacity) -> tuple[Ints, Ints]:
         """CPU and memory that are kept on each node."""
         cpu, memory = np.zeros_like(capacity.cpus), np.zeros_like(capacity.memories)
-        for model, each in self.each.items():
+        for model, each in self.per_gpu.items():
             if self._is_as_if_free:
                 milli = WHOLE * self.cluster.whole.gpus[model]
             else:
@@ -166,11 +171,11 @@ class Keeping:
             memory += milli * each.memory // WHOLE
         return cpu, memory
 
-    def kept_on(self, number: int, gpus: Mapping[str, int], shares: Shares) -> _PerGpu:
+    def reserved_on(self, number: int, gpus: Mapping[str, int], shares: SharedGpus) -> _PerGpu:
         """The same on one node on which these devices are free."""
         cpu = memory = 0
         for model in self.cluster.models_of[number]:
-            each = self.each.get(model)
+            each = self.per_gpu.get(model)
             if each is None:
                 continue
             if self._is_as_if_free:
@@ -181,9 +186,9 @@ class Keeping:
             memory += milli * int(each.memory[number]) // WHOLE
         return cpu, memory
 
-    def beside(self, number: int, left: Left) -> Left:
+    def left_beyond(self, number: int, left: FreeAmounts) -> FreeAmounts:
         """What of ``left`` on one node bound gangs may use."""
-        cpu, memory = self.kept_on(number, left[2], left[3])
+        cpu, memory = self.reserved_on(number, left[2], left[3])
         return max(0, left[0] - cpu), max(0, left[1] - memory), left[2], left[3]
 
     @cached_property
@@ -191,13 +196,13 @@ class Keeping:
         """By node, what of each GPU's share of the CPUs is not kept in any case."""
         kept = self.cluster.cpu_shares.copy()
         for model, here in self.cluster.with_model.items():
-            each = self.each.get(model)
+            each = self.per_gpu.get(model)
             kept[here] = np.minimum(kept[here], 0 if each is None else each.cpu[here])
         return self.cluster.cpu_shares - kept
 
-    def lends(self, reservation: Reservation, free: Capacity) -> Reservation:
+    def lend(self, reservation: Reservation, free: Capacity) -> Reservation:
         """``reservation``, of a bound gang, on which others may use what is kept for the GPUs that are free now."""
-        if not reservation.demand.keeps_off or not self.is_active:
+        if not reservation.demand.respects_headroom or not self.is_active:
             return reservation
         return replace(
             reservation,
@@ -208,47 +213,47 @@ class Keeping:
         if not self.cluster.has_gpus[number]:
             return left
         gpus, shares = free.gpus[number], free.shares[number]
-        cpu, memory = self.kept_on(number, gpus, shares)
+        cpu, memory = self.reserved_on(number, gpus, shares)
         return max(left[0], min(cpu, free.cpu[number])), max(left[1], min(memory, free.memory[number])), gpus, shares
 
 
-class Spare(Capacity):
-    """What is free of ``base`` and kept for no GPU. Only gangs without GPUs look at it, through :meth:`Keeping.room`.
+class CapacityBeyondHeadroom(Capacity):
+    """What is free of ``base`` and kept for no GPU. Only gangs without GPUs look at it, through :meth:`GpuHeadroom.room`.
 
     ``stale``: nodes of which another amount is free in ``base`` since somebody looked.
     """
 
-    __slots__ = ("base", "rule", "stale")
+    __slots__ = ("base", "headroom", "stale")
 
-    def __init__(self, base: Capacity, rule: Keeping) -> None:
-        cpu, memory = rule.kept(base)
+    def __init__(self, base: Capacity, headroom: GpuHeadroom) -> None:
+        cpu, memory = headroom.reserved(base)
         cpu, memory = base.cpus - cpu, base.memories - memory
-        if base.over is not None:
-            over = rule.room(base.over)
+        if base.parent is not None:
+            over = headroom.capacity_beyond(base.parent)
             cpu, memory = np.minimum(cpu, over.cpus), np.minimum(memory, over.memories)
         super().__init__(base.cluster, cpu, memory, base.gpus, ())
         self.shares = base.shares
         self.base = base
-        self.rule = rule
+        self.source = headroom
         self.stale: set[int] = set()
 
     @property
     def cpu_shares(self) -> Ints:
-        return self.rule.shares_left
+        return self.source.shares_left
 
     def follow(self) -> None:
         """See what is free in ``base`` now."""
-        over = None if self.base.over is None else self.rule.room(self.base.over)
+        over = None if self.base.parent is None else self.headroom.capacity_beyond(self.base.parent)
         for number in self.stale:
             self._see(number, over)
         self.stale.clear()
-        self.asked = None
+        self.last_answer = None
 
     def _see(self, number: int, over: Capacity | None) -> None:
         base = self.base
         cpu, memory = base.cpu[number], base.memory[number]
         if base.cluster.models_of[number]:
-            cpu, memory, _, _ = self.rule.beside(number, (cpu, memory, base.gpus[number], base.shares[number]))
+            cpu, memory, _, _ = self.headroom.left_beyond(number, (cpu, memory, base.gpus[number], base.shares[number]))
         if over is not None:
             cpu, memory = min(cpu, over.cpu[number]), min(memory, over.memory[number])
         if cpu > self.cpu[number] or memory > self.memory[number]:
@@ -258,16 +263,16 @@ class Spare(Capacity):
         self.cpus[number] = cpu
         self.memories[number] = memory
 
-    def tightest_spare(self, request: Request, pool: Pool) -> int | None:
+    def tightest_spare(self, request: Request, pool: NodePool) -> int | None:
         """As in ``base``, of those nodes where it leaves what is kept."""
         may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
         if not len(numbers):
             return None
-        fragments = self.base.judge()
+        fragments = self.base.scored_fragments()
         if fragments is not None:
             among: Flags = np.zeros(len(self.cpus), dtype=np.bool_)
             among[numbers] = True
             return fragments.choose(request, (), pool, among)
-        numbers = numbers[self.base.cpus[numbers] - self.base.kept_of(numbers) >= request.cpu_milli]
+        numbers = numbers[self.base.cpus[numbers] - self.base.cpu_headroom(numbers) >= request.cpu_milli]
         return int(numbers[least((self.base.cpus[numbers], numbers))]) if len(numbers) else None

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import QueuedGang
-from scheduler.planning.placement.capacity import Capacity, Shares
+from scheduler.planning.placement.capacity import Capacity, SharedGpus
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.partial import Draft, Left, less
+from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement, subtract
 
 NEVER = float("inf")
 # Instead of a run time: refused whatever the run time, since not enough is free.
 REFUSED = -NEVER
 
-Amounts = Left
+Amounts = FreeAmounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class Ledger:
         return self.views[0]
 
     @property
-    def held_nodes(self) -> frozenset[int]:
+    def reserved_nodes(self) -> frozenset[int]:
         """Nodes on which something is reserved."""
         return frozenset(self._holder)
 
-    def holders(self, draft: Draft) -> set[JobId]:
+    def holders(self, draft: PartialPlacement) -> set[JobId]:
         """For whom something is reserved on the nodes of ``draft``."""
         return {self._holder[number].job.job_id for number in draft.left if number in self._holder}
 
@@ -97,15 +97,15 @@ class Ledger:
             for number in reservation.beside:
                 self._show(view, number, is_held=True)
 
-    def start(self, draft: Draft, run_time_s: float) -> None:
+    def start(self, draft: PartialPlacement, run_time_s: float) -> None:
         """Take what a gang uses from all views. What of it is not free yet is taken of what there is."""
         free = self.free
-        for number, request, model, members in draft.used():
+        for number, request, model, members in draft.uses():
             here = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
             free.put(number, *_taken(here, request, model, members))
             holder = self._holder.get(number)
             if holder is not None and run_time_s > holder.opens_s:
-                self._beside[number] = less(self._beside[number], request, model, members)
+                self._beside[number] = subtract(self._beside[number], request, model, members)
             for opens_s, view in zip(self.opens_s, self.views[1:], strict=True):
                 self._show(view, number, is_held=holder is not None and holder.opens_s <= opens_s)
 
@@ -116,7 +116,7 @@ class Ledger:
             return
         cpu, memory, gpus, shares = self._beside[number]
         seen = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
-        parts: Shares = free.shares[number]
+        parts: SharedGpus = free.shares[number]
         if parts or shares:
             parts = {model: _both(left, shares.get(model, ())) for model, left in parts.items()}
         view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
@@ -125,9 +125,9 @@ class Ledger:
 def _taken(here: Amounts, request: Request, model: str | None, members: int) -> Amounts:
     """``here`` without ``members``. No part of a GPU is left over on a device that is not free."""
     if model is None or not request.gpu_milli:
-        return less(here, request, model, members)
+        return subtract(here, request, model, members)
     for _ in range(members):
-        cpu, memory, gpus, shares = less(here, request, model, 1)
+        cpu, memory, gpus, shares = subtract(here, request, model, 1)
         is_opened = gpus.get(model, 0) < here[2].get(model, 0)
         here = (cpu, memory, here[2], here[3]) if is_opened and gpus[model] < 0 else (cpu, memory, gpus, shares)
     return here

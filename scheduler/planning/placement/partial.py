@@ -10,9 +10,9 @@ import numpy as np
 from core.domain.sharing.gpu_sharing import after_part
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import Placement
-from scheduler.planning.placement.capacity import Capacity, Shares, slots_in
-from scheduler.planning.placement.cluster import Pool
-from scheduler.planning.placement.demand import Demand, Group
+from scheduler.planning.placement.capacity import Capacity, SharedGpus, slots_in
+from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms
 
 
@@ -25,11 +25,11 @@ class Pick:
     count: int
 
 
-Left = tuple[int, int, Mapping[str, int], Shares]  # CPU, memory, whole GPUs, what is left of shared ones
+FreeAmounts = tuple[int, int, Mapping[str, int], SharedGpus]  # CPU, memory, whole GPUs, what is left of shared ones
 
 
-def less(left: Left, request: Request, model: str | None, members: int) -> Left:
-    """What ``members`` leave. Parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
+def subtract(left: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
+    """What ``members`` leave. Parts go to devices by the headroom of :mod:`core.domain.sharing.gpu_sharing`."""
     cpu, memory, gpus, shares = left
     if model is not None:
         if request.gpu_count:
@@ -43,7 +43,7 @@ def less(left: Left, request: Request, model: str | None, members: int) -> Left:
     return cpu - members * request.cpu_milli, memory - members * request.memory_bytes, gpus, shares
 
 
-class Draft:
+class PartialPlacement:
     """``left``: what stays free on the nodes used so far. ``picks``: per group, where its members go. ``banned``: nodes that
     the next group must not use.
     """
@@ -52,11 +52,11 @@ class Draft:
 
     def __init__(self, capacity: Capacity) -> None:
         self.capacity = capacity
-        self.left: dict[int, Left] = {}
-        self.picks: list[tuple[Group, list[Pick]]] = []
+        self.left: dict[int, FreeAmounts] = {}
+        self.picks: list[tuple[MemberGroup, list[Pick]]] = []
         self.banned: frozenset[int] = frozenset()
 
-    def amounts(self, number: int) -> Left:
+    def amounts(self, number: int) -> FreeAmounts:
         left = self.left.get(number)
         if left is not None:
             return left
@@ -67,7 +67,7 @@ class Draft:
         cpu, memory, gpus, shares = self.amounts(number)
         return slots_in(cpu, memory, gpus, request, models, most, shares)
 
-    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
+    def rooms(self, request: Request, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
         """As :meth:`Capacity.rooms`, less what this gang takes already."""
         rooms = self.capacity.rooms(request, models, pool, most)
         if self.banned:
@@ -96,23 +96,23 @@ class Draft:
         return cpu, memory, gpus
 
     def take(self, number: int, request: Request, model: str | None, count: int) -> None:
-        self.left[number] = less(self.amounts(number), request, model, count)
+        self.left[number] = subtract(self.amounts(number), request, model, count)
 
-    def add(self, group: Group, picks: Iterable[Pick]) -> None:
+    def add(self, group: MemberGroup, picks: Iterable[Pick]) -> None:
         """Place a group; the picks must fit."""
         picks = list(picks)
         for pick in picks:
             self.take(pick.number, group.request, pick.model, pick.count)
         self.picks.append((group, picks))
 
-    def on(self, capacity: Capacity) -> Draft:
+    def copied_to(self, capacity: Capacity) -> PartialPlacement:
         """The same places in another capacity, which must have room for it."""
-        made = Draft(capacity)
+        made = PartialPlacement(capacity)
         for group, picks in self.picks:
             made.add(group, picks)
         return made
 
-    def used(self) -> list[tuple[int, Request, str | None, int]]:
+    def uses(self) -> list[tuple[int, Request, str | None, int]]:
         """What it takes: (node, request of one member, model, members); larger parts of GPUs first, as they are dealt out."""
         used = [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]
         used.sort(key=lambda item: -item[1].gpu_milli)
@@ -124,15 +124,15 @@ class Draft:
         """
         if len({group.request.gpu_milli for group, _ in self.picks if group.request.gpu_milli}) < 2:
             return True
-        capacity, left = self.capacity, dict[int, Left]()
-        for number, request, model, members in self.used():
+        capacity, left = self.capacity, dict[int, FreeAmounts]()
+        for number, request, model, members in self.uses():
             before = left.get(number) or (
                 capacity.cpu[number],
                 capacity.memory[number],
                 capacity.gpus[number],
                 capacity.shares[number],
             )
-            left[number] = less(before, request, model, members)
+            left[number] = subtract(before, request, model, members)
         self.left = left
         return all(min(gpus.values(), default=0) >= 0 for _, _, gpus, _ in left.values())
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeVar
 
 from core.domain.sharing.resources import Request
 from scheduler.planning.placement.capacity import slots_in
-from scheduler.planning.placement.cluster import Pool
-from scheduler.planning.placement.demand import Group
-from scheduler.planning.placement.partial import Draft, Left, Pick, less
+from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.placement.demand import MemberGroup
+from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement, Pick, subtract
 
 # Steps of about a microsecond: one gang may cost 5 ms, a whole tick 30 ms.
 STEPS_PER_GANG = 5_000
@@ -35,7 +35,7 @@ class _Step(NamedTuple):
     pack: _Pack
 
 
-class Budget:
+class SearchBudget:
     """Steps that searches may still take. ``ran_out``: some search gave up, so that "no" means "not found"."""
 
     __slots__ = ("per_gang", "ran_out", "steps")
@@ -61,8 +61,13 @@ class _Meter:
 
 
 def search(
-    draft: Draft, groups: Sequence[Group], pool: Pool, budget: Budget, *, servers_apart: bool = False
-) -> Draft | None:
+    draft: PartialPlacement,
+    groups: Sequence[MemberGroup],
+    pool: NodePool,
+    budget: SearchBudget,
+    *,
+    servers_apart: bool = False,
+) -> PartialPlacement | None:
     """Some placement of all groups inside ``pool``, if there is one and the budget suffices to see it.
 
     ``servers_apart``: no node takes parameter servers and others. Groups with larger parts of GPUs must come first.
@@ -78,7 +83,9 @@ def search(
     return found
 
 
-def _search(draft: Draft, groups: Sequence[Group], pool: Pool, meter: _Meter, *, servers_apart: bool) -> Draft | None:
+def _search(
+    draft: PartialPlacement, groups: Sequence[MemberGroup], pool: NodePool, meter: _Meter, *, servers_apart: bool
+) -> PartialPlacement | None:
     capacity = draft.capacity
     numbers = {n for g in groups for n in capacity.rooms(g.request, g.models, pool, 1).numbers.tolist()}
     known: dict[object, tuple[_Pack, ...]] = {}
@@ -116,11 +123,13 @@ def _not_dominated(states: Mapping[_Counts, _Value], meter: _Meter) -> dict[_Cou
     return kept
 
 
-def _packs(whole: Left, groups: Sequence[Group], meter: _Meter, *, servers_apart: bool) -> tuple[_Pack, ...]:
+def _packs(
+    whole: FreeAmounts, groups: Sequence[MemberGroup], meter: _Meter, *, servers_apart: bool
+) -> tuple[_Pack, ...]:
     """All that one node can take at once, without what is part of something larger."""
     found: dict[_Counts, _Taken] = {}
 
-    def descend(at: int, left: Left, counts: _Counts, chosen: _Taken) -> None:
+    def descend(at: int, left: FreeAmounts, counts: _Counts, chosen: _Taken) -> None:
         meter.use(1)
         if at == len(groups):
             found.setdefault(counts, chosen)
@@ -137,7 +146,7 @@ def _packs(whole: Left, groups: Sequence[Group], meter: _Meter, *, servers_apart
     return tuple((tuple(-count for count in counts), found[tuple(-c for c in counts)]) for counts in kept)
 
 
-def _splits(at: int, group: Group, left: Left) -> list[tuple[_Taken, Left]]:
+def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken, FreeAmounts]]:
     """Every number of the group's members on this node, over every division between its GPU models."""
     request: Request = group.request
     most = group.most_on_one
@@ -146,20 +155,22 @@ def _splits(at: int, group: Group, left: Left) -> list[tuple[_Taken, Left]]:
     if request.memory_bytes:
         most = min(most, left[1] // request.memory_bytes)
     if not request.uses_gpu:
-        return [(((at, None, count),) if count else (), less(left, request, None, count)) for count in range(most + 1)]
-    splits: list[tuple[_Taken, Left]] = [((), left)]
+        return [
+            (((at, None, count),) if count else (), subtract(left, request, None, count)) for count in range(most + 1)
+        ]
+    splits: list[tuple[_Taken, FreeAmounts]] = [((), left)]
     for model in group.models:
-        longer: list[tuple[_Taken, Left]] = []
+        longer: list[tuple[_Taken, FreeAmounts]] = []
         for taken, now in splits:
             room = slots_in(*now[:3], request, (model,), most - sum(count for _, _, count in taken), now[3])
             longer.extend(
-                ((*taken, (at, model, count)), less(now, request, model, count)) for count in range(1, room + 1)
+                ((*taken, (at, model, count)), subtract(now, request, model, count)) for count in range(1, room + 1)
             )
         splits += longer
     return splits
 
 
-def _rebuilt(draft: Draft, groups: Sequence[Group], step: _Step | None) -> Draft:
+def _rebuilt(draft: PartialPlacement, groups: Sequence[MemberGroup], step: _Step | None) -> PartialPlacement:
     picks: list[list[Pick]] = [[] for _ in groups]
     left = [group.count for group in groups]
     while step is not None:
@@ -170,7 +181,7 @@ def _rebuilt(draft: Draft, groups: Sequence[Group], step: _Step | None) -> Draft
                 picks[at].append(Pick(step.number, model, members))
                 left[at] -= members
         step = step.before
-    made = Draft(draft.capacity)
+    made = PartialPlacement(draft.capacity)
     for group, chosen in zip(groups, picks, strict=True):
         made.add(group, chosen)
     return made

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import Pool
+from scheduler.planning.placement.cluster import NodePool
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.node_arrays import Ints
 
 
-def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator[Pool]:
+def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator[NodePool]:
     """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, the one that it fills best first."""
     cluster = capacity.cluster
     names, room = _room_by_domain(demand, capacity, level)

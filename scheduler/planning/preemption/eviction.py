@@ -1,4 +1,4 @@
-"""A capacity on which pieces of running gangs are taken away and put back, to see what fits without them."""
+"""A capacity on which evictables of running gangs are taken away and put back, to see what fits without them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from core.domain.sharing.resources import Request
-from scheduler.planning.model import NodeView, RunningGang
+from scheduler.planning.model import NodeSnapshot, RunningGang
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.gang import place
-from scheduler.planning.placement.partial import Draft, Left, less
-from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement, subtract
+from scheduler.planning.placement.search import SearchBudget
 
-Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
+NodeUse = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Evictable:
     """Something that can be taken away: a whole gang, or one replica (``index``) that an elastic gang can do without.
 
     ``cost``: GPU-seconds that are lost with it.
     """
 
     gang: RunningGang
-    held: tuple[Held, ...]
+    held: tuple[NodeUse, ...]
     cost: float
     index: int | None = None
 
@@ -43,7 +43,7 @@ def _age(at: datetime | None) -> float:
     return 0.0 if at is None else at.timestamp()
 
 
-def more(left: Left, request: Request, model: str | None, members: int) -> Left:
+def more(left: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
     """What is free when ``members`` are gone. Which device a part was on is not known: it counts as room of that size on
     a device of its own, which is there in any case.
     """
@@ -57,8 +57,8 @@ def more(left: Left, request: Request, model: str | None, members: int) -> Left:
     return cpu + members * request.cpu_milli, memory + members * request.memory_bytes, gpus, shares
 
 
-class Clearing:
-    """``room``: ``base`` without the pieces that are away; and so is what ``room`` is a part of, if ``base`` is a part.
+class EvictionWhatIf:
+    """``room``: ``base`` without the evictables that are away; and so is what ``room`` is a part of, if ``base`` is a part.
 
     Args:
         base: is not changed.
@@ -68,43 +68,43 @@ class Clearing:
     def __init__(self, base: Capacity, closed: frozenset[int] = frozenset()) -> None:
         self.base = base
         self.room = base.copy()
-        self.closed = closed
+        self.quarantined = closed
         # Of what is free in all, more is kept for GPUs where GPUs become free, whoever gets them.
         self._unseen = closed if self._over is None else frozenset[int]()
-        self._away: dict[int, dict[tuple[str, int], Piece]] = {}  # node -> pieces
-        self._taken: dict[int, list[Held]] = {}
+        self._away: dict[int, dict[tuple[str, int], Evictable]] = {}  # node -> evictables
+        self._taken: dict[int, list[NodeUse]] = {}
 
-    def copy(self) -> Clearing:
+    def copy(self) -> EvictionWhatIf:
         """A twin that may be changed."""
-        twin = Clearing(self.room, self.closed)
+        twin = EvictionWhatIf(self.room, self.closed)
         twin.base = self.base
-        twin._away = {number: pieces.copy() for number, pieces in self._away.items()}
+        twin._away = {number: evictables.copy() for number, evictables in self._away.items()}
         twin._taken = {number: taken.copy() for number, taken in self._taken.items()}
         return twin
 
-    def fits(self, demand: Demand) -> Draft | None:
-        return place(demand, self.room, Budget())
+    def fits(self, demand: Demand) -> PartialPlacement | None:
+        return place(demand, self.room, SearchBudget())
 
-    def clear(self, pieces: Iterable[Piece]) -> None:
+    def clear(self, evictables: Iterable[Evictable]) -> None:
         """Take these away; those that are away already change nothing."""
         touched: set[int] = set()
-        for piece in pieces:
-            for number in {held[0] for held in piece.held} - self._unseen:
-                self._away.setdefault(number, {})[piece.key] = piece
+        for evictable in evictables:
+            for number in {held[0] for held in evictable.uses} - self._unseen:
+                self._away.setdefault(number, {})[evictable.key] = evictable
                 touched.add(number)
         self._show(touched)
 
-    def restore(self, pieces: Iterable[Piece]) -> None:
+    def restore(self, evictables: Iterable[Evictable]) -> None:
         touched: set[int] = set()
-        for piece in pieces:
-            for number in {held[0] for held in piece.held}:
-                if self._away.get(number, {}).pop(piece.key, None) is not None:
+        for evictable in evictables:
+            for number in {held[0] for held in evictable.uses}:
+                if self._away.get(number, {}).pop(evictable.key, None) is not None:
                     touched.add(number)
         self._show(touched)
 
-    def take(self, draft: Draft) -> None:
+    def take(self, draft: PartialPlacement) -> None:
         """Somebody has been promised this."""
-        used = draft.used()
+        used = draft.uses()
         for held in used:
             self._taken.setdefault(held[0], []).append(held)
         self._show({held[0] for held in used})
@@ -112,37 +112,37 @@ class Clearing:
     @property
     def _over(self) -> Capacity | None:
         """What ``base`` is a part of, where that matters."""
-        return None if self.base.keeping is None else self.base.over
+        return None if self.base.headroom is None else self.base.parent
 
-    def after(self, number: int, pieces: Iterable[Piece]) -> Left:
-        """What is free on one node without ``pieces`` too."""
-        away: Mapping[tuple[str, int], Piece] = {} if number in self.closed else self._away.get(number, {})
-        return self._without(self.base, number, {**away, **{piece.key: piece for piece in pieces}})
+    def after(self, number: int, evictables: Iterable[Evictable]) -> FreeAmounts:
+        """What is free on one node without ``evictables`` too."""
+        away: Mapping[tuple[str, int], Evictable] = {} if number in self.closed else self._away.get(number, {})
+        return self._without(self.base, number, {**away, **{evictable.key: evictable for evictable in evictables}})
 
-    def _without(self, base: Capacity, number: int, gone: Mapping[tuple[str, int], Piece]) -> Left:
+    def _without(self, base: Capacity, number: int, gone: Mapping[tuple[str, int], Evictable]) -> FreeAmounts:
         """What ``base`` has free on one node without those that are gone, and beside what was promised."""
         whole = base.cluster.nodes[number]
-        left: Left = (base.cpu[number], base.memory[number], base.gpus[number], base.shares[number])
+        left: FreeAmounts = (base.cpu[number], base.memory[number], base.gpus[number], base.shares[number])
         whole_gangs = {job_id for job_id, index in gone if index < 0}
-        for (job_id, index), piece in gone.items():
+        for (job_id, index), evictable in gone.items():
             if index >= 0 and job_id in whole_gangs:
                 continue  # goes with its gang
-            for at, request, model, members in piece.held:
+            for at, request, model, members in evictable.uses:
                 if at == number:
                     left = more(left, request, model, members)
         left = _at_most(left, whole, base, number)
         for _, request, model, members in self._taken.get(number, ()):
-            left = less(left, request, model, members)
+            left = subtract(left, request, model, members)
         return left
 
     def _show(self, numbers: Iterable[int]) -> None:
         for number in sorted(numbers):
             self.room.put(number, *self.after(number, ()))
-            if self._over is not None and self.room.over is not None:
-                self.room.over.put(number, *self._without(self._over, number, self._away.get(number, {})))
+            if self._over is not None and self.room.parent is not None:
+                self.room.parent.put(number, *self._without(self._over, number, self._away.get(number, {})))
 
 
-def _at_most(left: Left, whole: NodeView, base: Capacity, number: int) -> Left:
+def _at_most(left: FreeAmounts, whole: NodeSnapshot, base: Capacity, number: int) -> FreeAmounts:
     """A holder may have given back a part already: a node never has more than all of its own."""
     cpu, memory, gpus, shares = left
     most: Mapping[str, int] = whole.allocatable.gpus

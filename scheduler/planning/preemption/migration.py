@@ -11,50 +11,56 @@ from dataclasses import dataclass
 from typing import Final
 
 from core.domain.ids import JobId
-from scheduler.planning.model import Move, QueuedGang
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.model import Migration, QueuedGang
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand, demand_of
-from scheduler.planning.placement.partial import Draft
-from scheduler.planning.preemption.eviction import Clearing, Piece
-from scheduler.planning.preemption.node_ranking import Ranking
-from scheduler.planning.preemption.victims import Victims
+from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
+from scheduler.planning.preemption.node_ranking import NodeRanking
+from scheduler.planning.preemption.victims import VictimSearch
 
 # Other sets of jobs that are tried when some of the first do not fit elsewhere.
 _TRIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
-    """``pieces``: who goes on elsewhere, and where. ``draft``: the place of the gang."""
+class MigrationSet:
+    """``evictables``: who goes on elsewhere, and where. ``draft``: the place of the gang."""
 
-    pieces: tuple[Piece, ...]
-    moves: tuple[Move, ...]
-    draft: Draft
+    evictables: tuple[Evictable, ...]
+    moves: tuple[Migration, ...]
+    draft: PartialPlacement
 
 
-def find_moves(job: QueuedGang, demand: Demand, pieces: Sequence[Piece], clearing: Clearing) -> Moved | None:
-    """The cheapest set of moves that is found with which ``job`` starts. ``clearing`` is left as it was.
+def find_migrations(
+    job: QueuedGang, demand: Demand, evictables: Sequence[Evictable], what_if: EvictionWhatIf
+) -> MigrationSet | None:
+    """The cheapest set of moves that is found with which ``job`` starts. ``what_if`` is left as it was.
 
     Args:
-        pieces: whole gangs that may be moved.
+        evictables: whole gangs that may be moved.
     """
     size = job.gang.gpu_count
-    smaller = [piece for piece in pieces if piece.gang.gang.gpu_count < size and piece.gang.priority <= job.priority]
-    ranking = Ranking(smaller)
+    smaller = [
+        evictable
+        for evictable in evictables
+        if evictable.gang.gang.gpu_count < size and evictable.gang.priority <= job.priority
+    ]
+    ranking = NodeRanking(smaller)
     for _ in range(_TRIES):
-        choice = Victims(demand, ranking, clearing).choose()
+        choice = VictimSearch(demand, ranking, what_if).choose()
         if choice is None:
             return None
-        found = _elsewhere(job, choice.pieces, choice.draft, clearing)
-        if not isinstance(found, Piece):
-            return Moved(choice.pieces, found, choice.draft)
+        found = _elsewhere(job, choice.evictables, choice.draft, what_if)
+        if not isinstance(found, Evictable):
+            return MigrationSet(choice.evictables, found, choice.draft)
         ranking.drop({found.gang.job_id})
     return None
 
 
-def is_enough(demand: Demand, clearing: Clearing) -> bool:
+def has_enough_gpus(demand: Demand, what_if: EvictionWhatIf) -> bool:
     """Whether as many GPUs are free in all as the gang needs, so that moving could help: it makes no more of them."""
-    free = clearing.room.gpus
+    free = what_if.capacity.gpus
     if not demand.uses_gpus:
         return False
     for group in demand.merged:
@@ -65,20 +71,22 @@ def is_enough(demand: Demand, clearing: Clearing) -> bool:
     return True
 
 
-def _elsewhere(job: QueuedGang, pieces: Sequence[Piece], draft: Draft, clearing: Clearing) -> tuple[Move, ...] | Piece:
+def _elsewhere(
+    job: QueuedGang, evictables: Sequence[Evictable], draft: PartialPlacement, what_if: EvictionWhatIf
+) -> tuple[Migration, ...] | Evictable:
     """Places for all of them beside the gang; the first that finds none."""
-    room = clearing.copy()
-    cluster: Cluster = room.base.cluster
-    room.clear(pieces)
+    room = what_if.copy()
+    cluster: ClusterIndex = room.base.cluster
+    room.clear(evictables)
     room.take(draft)
-    moves: dict[JobId, Move] = {}
-    for piece in sorted(pieces, key=lambda piece: (-piece.gang.gang.gpu_count, piece.key)):
-        demand = demand_of(piece.gang.gang, cluster)
-        keeping = room.base.keeping
-        demand = demand if keeping is None else keeping.bind(demand)
+    moves: dict[JobId, Migration] = {}
+    for evictable in sorted(evictables, key=lambda evictable: (-evictable.gang.gang.gpu_count, evictable.key)):
+        demand = demand_of(evictable.gang.gang, cluster)
+        headroom = room.base.headroom
+        demand = demand if headroom is None else headroom.bind(demand)
         found = room.fits(demand)
         if found is None:
-            return piece
+            return evictable
         room.take(found)
-        moves[piece.gang.job_id] = Move(piece.gang.job_id, job.job_id, found.placements(demand))
-    return tuple(moves[piece.gang.job_id] for piece in pieces)
+        moves[evictable.gang.job_id] = Migration(evictable.gang.job_id, job.job_id, found.placements(demand))
+    return tuple(moves[evictable.gang.job_id] for evictable in evictables)

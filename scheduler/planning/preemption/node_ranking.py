@@ -13,62 +13,62 @@ from numpy.typing import NDArray
 
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Request
-from scheduler.planning.placement.cluster import Pool
-from scheduler.planning.preemption.eviction import Clearing, Piece
+from scheduler.planning.placement.cluster import NodePool
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 
 _Numbers = NDArray[np.float64]
 _FAR = 1e18
 
 
-class Ranking:
+class NodeRanking:
     """Pieces that may be taken away, by node, on each the cheapest first.
 
     Attributes:
-        pieces: all of them, the cheapest first.
+        evictables: all of them, the cheapest first.
     """
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self.pieces = sorted(pieces, key=lambda piece: piece.order)
+    def __init__(self, evictables: Iterable[Evictable]) -> None:
+        self.evictables = sorted(evictables, key=lambda evictable: evictable.order)
         rows = sorted(
             (number, at, cpu, memory, milli)
-            for at, piece in enumerate(self.pieces)
-            for number, cpu, memory, milli in _on_nodes(piece)
+            for at, evictable in enumerate(self.evictables)
+            for number, cpu, memory, milli in _on_nodes(evictable)
         )
         self._at = np.array([row[1] for row in rows], dtype=np.int64)
         self._node = np.array([row[0] for row in rows], dtype=np.int64)
         self._freed = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(rows), 3)
-        self._cost = np.array([self.pieces[row[1]].cost for row in rows], dtype=np.float64)
+        self._cost = np.array([self.evictables[row[1]].cost for row in rows], dtype=np.float64)
         self._alive = np.ones(len(rows), dtype=bool)
         self._gone: set[JobId] = set()
 
     def drop(self, gone: Iterable[JobId]) -> None:
         """These are taken already, or stay."""
         self._gone |= set(gone)
-        dead = np.array([piece.gang.job_id in self._gone for piece in self.pieces], dtype=bool)
+        dead = np.array([evictable.gang.job_id in self._gone for evictable in self.evictables], dtype=bool)
         if len(dead):
             self._alive = ~dead[self._at]
 
     @property
-    def alive(self) -> list[Piece]:
-        return [piece for piece in self.pieces if piece.gang.job_id not in self._gone]
+    def alive(self) -> list[Evictable]:
+        return [evictable for evictable in self.evictables if evictable.gang.job_id not in self._gone]
 
-    def on(self, number: int) -> list[Piece]:
+    def on(self, number: int) -> list[Evictable]:
         """Those on one node, the cheapest first."""
         low, high = np.searchsorted(self._node, [number, number + 1])
-        return [self.pieces[at] for at in self._at[low:high] if self.pieces[at].gang.job_id not in self._gone]
+        return [self.evictables[at] for at in self._at[low:high] if self.evictables[at].gang.job_id not in self._gone]
 
     def bundles(
-        self, request: Request, models: Sequence[str], pool: Pool, clearing: Clearing
+        self, request: Request, models: Sequence[str], pool: NodePool, what_if: EvictionWhatIf
     ) -> tuple[list[tuple[float, int, int, int]], int]:
-        """Per node the cheapest pieces with which members are gained: (cost per member, node, pieces, members).
+        """Per node the cheapest evictables with which members are gained: (cost per member, node, evictables, members).
 
         The cheapest first. Also how many members have room without any of them.
         """
-        room = clearing.room
+        room = what_if.capacity
         here = np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)
-        if clearing.closed:
+        if what_if.reserved_nodes:
             here = here.copy()
-            here[list(clearing.closed)] = False
+            here[list(what_if.reserved_nodes)] = False
         free = np.empty((len(room.cpu), 3))
         free[:, 0], free[:, 1] = room.cpus, room.memories
         wanted = 1000 * request.gpu_count + request.gpu_milli
@@ -106,10 +106,10 @@ class Ranking:
         ], present
 
 
-def _on_nodes(piece: Piece) -> list[tuple[int, int, int, int]]:
+def _on_nodes(evictable: Evictable) -> list[tuple[int, int, int, int]]:
     """What it gives back on each node: CPU, memory, thousandths of GPUs."""
     sums: dict[int, tuple[int, int, int]] = {}
-    for number, request, _, members in piece.held:
+    for number, request, _, members in evictable.uses:
         cpu, memory, milli = sums.get(number, (0, 0, 0))
         sums[number] = (
             cpu + members * request.cpu_milli,

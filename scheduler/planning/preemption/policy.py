@@ -15,7 +15,7 @@ from core.domain.ids import JobId
 from core.domain.sharing.gpu_models import accepted_models
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.queue.policy_key import CLOCK_S, drain_s, measure, turns_had
+from scheduler.planning.queue.policy_key import CLOCK_S, long_job_s, policy_key, turns_taken
 from scheduler.planning.queue.quota import (
     is_guaranteed,
     is_guaranteed_to_user,
@@ -35,7 +35,7 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _Had = tuple[int, datetime, str]
 
 
-class Rights:
+class PreemptionPolicy:
     """The rights of one snapshot, with what is held according to ``shares``, which may change meanwhile."""
 
     def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
@@ -44,7 +44,7 @@ class Rights:
         self.shares = shares
         self._held: dict[str, Mapping[str, int]] = {}
         self._needs: dict[tuple[str, tuple[str, ...]], Mapping[str, int]] = {}
-        self._long_s = drain_s(snapshot)
+        self._long_s = long_job_s(snapshot)
         self._mine: dict[JobId, float] = {}
         self._theirs: dict[JobId, tuple[float, float, bool]] = {}
         self._running = snapshot.running
@@ -75,21 +75,21 @@ class Rights:
         """Since when it runs, in its present attempt."""
         return 0.0 if gang.started_at is None else (self.now - gang.started_at).total_seconds()
 
-    def held(self, gang: RunningGang) -> Mapping[str, int]:
+    def usage_of(self, gang: RunningGang) -> Mapping[str, int]:
         known = self._held.get(gang.job_id)
         if known is None:
-            known = self._held[gang.job_id] = self.shares.of_running(gang)
+            known = self._held[gang.job_id] = self.shares.running_amounts(gang)
         return known
 
-    def need(self, job: QueuedGang) -> Mapping[str, int]:
-        return self.shares.likely(job.gang, job.shape)
+    def needs_of(self, job: QueuedGang) -> Mapping[str, int]:
+        return self.shares.likely_amounts(job.gang, job.shape)
 
-    def has_any(self, job: QueuedGang, least_priority: int) -> bool:
+    def may_preempt_any(self, job: QueuedGang, least_priority: int) -> bool:
         """No, if it surely has a right over nobody. ``least_priority``: of those who run."""
         if self.policy.preempts_priority and job.priority > least_priority:
             return True
         return not self.is_by_priority_only and (
-            self._by_share or self.policy.takes_turns or self.is_owed(job) or self._is_owed_inside(job)
+            self._by_share or self.policy.takes_turns or self.may_reclaim(job) or self._is_owed_inside(job)
         )
 
     def is_owed(self, job: QueuedGang) -> bool:
@@ -97,10 +97,10 @@ class Rights:
         return (
             self.policy.reclaims
             and self._has_guarantees
-            and is_guaranteed(job.project, self.need(job), self.shares, waits=job.gang)
+            and is_guaranteed(job.project, self.needs_of(job), self.shares, waits=job.gang)
         )
 
-    def over(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
+    def reason_to_preempt(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
         """By what right ``job`` may take the place of ``gang``; ``None``: it may not."""
         policy = self.policy
         is_apart = job.project != gang.project
@@ -110,7 +110,7 @@ class Rights:
             return PreemptCode.PRIORITY
         if self.is_by_priority_only:
             return None
-        if is_apart and self.is_owed(job) and self._borrows(gang, self.need(job)):
+        if is_apart and self.may_reclaim(job) and self._borrows(gang, self.needs_of(job)):
             return PreemptCode.GUARANTEE
         if is_apart and self._by_share and job.priority >= gang.priority and self._evens_out(job, gang, strictly=True):
             return PreemptCode.FAIR_SHARE
@@ -132,7 +132,7 @@ class Rights:
         """
         if job.priority < gang.priority or (self._by_share and not self._keeps_share(job, gang)):
             return None
-        if self._is_owed_inside(job) and self._borrows(gang, self.need(job), gang.user):
+        if self._is_owed_inside(job) and self._borrows(gang, self.needs_of(job), gang.user):
             return PreemptCode.GUARANTEE
         if self._by_share and self._evens_out_inside(job, gang):
             return PreemptCode.FAIR_SHARE
@@ -165,7 +165,7 @@ class Rights:
         level = self.policy.level(other.attained_gpu_s)
         return self.level(job) <= level < len(self.policy.levels_gpu_s)
 
-    def over_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
+    def may_take_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
         if job.project != gang.project and self._has_guarantees and self._is_protected(gang):
             return False
@@ -174,22 +174,22 @@ class Rights:
             return False
         if job.priority >= gang.priority:
             return True
-        return not self.is_by_priority_only and self.over(job, gang) is not None
+        return not self.is_by_priority_only and self.reason_to_preempt(job, gang) is not None
 
     def _is_protected(self, gang: RunningGang) -> bool:
         """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
-        return is_guaranteed(gang.project, self.held(gang), self.shares)
+        return is_guaranteed(gang.project, self.usage_of(gang), self.shares)
 
     def _is_owed_inside(self, job: QueuedGang) -> bool:
         """Whether what it needs is guaranteed to its user, and is to be given back by the other users of its project."""
         if not (self.policy.reclaims and self._has_user_guarantees):
             return False
-        return is_guaranteed_to_user(job.project, job.user, self.need(job), self.shares, waits=job.gang)
+        return is_guaranteed_to_user(job.project, job.user, self.needs_of(job), self.shares, waits=job.gang)
 
     def _is_users_own(self, gang: RunningGang) -> bool:
         """Within what is guaranteed to its user: no other user of its project takes that but for a larger priority."""
         return self._has_user_guarantees and is_guaranteed_to_user(
-            gang.project, gang.user, self.held(gang), self.shares
+            gang.project, gang.user, self.usage_of(gang), self.shares
         )
 
     def is_guaranteed_part(self, job: QueuedGang, gang: RunningGang, part: Mapping[str, int]) -> bool:
@@ -210,8 +210,10 @@ class Rights:
         if account is not None:
             guaranteed = account.quota.guaranteed if user is None else account.quota.user_guaranteed.get(user, {})
         shares, project = self.shares, gang.project
-        all_held = shares.held.get(project, {}) if user is None else shares.user_held.get((project, user), {})
-        has = self.held(gang)
+        all_held = (
+            shares.held_by_project.get(project, {}) if user is None else shares.held_by_user.get((project, user), {})
+        )
+        has = self.usage_of(gang)
         keys = [
             key
             for key, amount in need.items()
@@ -226,19 +228,19 @@ class Rights:
         Then the larger of the two shares falls by the exchange, and with it the sorted vector of all shares.
         """
         need = self._need_there(job, gang)
-        held = self.shares.held.setdefault(job.project, {})
+        held = self.shares.held_by_project.setdefault(job.project, {})
         for key in need:
             held.setdefault(key, 0)
-        mine = self.shares.of_project(job.project, {key: -amount for key, amount in need.items()})
-        theirs = self.shares.of_project(gang.project)
+        mine = self.shares.project_share(job.project, {key: -amount for key, amount in need.items()})
+        theirs = self.shares.project_share(gang.project)
         return mine < theirs if strictly else mine <= theirs
 
     def _need_there(self, job: QueuedGang, gang: RunningGang) -> Mapping[str, int]:
         """What ``job`` would hold in the place of ``gang``: GPUs of the models that are there, of which there may be few."""
-        models = tuple(key.partition("/")[2] for key, amount in self.held(gang).items() if "/" in key and amount)
+        models = tuple(key.partition("/")[2] for key, amount in self.usage_of(gang).items() if "/" in key and amount)
         known = self._needs.get((job.shape, models))
         if known is None:
-            found = dict(self.need(job))
+            found = dict(self.needs_of(job))
             parts = [(role, gpu_milli(role.request)) for role in job.gang.roles if gpu_milli(role.request)]
             if (
                 models
@@ -248,24 +250,24 @@ class Rights:
                 found = {key: amount for key, amount in found.items() if "/" not in key}
                 for role, milli in parts:
                     for model in accepted_models(role.request.gpu_models or models, models):
-                        found[of_model(model)] = found.get(of_model(model), 0) + role.replicas * milli
+                        found[model_key(model)] = found.get(model_key(model), 0) + role.replicas * milli
             known = self._needs[job.shape, models] = found
         return known
 
     def _evens_out_inside(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether the one user, with the job, has a smaller share of their project than the other one has with the gang."""
         need, who = self._need_there(job, gang), (job.project, job.user)
-        held = self.shares.user_held.setdefault(who, {})
+        held = self.shares.held_by_user.setdefault(who, {})
         for key in need:
             held.setdefault(key, 0)
-        mine = self.shares.of_user(*who, {key: -amount for key, amount in need.items()})
-        return mine < self.shares.of_user(gang.project, gang.user)
+        mine = self.shares.user_share(*who, {key: -amount for key, amount in need.items()})
+        return mine < self.shares.user_share(gang.project, gang.user)
 
     def _keeps_share(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether the project of both has no more of anything when the one has the other one's place."""
         if self._is_one_project:
             return True
-        has = self.held(gang)
+        has = self.usage_of(gang)
         return all(amount <= has.get(key, 0) for key, amount in self._need_there(job, gang).items() if key != JOBS)
 
     # ---- turns ----
@@ -284,7 +286,7 @@ class Rights:
             return False
         return self._comes_first(job, gang) or (is_rotated and self._has_had_less(job, gang))
 
-    def had_less(self, job: QueuedGang, gang: RunningGang) -> tuple[int, int] | None:
+    def turn_counts(self, job: QueuedGang, gang: RunningGang) -> tuple[int, int] | None:
         """The whole turns that each has had, where ``job`` has the place of ``gang`` for these, or for its age where they have
         had as many; ``None`` where it comes first by the policy's order.
         """
@@ -312,7 +314,7 @@ class Rights:
         turns, queued_at, job_id = self._had_of(there)
         return self._had_by(job) < (turns + 1, queued_at, job_id)
 
-    def standing_of(self, job: QueuedGang) -> int:
+    def rank_among_running(self, job: QueuedGang) -> int:
         """Behind how many of those that run it comes, were all of them its equals; the same for jobs that none of them parts."""
         if self._all_had is None:
             self._all_had = sorted(self._had_by(gang) for gang in self._running if not gang.is_part)
@@ -325,7 +327,7 @@ class Rights:
         return known
 
     def _had_of(self, job: QueuedGang | RunningGang) -> _Had:
-        return turns_had(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
+        return turns_taken(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
 
     def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Strictly, by the policy's order, and by so much that the exchange pays."""
@@ -362,7 +364,7 @@ class Rights:
     def _measured(self, job: QueuedGang) -> float:
         known = self._mine.get(job.job_id)
         if known is None:
-            known = self._mine[job.job_id] = measure(job, self.policy, self._long_s)
+            known = self._mine[job.job_id] = policy_key(job, self.policy, self._long_s)
         return known
 
     def _running_measured(self, gang: RunningGang) -> tuple[float, float, bool]:
@@ -370,18 +372,20 @@ class Rights:
         known = self._theirs.get(gang.job_id)
         if known is None:
             is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
-            known = measure(gang, self.policy, self._long_s), self._costs(gang), is_known
+            known = policy_key(gang, self.policy, self._long_s), self._costs(gang), is_known
             self._theirs[gang.job_id] = known
         return known
 
     def _costs(self, gang: RunningGang) -> float:
         """In the unit of the measure."""
-        costs = self.costs_gpu_s(gang)
-        return costs / (self.held(gang)[GPUS] / 1000 or 1.0) if self.policy.order is QueueOrder.FAIR_FINISH else costs
+        costs = self.eviction_cost_gpu_s(gang)
+        return (
+            costs / (self.usage_of(gang)[GPUS] / 1000 or 1.0) if self.policy.order is QueueOrder.FAIR_FINISH else costs
+        )
 
-    def costs_gpu_s(self, gang: RunningGang) -> float:
+    def eviction_cost_gpu_s(self, gang: RunningGang) -> float:
         """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
-        held = self.held(gang)[GPUS] / 1000 or 1.0
+        held = self.usage_of(gang)[GPUS] / 1000 or 1.0
         return gang.lost_gpu_s + self.policy.restart_cost_s * held
 
 

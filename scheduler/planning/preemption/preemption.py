@@ -13,30 +13,30 @@ from zlib import crc32
 from core.domain.ids import JobId
 from scheduler.planning.elastic import shrink_candidates
 from scheduler.planning.elastic.replicas import spare
-from scheduler.planning.explain.preemption_messages import Teller
-from scheduler.planning.forecast.reservation import Holdings
-from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.explain.preemption_messages import PreemptionMessages
+from scheduler.planning.forecast.reservation import RunningUsage
+from scheduler.planning.model import Migration, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.eligibility import Sights
+from scheduler.planning.placement.eligibility import Eligibility
 from scheduler.planning.placement.ledger import Ledger
-from scheduler.planning.placement.partial import Draft
+from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.policy import Defragment, QueueOrder
-from scheduler.planning.preemption.eviction import Clearing, Piece
-from scheduler.planning.preemption.migration import find_moves, is_enough
-from scheduler.planning.preemption.node_ranking import Ranking
-from scheduler.planning.preemption.nominations import Promises
-from scheduler.planning.preemption.policy import Rights
-from scheduler.planning.preemption.victims import Choice, Victims
-from scheduler.planning.preemption.within_quota import Freeing
-from scheduler.planning.queue.job_classes import Entry, Kind
-from scheduler.planning.queue.shares import Shares, of_draft
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
+from scheduler.planning.preemption.migration import find_migrations, has_enough_gpus
+from scheduler.planning.preemption.node_ranking import NodeRanking
+from scheduler.planning.preemption.nominations import Nominations
+from scheduler.planning.preemption.policy import PreemptionPolicy
+from scheduler.planning.preemption.victims import VictimSearch, VictimSet
+from scheduler.planning.preemption.within_quota import QuotaPreemption
+from scheduler.planning.queue.job_classes import JobClass, QueueEntry
+from scheduler.planning.queue.shares import Shares, draft_amounts
 
 # Sets of victims looked for in one plan: each costs some 10 ms with 10,000 nodes. Whoever is behind these is looked at
 # in the next plan, when the first ones have been promised their room. All rounds of a plan count together.
 MAX_CHOICES: Final = 16
-# What may be spent in one plan on kinds of claims for which nothing is found, in units of a look at all nodes; a look at all
-# who run, as rights by shares and turns take, costs more. A kind that was refused once costs nothing after that.
+# What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes; a look at all
+# who run, as rights by shares and turns take, costs more. A job_class that was refused once costs nothing after that.
 MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8
 # Waiting gangs for which moves are looked for in one plan, in order.
@@ -44,12 +44,12 @@ MAX_MOVED_FOR: Final = 2
 
 
 @dataclass(slots=True)
-class Preempted:
+class PreemptionDecision:
     """What a plan says of others' places. ``reasons``: of the jobs for which somebody is stopped."""
 
     preempts: list[Preempt] = field(default_factory=list)
     shrinks: list[Shrink] = field(default_factory=list)
-    moves: list[Move] = field(default_factory=list)
+    moves: list[Migration] = field(default_factory=list)
     reasons: dict[JobId, Reason] = field(default_factory=dict)
 
     @property
@@ -63,60 +63,60 @@ class Preemption:
 
     Args:
         kept: jobs for which room is held already, and where.
-        vain: jobs for which nobody is stopped: others would get the place.
+        hopeless: jobs for which nobody is stopped: others would get the place.
         over: jobs that wait for what their project, or user, may have at once.
-        helped: jobs for which others are stopped already in what is one plan in the end.
+        preemptors: jobs for which others are stopped already in what is one plan in the end.
     """
 
     def __init__(
         self,
         snapshot: Snapshot,
         ledger: Ledger,
-        holdings: Holdings,
+        holdings: RunningUsage,
         shares: Shares,
-        promises: Promises,
-        kept: Mapping[JobId, Draft],
-        vain: frozenset[JobId],
-        sights: Sights,
+        nominations: Nominations,
+        kept: Mapping[JobId, PartialPlacement],
+        hopeless: frozenset[JobId],
+        eligibility: Eligibility,
         over: Collection[JobId],
-        helped: int = 0,
+        preemptors: int = 0,
     ) -> None:
         self.snapshot = snapshot
         self.policy = snapshot.policy
         self.ledger = ledger
-        self.cluster: Cluster = ledger.free.cluster
-        self.rights = Rights(snapshot, shares)
-        self.promises = promises
+        self.cluster: ClusterIndex = ledger.free.cluster
+        self.rights = PreemptionPolicy(snapshot, shares)
+        self.nominations = nominations
         self.kept = kept
-        self.vain = vain
-        self.sights = sights
-        self.over = over
-        self.teller = Teller(snapshot)
-        self.made = Preempted()
+        self.hopeless = hopeless
+        self.eligibility = eligibility
+        self.parent = over
+        self.teller = PreemptionMessages(snapshot)
+        self.made = PreemptionDecision()
         self._holdings = holdings
-        self._all: list[Piece] | None = None
-        self._more: list[Piece] = []
-        self._rankings: dict[tuple[object, ...], Ranking] = {}
+        self._all: list[Evictable] | None = None
+        self._more: list[Evictable] = []
+        self._rankings: dict[tuple[object, ...], NodeRanking] = {}
         self._gone: set[JobId] = set()
-        self._accepted: list[tuple[Sequence[Piece], Draft]] = []
-        self._clearings: dict[tuple[int, frozenset[int]], Clearing] = {}
+        self._accepted: list[tuple[Sequence[Evictable], PartialPlacement]] = []
+        self._what_ifs: dict[tuple[int, frozenset[int]], EvictionWhatIf] = {}
         self._refused: set[tuple[object, ...]] = set()
-        self._choices = helped
+        self._choices = preemptors
         self._spent = 0
         self._own = {reservation.job.job_id for reservation in ledger.reservations}
 
-    def run(self, blocked: Sequence[Entry], demands: Mapping[Kind, Demand]) -> Preempted:
-        """What becomes of ``blocked``: who waits for room, in order; not those that can never run. ``demands``: of each kind."""
+    def run(self, blocked: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> PreemptionDecision:
+        """What becomes of ``blocked``: who waits for room, in order; not those that can never run. ``demands``: of each job_class."""
         self._begin_bookings()
         self._drain()
         for job in [job for _, job, _ in blocked if job.job_id in self.kept] if self.kept else ():
-            self.made.reasons[job.job_id] = self.teller.promised(self.promises.still_stopping(job))
-        self.rights = Rights(self.snapshot, self._shares_at_last())
-        seen_to = self.kept.keys() | self.vain | self.promises.made_for
+            self.made.reasons[job.job_id] = self.teller.promised(self.nominations.victims_of(job))
+        self.rights = PreemptionPolicy(self.snapshot, self._shares_at_last())
+        seen_to = self.kept.keys() | self.hopeless | self.nominations.preemptors
         waiting = [entry for entry in blocked if entry[1].job_id not in seen_to] if seen_to else blocked
         self._take_by_right(waiting, demands)
         if self.policy.defragment is not Defragment.OFF:
-            self._move((job, demands[kind]) for _, job, kind in waiting if job.job_id not in self.over)
+            self._move((job, demands[job_class]) for _, job, job_class in waiting if job.job_id not in self.parent)
         return self.made
 
     def _shares_at_last(self) -> Shares:
@@ -125,22 +125,24 @@ class Preemption:
         Were it counted as it is now, a project would be taken more than it borrowed while the first of it stops.
         """
         shares = self.rights.shares.copy()  # what is decided here is not yet so
-        for piece in self.promises.stopping:
-            shares.add(piece.gang.project, piece.gang.user, shares.of_running(piece.gang), -1)
+        for evictable in self.nominations.victims:
+            shares.add(evictable.gang.project, evictable.gang.user, shares.running_amounts(evictable.gang), -1)
         for job_id, draft in self.kept.items():
-            job = self.promises.jobs[job_id]
-            shares.add(job.project, job.user, of_draft(draft))
+            job = self.nominations.jobs[job_id]
+            shares.add(job.project, job.user, draft_amounts(draft))
         return shares
 
-    def _take_by_right(self, waiting: Sequence[Entry], demands: Mapping[Kind, Demand]) -> None:
+    def _take_by_right(self, waiting: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> None:
         """The first half of what may be spent goes to the first in order; the other half to those behind them, from another
-        one on in every plan: were nobody helped but the first, ten large gangs that nothing helps would bar all others.
+        one on in every plan: were nobody preemptors but the first, ten large gangs that nothing helps would bar all others.
         """
         running = [gang for gang in self.snapshot.running if gang.is_preemptible]
         least = min((gang.priority for gang in running), default=1 << 30)
         has_growth = self.policy.shrinks and any(spare(gang) for gang in running)
-        kinds = {kind for kind in demands if has_growth or self.rights.has_any(kind.first, least)}
-        able = [(job, demands[kind]) for _, job, kind in waiting if kind in kinds]
+        job_classes = {
+            job_class for job_class in demands if has_growth or self.rights.may_preempt_any(job_class.first, least)
+        }
+        able = [(job, demands[job_class]) for _, job, job_class in waiting if job_class in job_classes]
         done = self._take_in_order(able, MAX_SPENT // 2)
         if done < len(able):
             behind = [pair for pair in able[done:] if self._claim(*pair) not in self._refused]
@@ -156,12 +158,12 @@ class Preemption:
             if self._spent >= most or self._choices >= MAX_CHOICES:
                 return at
             rankings = len(self._rankings)
-            choice = self._free_quota(job) if job.job_id in self.over else self._choose(job, demand)
+            choice = self._free_quota(job) if job.job_id in self.parent else self._choose(job, demand)
             if choice is None:
                 self._refused.add(key)
                 is_by_all = not self.rights.is_by_priority_only
                 self._spent += 1 + _LOOK_AT_RUNNING * is_by_all * (len(self._rankings) - rankings)
-            elif choice.pieces:
+            elif choice.evictables:
                 self._choices += 1
                 self._accept(job, choice)
         return len(waiting)
@@ -174,18 +176,20 @@ class Preemption:
             if id(demand) in asked or job.job_id in self.made.reasons or self._starts_soon(job):
                 continue
             asked.add(id(demand))
-            clearing = self._clearing(job)
-            if not is_enough(demand, clearing):
+            what_if = self._what_if(job)
+            if not has_enough_gpus(demand, what_if):
                 continue
             if tried >= MAX_MOVED_FOR:
                 return
             tried += 1
-            moved = find_moves(job, demand, [piece for piece in self._whole() if self._is_there(piece)], clearing)
+            moved = find_migrations(
+                job, demand, [evictable for evictable in self._whole() if self._is_there(evictable)], what_if
+            )
             if moved is None:
                 continue
             self.made.moves += moved.moves
             if self.policy.defragment is Defragment.APPLY:
-                self._accept(job, Choice(moved.pieces, moved.draft), PreemptCode.MOVE)
+                self._accept(job, VictimSet(moved.evictables, moved.draft), PreemptCode.MOVE)
             return  # one at a time: where the others would go is not free any more
 
     def _starts_soon(self, job: QueuedGang) -> bool:
@@ -198,13 +202,13 @@ class Preemption:
 
     # ---- who may be stopped ----
 
-    def _whole(self) -> list[Piece]:
+    def _whole(self) -> list[Evictable]:
         """Everybody who may be stopped."""
         if self._all is None:
             self._list_pieces()
         return self._all or []
 
-    def _growth(self) -> list[Piece]:
+    def _growth(self) -> list[Evictable]:
         """Every replica of those that have more than they need."""
         if self._all is None:
             self._list_pieces()
@@ -213,21 +217,21 @@ class Preemption:
     def _list_pieces(self) -> None:
         self._all = []
         # Who gives back replicas already is left alone until these are gone: they stand beside it as one that stops.
-        busy = {piece.gang.job_id for piece in self.promises.stopping}
+        busy = {evictable.gang.job_id for evictable in self.nominations.victims}
         restart_s = self.policy.restart_cost_s
         for gang, held in self._holdings:
             if gang.job_id in busy or gang.job_id in self._gone or not held:
                 continue
             if self.rights.may_stop(gang):
                 gpus = sum(members * (request.gpu_count + request.gpu_milli / 1000) for _, request, _, members in held)
-                self._all.append(Piece(gang, tuple(held), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
+                self._all.append(Evictable(gang, tuple(held), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
             if self.policy.shrinks and gang.is_preemptible and gang.gang.elastic is not None:
-                self._more += shrink_candidates.replicas_of(gang, self.cluster)
+                self._more += shrink_candidates.shrinkable_replicas(gang, self.cluster)
 
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same places in the same way."""
-        whose = (job.project, job.user) if job.job_id in self.over else ()
-        return (id(demand), job.job_id in self._own, job.holds_s, whose, *self._standing(job))
+        whose = (job.project, job.user) if job.job_id in self.parent else ()
+        return (id(demand), job.job_id in self._own, job.max_hold_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
         """Equal for jobs of one shape that have the same rights over everybody."""
@@ -235,50 +239,52 @@ class Preemption:
             return (job.priority,)
         turn: tuple[object, ...] = ()
         if self.policy.rotation_s is not None:
-            turn = (self.rights.level(job), job.estimate, self.rights.standing_of(job))
+            turn = (self.rights.level(job), job.estimate, self.rights.rank_among_running(job))
         elif self.policy.time_slice_s is not None:
             is_fifo = self.policy.order is QueueOrder.FIFO
             turn = (self.rights.level(job), job.estimate, job.queued_at if is_fifo else None)
         return (job.priority, job.project, job.user, job.shape, *turn)
 
-    def _ranked(self, job: QueuedGang, *, with_whole: bool, barred: frozenset[JobId] = frozenset()) -> Ranking:
+    def _ranked(self, job: QueuedGang, *, with_whole: bool, barred: frozenset[JobId] = frozenset()) -> NodeRanking:
         """Whom ``job`` has a right over."""
         key: tuple[object, ...] = (with_whole, barred, *self._standing(job))
         if not self.rights.is_by_priority_only:
             key = (*key, len(self._accepted))  # rights change with shares
         known = self._rankings.get(key)
         if known is None:
-            pieces = [p for p in self._growth() if self._is_there(p) and self.rights.over_growth(job, p.gang)]
+            evictables = [p for p in self._growth() if self._is_there(p) and self.rights.may_take_growth(job, p.gang)]
             if with_whole:
-                pieces += [
-                    piece
-                    for piece in self._whole()
-                    if piece.gang.job_id not in barred and self._is_there(piece) and self.rights.over(job, piece.gang)
+                evictables += [
+                    evictable
+                    for evictable in self._whole()
+                    if evictable.gang.job_id not in barred
+                    and self._is_there(evictable)
+                    and self.rights.reason_to_preempt(job, evictable.gang)
                 ]
-            known = self._rankings[key] = Ranking(pieces)
+            known = self._rankings[key] = NodeRanking(evictables)
         return known
 
     # ---- one job ----
 
-    def _choose(self, job: QueuedGang, demand: Demand) -> Choice | None:
+    def _choose(self, job: QueuedGang, demand: Demand) -> VictimSet | None:
         """Who goes for ``job``; nobody, if what is stopping already is enough."""
-        clearing = self._clearing(job)
-        soon = clearing.fits(demand)
+        what_if = self._what_if(job)
+        soon = what_if.fits(demand)
         if soon is not None:
-            clearing.take(soon)
+            what_if.claim(soon)
             self._accepted.append(((), soon))
-            return Choice((), soon)
+            return VictimSet((), soon)
         growth = self._ranked(job, with_whole=False)
-        if growth.pieces:
-            choice = self._within_bounds(job, demand, growth, clearing)
+        if growth.evictables:
+            choice = self._within_bounds(job, demand, growth, what_if)
             if choice is not None:
                 return choice
         barred: frozenset[JobId] = frozenset()
         while True:
             ranking = self._ranked(job, with_whole=True, barred=barred)
-            if not ranking.pieces:
+            if not ranking.evictables:
                 return None
-            choice = self._within_bounds(job, demand, ranking, clearing)
+            choice = self._within_bounds(job, demand, ranking, what_if)
             if choice is None:
                 return None
             wrong = self._first_without_right(job, choice)
@@ -286,125 +292,137 @@ class Preemption:
                 return choice
             barred |= {wrong}
 
-    def _free_quota(self, job: QueuedGang) -> Choice | None:
+    def _free_quota(self, job: QueuedGang) -> VictimSet | None:
         """Who of its own project goes for one that waits for what this may have at once, and who else for its place."""
-        clearing = self._clearing(job)
-        freeing = Freeing(job, self.sights, self.rights, clearing)
+        what_if = self._what_if(job)
+        freeing = QuotaPreemption(job, self.eligibility, self.rights, what_if)
         taken = freeing.enough_of(
-            [p for p in self._growth() if self._is_there(p) and self.rights.over_growth(job, p.gang)]
-            + [p for p in self._whole() if self._is_there(p) and self.rights.over(job, p.gang) is PreemptCode.PRIORITY]
+            [p for p in self._growth() if self._is_there(p) and self.rights.may_take_growth(job, p.gang)]
+            + [
+                p
+                for p in self._whole()
+                if self._is_there(p) and self.rights.reason_to_preempt(job, p.gang) is PreemptCode.PRIORITY
+            ]
         )
         if taken is None:
             return None
-        pieces, demand = taken
-        if freeing.works(pieces) is None:
-            keys = {piece.key for piece in pieces}
+        evictables, demand = taken
+        if freeing.works(evictables) is None:
+            keys = {evictable.key for evictable in evictables}
             others = [p for p in self._ranked(job, with_whole=True).alive if p.key not in keys]
-            clearing.clear(pieces)
-            more = self._within_bounds(job, demand, Ranking(others), clearing)
-            clearing.restore(pieces)
+            what_if.evict(evictables)
+            more = self._within_bounds(job, demand, NodeRanking(others), what_if)
+            what_if.restore(evictables)
             if more is None:
                 return None
-            pieces = [*pieces, *more.pieces]
-        choice = freeing.pruned(pieces)
+            evictables = [*evictables, *more.evictables]
+        choice = freeing.pruned(evictables)
         if choice is None or not self._is_within_bounds(job, choice) or self._first_without_right(job, choice):
             return None
         return choice
 
-    def _is_there(self, piece: Piece) -> bool:
-        return piece.gang.job_id not in self._gone
+    def _is_there(self, evictable: Evictable) -> bool:
+        return evictable.gang.job_id not in self._gone
 
-    def _within_bounds(self, job: QueuedGang, demand: Demand, ranking: Ranking, clearing: Clearing) -> Choice | None:
+    def _within_bounds(
+        self, job: QueuedGang, demand: Demand, ranking: NodeRanking, what_if: EvictionWhatIf
+    ) -> VictimSet | None:
         """A choice that leaves every elastic gang as many replicas as it needs, or none at all, and every other project the
         replicas that are guaranteed to it.
         """
-        choice = Victims(demand, ranking, clearing).choose()
+        choice = VictimSearch(demand, ranking, what_if).choose()
         if choice is None or self._is_within_bounds(job, choice):
             return choice
         # With those that can be done without in any case.
-        kept = shrink_candidates.those_to_give(job, ranking.alive, self.rights)
-        choice = Victims(demand, Ranking(kept), clearing).choose()
+        kept = shrink_candidates.replicas_that_may_leave(job, ranking.alive, self.rights)
+        choice = VictimSearch(demand, NodeRanking(kept), what_if).choose()
         return choice if choice is not None and self._is_within_bounds(job, choice) else None
 
-    def _is_within_bounds(self, job: QueuedGang, choice: Choice) -> bool:
-        given = [piece for mine in shrink_candidates.by_gang(choice.pieces).values() for piece in mine]
-        return not shrink_candidates.are_too_many(given) and len(
-            shrink_candidates.not_guaranteed(job, given, self.rights)
+    def _is_within_bounds(self, job: QueuedGang, choice: VictimSet) -> bool:
+        given = [evictable for mine in shrink_candidates.by_gang(choice.evictables).values() for evictable in mine]
+        return not shrink_candidates.shrinks_too_far(given) and len(
+            shrink_candidates.unguaranteed_replicas(job, given, self.rights)
         ) == len(given)
 
-    def _first_without_right(self, job: QueuedGang, choice: Choice) -> JobId | None:
+    def _first_without_right(self, job: QueuedGang, choice: VictimSet) -> JobId | None:
         """Each must be over the other one's limit when those before it are gone: the first who is not."""
-        shares, done = self.rights.shares, list[tuple[Piece, Mapping[str, int]]]()
+        shares, done = self.rights.shares, list[tuple[Evictable, Mapping[str, int]]]()
         wrong: JobId | None = None
-        for piece in shrink_candidates.each_once(choice.pieces):
-            if piece.index is None and self.rights.over(job, piece.gang) is None:
-                wrong = piece.gang.job_id
+        for evictable in shrink_candidates.without_redundant(choice.evictables):
+            if evictable.index is None and self.rights.reason_to_preempt(job, evictable.gang) is None:
+                wrong = evictable.gang.job_id
                 break
-            amounts = self.rights.held(piece.gang) if piece.index is None else shrink_candidates.amounts_of(piece)
-            shares.add(piece.gang.project, piece.gang.user, amounts, -1)
-            done.append((piece, amounts))
-        for piece, amounts in done:
-            shares.add(piece.gang.project, piece.gang.user, amounts)
+            amounts = (
+                self.rights.usage_of(evictable.gang)
+                if evictable.index is None
+                else shrink_candidates.amounts_of(evictable)
+            )
+            shares.add(evictable.gang.project, evictable.gang.user, amounts, -1)
+            done.append((evictable, amounts))
+        for evictable, amounts in done:
+            shares.add(evictable.gang.project, evictable.gang.user, amounts)
         return wrong
 
-    def _accept(self, job: QueuedGang, choice: Choice, by: PreemptCode | None = None) -> None:
+    def _accept(self, job: QueuedGang, choice: VictimSet, by: PreemptCode | None = None) -> None:
         shares = self.rights.shares
-        whole = [piece for piece in choice.pieces if piece.index is None]
-        gone = {piece.gang.job_id for piece in whole}
-        for piece in whole:
-            code = by or self.rights.over(job, piece.gang) or PreemptCode.PRIORITY
-            turns = self.rights.had_less(job, piece.gang) if code is PreemptCode.TIME_SLICE else None
-            sentence = self.teller.stopped(piece.gang, job, code, turns)
-            self.made.preempts.append(Preempt(piece.gang.job_id, job.job_id, code, sentence))
-            shares.add(piece.gang.project, piece.gang.user, self.rights.held(piece.gang), -1)
-        smaller = shrink_candidates.by_gang(choice.pieces)
-        for pieces in smaller.values():
-            self._shrink(pieces, job)
-            for piece in pieces:
-                shares.add(piece.gang.project, piece.gang.user, shrink_candidates.amounts_of(piece), -1)
+        whole = [evictable for evictable in choice.evictables if evictable.index is None]
+        gone = {evictable.gang.job_id for evictable in whole}
+        for evictable in whole:
+            code = by or self.rights.reason_to_preempt(job, evictable.gang) or PreemptCode.PRIORITY
+            turns = self.rights.turn_counts(job, evictable.gang) if code is PreemptCode.TIME_SLICE else None
+            sentence = self.teller.stopped(evictable.gang, job, code, turns)
+            self.made.preempts.append(Preempt(evictable.gang.job_id, job.job_id, code, sentence))
+            shares.add(evictable.gang.project, evictable.gang.user, self.rights.usage_of(evictable.gang), -1)
+        smaller = shrink_candidates.by_gang(choice.evictables)
+        for evictables in smaller.values():
+            self._shrink(evictables, job)
+            for evictable in evictables:
+                shares.add(evictable.gang.project, evictable.gang.user, shrink_candidates.amounts_of(evictable), -1)
         self.made.reasons[job.job_id] = self.teller.preempting(
-            [piece.gang for piece in whole], [pieces[0].gang for pieces in smaller.values()]
+            [evictable.gang for evictable in whole], [evictables[0].gang for evictables in smaller.values()]
         )
-        shares.add(job.project, job.user, of_draft(choice.draft))
+        shares.add(job.project, job.user, draft_amounts(choice.draft))
         # One that was made smaller in this plan is left alone for the rest of it.
         self._gone |= gone | smaller.keys()
-        taken = [piece for piece in choice.pieces if piece.index is None or piece.gang.job_id not in gone]
+        taken = [
+            evictable for evictable in choice.evictables if evictable.index is None or evictable.gang.job_id not in gone
+        ]
         self._accepted.append((taken, choice.draft))
-        for clearing in self._clearings.values():
-            clearing.clear(taken)
-            clearing.take(choice.draft)
+        for what_if in self._what_ifs.values():
+            what_if.evict(taken)
+            what_if.claim(choice.draft)
         for ranking in self._rankings.values():
             ranking.drop(self._gone)
 
-    def _shrink(self, pieces: list[Piece], job: QueuedGang) -> None:
-        gang = pieces[0].gang
+    def _shrink(self, evictables: list[Evictable], job: QueuedGang) -> None:
+        gang = evictables[0].gang
         role = gang.gang.elastic
         if role is None:
             return
-        taken = tuple(sorted(piece.index for piece in pieces if piece.index is not None))
+        taken = tuple(sorted(evictable.index for evictable in evictables if evictable.index is not None))
         sentence = self.teller.shrunk(gang, len(taken), job)
         self.made.shrinks.append(Shrink(gang.job_id, role.role, taken, job.job_id, sentence))
 
-    def _clearing(self, job: QueuedGang) -> Clearing:
+    def _what_if(self, job: QueuedGang) -> EvictionWhatIf:
         """What ``job`` would find: what is free for it, with the room that is becoming free and is not promised."""
         ledger = self.ledger
-        if job.job_id in self._own or self.rights.is_owed(job) or self._is_passed_over(job):
+        if job.job_id in self._own or self.rights.may_reclaim(job) or self._is_passed_over(job):
             level, closed = 0, frozenset[int]()
         else:
-            level = ledger.level(job.holds_s)
-            closed = ledger.held_nodes
-        clearing = self._clearings.get((level, closed))
-        if clearing is None:
-            clearing = self._clearings[level, closed] = Clearing(ledger.views[level], closed)
-            clearing.clear(self.promises.stopping)
-            for pieces, draft in self._accepted:
-                clearing.clear(pieces)
-                clearing.take(draft)
-        return clearing
+            level = ledger.level(job.max_hold_s)
+            closed = ledger.reserved_nodes
+        what_if = self._what_ifs.get((level, closed))
+        if what_if is None:
+            what_if = self._what_ifs[level, closed] = EvictionWhatIf(ledger.views[level], closed)
+            what_if.evict(self.nominations.victims)
+            for evictables, draft in self._accepted:
+                what_if.evict(evictables)
+                what_if.claim(draft)
+        return what_if
 
     def _is_passed_over(self, job: QueuedGang) -> bool:
         """Whether room is held only for jobs that come after it, and were met first since it waits for a limit."""
-        return job.job_id in self.over and all(held.job.priority < job.priority for held in self.ledger.reservations)
+        return job.job_id in self.parent and all(held.job.priority < job.priority for held in self.ledger.reservations)
 
     # ---- bookings and drained nodes ----
 

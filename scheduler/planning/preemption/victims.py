@@ -15,45 +15,49 @@ from typing import Final
 from core.domain.sharing.resources import Request
 from scheduler.planning.placement.capacity import slots_in
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.partial import Draft, Left
-from scheduler.planning.preemption.eviction import Clearing, Piece
-from scheduler.planning.preemption.node_ranking import Ranking
+from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
+from scheduler.planning.preemption.node_ranking import NodeRanking
 
-# Nodes that are worked out piece by piece; more are not likely to hold a cheaper set than the cheapest of so many.
+# Nodes that are worked out evictable by evictable; more are not likely to hold a cheaper set than the cheapest of so many.
 _NODES_TRIED: Final = 32
 # Pieces on one node of which every set is tried, as far as it may be cheaper than what is known: 256 sets.
 _PIECES_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """``pieces``: who goes, the cheapest first. ``draft``: where the gang will be."""
+class VictimSet:
+    """``evictables``: who goes, the cheapest first. ``draft``: where the gang will be."""
 
-    pieces: tuple[Piece, ...]
-    draft: Draft
+    evictables: tuple[Evictable, ...]
+    draft: PartialPlacement
 
     @property
     def cost(self) -> tuple[object, ...]:
-        return _cost(self.pieces)
+        return _cost(self.evictables)
 
 
-def _cost(pieces: Sequence[Piece]) -> tuple[object, ...]:
+def _cost(evictables: Sequence[Evictable]) -> tuple[object, ...]:
     """Fewest GPU-seconds, then fewest jobs, then the youngest."""
-    return sum(piece.cost for piece in pieces), len(pieces), sorted(piece.order for piece in pieces)
+    return (
+        sum(evictable.cost for evictable in evictables),
+        len(evictables),
+        sorted(evictable.order for evictable in evictables),
+    )
 
 
-class Victims:
-    """Choices for one gang among the pieces of ``ranking``, on what ``clearing`` has free.
+class VictimSearch:
+    """Choices for one gang among the evictables of ``ranking``, on what ``what_if`` has free.
 
-    ``clearing`` is used for trying, and left as it was.
+    ``what_if`` is used for trying, and left as it was.
     """
 
-    def __init__(self, demand: Demand, ranking: Ranking, clearing: Clearing) -> None:
+    def __init__(self, demand: Demand, ranking: NodeRanking, what_if: EvictionWhatIf) -> None:
         self.demand = demand
         self.ranking = ranking
-        self.clearing = clearing
+        self.what_if = what_if
 
-    def choose(self) -> Choice | None:
+    def choose(self) -> VictimSet | None:
         """The cheapest that is found; ``None``: not even without all of them would the gang fit."""
         several = self._on_several()
         one = self._on_one_node()
@@ -61,13 +65,13 @@ class Victims:
 
     # ---- one node ----
 
-    def _on_one_node(self) -> Choice | None:
+    def _on_one_node(self) -> VictimSet | None:
         whole = self.demand.as_one
         if whole is None:
             return None
         request, models = whole
-        bundles, _ = self.ranking.bundles(request, models, self.demand.pool, self.clearing)
-        best: tuple[tuple[object, ...], list[Piece]] | None = None
+        bundles, _ = self.ranking.bundles(request, models, self.demand.pool, self.what_if)
+        best: tuple[tuple[object, ...], list[Evictable]] | None = None
         for _, number, _, _ in bundles[:_NODES_TRIED]:
             chosen = self._cheapest_on(number, request, models)
             if chosen is not None:
@@ -76,32 +80,37 @@ class Victims:
                     best = (key, chosen)
         return None if best is None else self._pruned(best[1])
 
-    def _cheapest_on(self, number: int, request: Request, models: Sequence[str]) -> list[Piece] | None:
+    def _cheapest_on(self, number: int, request: Request, models: Sequence[str]) -> list[Evictable] | None:
         """Taken in turn until it fits, then those given back that need not go, the dearest first; any cheaper set of the
         first few.
         """
         present = self.ranking.on(number)
-        chosen: list[Piece] = []
-        for piece in present:
-            chosen.append(piece)
+        chosen: list[Evictable] = []
+        for evictable in present:
+            chosen.append(evictable)
             if self._fits_on(number, chosen, request, models):
                 break
         else:
             return None
-        for piece in reversed(list(chosen)):
-            fewer = [one for one in chosen if one is not piece]
+        for evictable in reversed(list(chosen)):
+            fewer = [one for one in chosen if one is not evictable]
             if self._fits_on(number, fewer, request, models):
                 chosen = fewer
         return self._cheaper(number, present[:_PIECES_TRIED], chosen, request, models)
 
     def _cheaper(
-        self, number: int, present: Sequence[Piece], chosen: list[Piece], request: Request, models: Sequence[str]
-    ) -> list[Piece]:
+        self,
+        number: int,
+        present: Sequence[Evictable],
+        chosen: list[Evictable],
+        request: Request,
+        models: Sequence[str],
+    ) -> list[Evictable]:
         best, bound = chosen, _cost(chosen)
-        sets: list[list[Piece]] = [[]]
-        for piece in present:
-            for pieces in list(sets):
-                tried = [*pieces, piece]
+        sets: list[list[Evictable]] = [[]]
+        for evictable in present:
+            for evictables in list(sets):
+                tried = [*evictables, evictable]
                 if _cost(tried) >= bound:
                     continue
                 if self._fits_on(number, tried, request, models):
@@ -110,19 +119,19 @@ class Victims:
                     sets.append(tried)
         return best
 
-    def _fits_on(self, number: int, pieces: Iterable[Piece], request: Request, models: Sequence[str]) -> bool:
-        left: Left = self.clearing.after(number, pieces)
-        keeping = self.clearing.room.keeping
-        if self.demand.keeps_off and keeping is not None:
-            left = keeping.beside(number, left)
+    def _fits_on(self, number: int, evictables: Iterable[Evictable], request: Request, models: Sequence[str]) -> bool:
+        left: FreeAmounts = self.what_if.free_after(number, evictables)
+        headroom = self.what_if.capacity.headroom
+        if self.demand.respects_headroom and headroom is not None:
+            left = headroom.left_beyond(number, left)
         return slots_in(left[0], left[1], left[2], request, models, 1, left[3]) > 0
 
     # ---- several nodes ----
 
-    def _on_several(self) -> Choice | None:
+    def _on_several(self) -> VictimSet | None:
         """Nodes are cleared in the order of what a member gained costs there, as many as it takes."""
         group = self.demand.merged[0]
-        bundles, present = self.ranking.bundles(group.request, group.models, self.demand.pool, self.clearing)
+        bundles, present = self.ranking.bundles(group.request, group.models, self.demand.pool, self.what_if)
         missing, first = group.count - present, 0
         while first < len(bundles) and missing > 0:
             missing -= bundles[first][3]
@@ -131,8 +140,8 @@ class Victims:
             return None  # not even all of them make enough room
         low, high = 0, max(1, first)
         while True:
-            pieces = self._all_of(bundles[:high])
-            if self._fits_without(pieces) is not None:
+            evictables = self._all_of(bundles[:high])
+            if self._fits_without(evictables) is not None:
                 break
             if high >= len(bundles):
                 return self._pruned(self.ranking.alive)
@@ -143,39 +152,41 @@ class Victims:
             if self._fits_without(fewer) is None:
                 low = middle
             else:
-                high, pieces = middle, fewer
-        return self._pruned(pieces)
+                high, evictables = middle, fewer
+        return self._pruned(evictables)
 
-    def _all_of(self, bundles: Iterable[tuple[float, int, int, int]]) -> list[Piece]:
-        """The pieces of all of them, each once."""
-        found = [piece for _, number, pieces, _ in bundles for piece in self.ranking.on(number)[:pieces]]
-        return list({piece.key: piece for piece in found}.values())
+    def _all_of(self, bundles: Iterable[tuple[float, int, int, int]]) -> list[Evictable]:
+        """The evictables of all of them, each once."""
+        found = [
+            evictable for _, number, evictables, _ in bundles for evictable in self.ranking.on(number)[:evictables]
+        ]
+        return list({evictable.key: evictable for evictable in found}.values())
 
-    def _fits_without(self, pieces: Sequence[Piece]) -> Draft | None:
-        self.clearing.clear(pieces)
-        draft = self.clearing.fits(self.demand)
-        self.clearing.restore(pieces)
+    def _fits_without(self, evictables: Sequence[Evictable]) -> PartialPlacement | None:
+        self.what_if.evict(evictables)
+        draft = self.what_if.fits(self.demand)
+        self.what_if.restore(evictables)
         return draft
 
-    def _pruned(self, pieces: Sequence[Piece]) -> Choice | None:
+    def _pruned(self, evictables: Sequence[Evictable]) -> VictimSet | None:
         """Of these, those without whose end the gang would not fit."""
-        draft = self._fits_without(pieces)
+        draft = self._fits_without(evictables)
         if draft is None:
             return None
         # Only who stands where the gang will be can be in its way.
-        kept = [piece for piece in pieces if any(held[0] in draft.left for held in piece.held)]
-        self.clearing.clear(kept)
-        drafted = self.clearing.fits(self.demand)
+        kept = [evictable for evictable in evictables if any(held[0] in draft.left for held in evictable.uses)]
+        self.what_if.evict(kept)
+        drafted = self.what_if.fits(self.demand)
         if drafted is None:  # a search found less without the others: all of them go
-            self.clearing.clear(pieces)
-            kept, drafted = list(pieces), draft
-        for piece in sorted(kept, key=lambda one: one.order, reverse=True):
-            self.clearing.restore([piece])
-            found = self.clearing.fits(self.demand)
+            self.what_if.evict(evictables)
+            kept, drafted = list(evictables), draft
+        for evictable in sorted(kept, key=lambda one: one.order, reverse=True):
+            self.what_if.restore([evictable])
+            found = self.what_if.fits(self.demand)
             if found is None:
-                self.clearing.clear([piece])
+                self.what_if.evict([evictable])
             else:
-                kept.remove(piece)
+                kept.remove(evictable)
                 drafted = found
-        self.clearing.restore(kept)
-        return Choice(tuple(sorted(kept, key=lambda one: one.order)), drafted) if kept else None
+        self.what_if.restore(kept)
+        return VictimSet(tuple(sorted(kept, key=lambda one: one.order)), drafted) if kept else None

@@ -5,87 +5,89 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from scheduler.planning.elastic.shrink_candidates import amounts_of, each_once, those_to_give
+from scheduler.planning.elastic.shrink_candidates import amounts_of, replicas_that_may_leave, without_redundant
 from scheduler.planning.model import QueuedGang
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.eligibility import Sights
-from scheduler.planning.placement.partial import Draft
-from scheduler.planning.preemption.eviction import Clearing, Piece
-from scheduler.planning.preemption.policy import Rights
-from scheduler.planning.preemption.victims import Choice
-from scheduler.planning.queue.quota import Excess, Limit, Quotas
+from scheduler.planning.placement.eligibility import Eligibility
+from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
+from scheduler.planning.preemption.policy import PreemptionPolicy
+from scheduler.planning.preemption.victims import VictimSet
+from scheduler.planning.queue.quota import QuotaExcess, QuotaLimit, Quotas
 from scheduler.planning.queue.shares import amount_in
 
 
-class Freeing:
-    """What limits leave to one job when others are gone. ``rights.shares`` and ``clearing`` are left as they were."""
+class QuotaPreemption:
+    """What limits leave to one job when others are gone. ``rights.shares`` and ``what_if`` are left as they were."""
 
-    def __init__(self, job: QueuedGang, sights: Sights, rights: Rights, clearing: Clearing) -> None:
+    def __init__(
+        self, job: QueuedGang, eligibility: Eligibility, rights: PreemptionPolicy, what_if: EvictionWhatIf
+    ) -> None:
         self.job = job
-        self.sights = sights
+        self.eligibility = eligibility
         self.rights = rights
-        self.clearing = clearing
+        self.what_if = what_if
 
-    def enough_of(self, pieces: Sequence[Piece]) -> tuple[list[Piece], Demand] | None:
+    def enough_of(self, evictables: Sequence[Evictable]) -> tuple[list[Evictable], Demand] | None:
         """The cheapest of its own project with which no limit holds it back, and what it asks for then.
 
         ``None``: not even all of them; or nobody need go, as enough is given back already.
         """
-        own = [piece for piece in pieces if piece.gang.project == self.job.project]
-        taken: list[Piece] = []
+        own = [evictable for evictable in evictables if evictable.gang.project == self.job.project]
+        taken: list[Evictable] = []
         seen = self._seen(taken)
-        if not isinstance(seen, Excess):
+        if not isinstance(seen, QuotaExcess):
             return None
-        left = sorted(those_to_give(self.job, own, self.rights), key=lambda piece: piece.order)
-        while isinstance(seen, Excess):
+        left = sorted(replicas_that_may_leave(self.job, own, self.rights), key=lambda evictable: evictable.order)
+        while isinstance(seen, QuotaExcess):
             limit = seen.limit
-            piece = next((piece for piece in left if self._counts(piece, limit)), None)
-            if piece is None:
+            evictable = next((evictable for evictable in left if self._counts(evictable, limit)), None)
+            if evictable is None:
                 return None
-            left.remove(piece)
-            taken = each_once([*taken, piece])
+            left.remove(evictable)
+            taken = without_redundant([*taken, evictable])
             seen = self._seen(taken)
-        return taken, self.sights.demand(self.job, seen)
+        return taken, self.eligibility.demand(self.job, seen)
 
-    def works(self, pieces: Sequence[Piece]) -> Draft | None:
-        """Where the job would be without all of ``pieces``; ``None``: a limit, or the room, is not enough."""
-        seen = self._seen(pieces)
-        if isinstance(seen, Excess):
+    def works(self, evictables: Sequence[Evictable]) -> PartialPlacement | None:
+        """Where the job would be without all of ``evictables``; ``None``: a limit, or the room, is not enough."""
+        seen = self._seen(evictables)
+        if isinstance(seen, QuotaExcess):
             return None
-        self.clearing.clear(pieces)
-        draft = self.clearing.fits(self.sights.demand(self.job, seen))
-        self.clearing.restore(pieces)
+        self.what_if.evict(evictables)
+        draft = self.what_if.fits(self.eligibility.demand(self.job, seen))
+        self.what_if.restore(evictables)
         return draft
 
-    def pruned(self, pieces: Sequence[Piece]) -> Choice | None:
+    def pruned(self, evictables: Sequence[Evictable]) -> VictimSet | None:
         """Of these, those without whose end it would not start."""
-        draft = self.works(pieces)
+        draft = self.works(evictables)
         if draft is None:
             return None
-        kept = sorted(each_once(pieces), key=lambda piece: piece.order)
-        for piece in reversed(list(kept)):
-            fewer = [one for one in kept if one is not piece]
+        kept = sorted(without_redundant(evictables), key=lambda evictable: evictable.order)
+        for evictable in reversed(list(kept)):
+            fewer = [one for one in kept if one is not evictable]
             found = self.works(fewer)
             if found is not None:
                 kept, draft = fewer, found
-        return Choice(tuple(kept), draft)
+        return VictimSet(tuple(kept), draft)
 
-    def _counts(self, piece: Piece, limit: Limit) -> bool:
-        if limit.user and piece.gang.user != limit.user:
+    def _counts(self, evictable: Evictable, limit: QuotaLimit) -> bool:
+        if limit.user and evictable.gang.user != limit.user:
             return False
-        return amount_in(amounts_of(piece), limit.key) > 0
+        return amount_in(amounts_of(evictable), limit.key) > 0
 
-    def _seen(self, pieces: Iterable[Piece]) -> str | Excess:
-        with self._without(pieces):
-            return self.sights.by(self.job, Quotas(self.rights.shares))
+    def _seen(self, evictables: Iterable[Evictable]) -> str | QuotaExcess:
+        with self._without(evictables):
+            return self.eligibility.key_under(self.job, Quotas(self.rights.shares))
 
     @contextmanager
-    def _without(self, pieces: Iterable[Piece]) -> Iterator[None]:
-        shares, pieces = self.rights.shares, each_once(pieces)
-        for piece in pieces:
-            shares.add(piece.gang.project, piece.gang.user, amounts_of(piece), -1)
+    def _without(self, evictables: Iterable[Evictable]) -> Iterator[None]:
+        shares, evictables = self.rights.shares, without_redundant(evictables)
+        for evictable in evictables:
+            shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable), -1)
         try:
             yield
         finally:
-            for piece in pieces:
-                shares.add(piece.gang.project, piece.gang.user, amounts_of(piece))
+            for evictable in evictables:
+                shares.add(evictable.gang.project, evictable.gang.user, amounts_of(evictable))

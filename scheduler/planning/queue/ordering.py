@@ -23,9 +23,9 @@ from typing import Final
 from core.domain.ids import JobId
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.queue.fair_queue import Line, Project, fill_up
-from scheduler.planning.queue.job_classes import Entry, Family, Kind, Run, Turn, in_line
-from scheduler.planning.queue.policy_key import drain_s, measure, turns_had
+from scheduler.planning.queue.fair_queue import ProjectQueue, UserQueue, fill_up
+from scheduler.planning.queue.job_classes import Batch, JobClass, JobFamily, QueueEntry, SortKey, in_line
+from scheduler.planning.queue.policy_key import long_job_s, policy_key, turns_taken
 from scheduler.planning.queue.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.queue.shares import Shares
 
@@ -34,8 +34,8 @@ _EVERYBODY: Final = ("", "")
 _LOOKED_AHEAD: Final = 1000
 
 
-def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> Turn:
-    """The place of a job among those of one user, by ``policy.order``. ``long_s``: as :func:`.measure.drain_s` says."""
+def sort_key(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> SortKey:
+    """The place of a job among those of one user, by ``policy.order``. ``long_s``: as :func:`.measure.long_job_s` says."""
     queued_s = 0.0 if job.queued_at is None else (job.queued_at - now).total_seconds()
     compared = 0.0
     if policy.order is not QueueOrder.FIFO:
@@ -43,12 +43,12 @@ def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s
         if isinstance(job, QueuedGang):
             waits_s = -queued_s if job.waits_since is None else (now - job.waits_since).total_seconds()
         if waits_s < policy.starvation_s:
-            compared = measure(job, policy, long_s)
-    turns = 0 if policy.rotation_s is None else turns_had(job, policy, now)
+            compared = policy_key(job, policy, long_s)
+    turns = 0 if policy.rotation_s is None else turns_taken(job, policy, now)
     return compared, turns, queued_s, job.job_id
 
 
-class Queue:
+class JobQueue:
     """The waiting jobs of one snapshot. :meth:`walk` yields them in order while starts change ``shares``.
 
     Who may not start, whatever is free, comes after all others of its priority and takes no turn: at the head of its line it
@@ -75,27 +75,29 @@ class Queue:
         self._walks = 0
         self._is_fair = snapshot.policy.is_fair
         self._owed = frozenset(name for name, account in shares.accounts.items() if account.quota.guaranteed)
-        lines: dict[int, dict[tuple[str, str], list[Entry]]] = {}
+        lines: dict[int, dict[tuple[str, str], list[QueueEntry]]] = {}
         firsts: dict[str, QueuedGang] = {}
-        families: dict[tuple[str, str, str, int, bool], tuple[Family, list[Entry], dict[object, Kind]]] = {}
-        policy, now, long_s = snapshot.policy, snapshot.now, drain_s(snapshot)
+        job_families: dict[
+            tuple[str, str, str, int, bool], tuple[JobFamily, list[QueueEntry], dict[object, JobClass]]
+        ] = {}
+        policy, now, long_s = snapshot.policy, snapshot.now, long_job_s(snapshot)
         starvation_s = policy.starvation_s
         for job in snapshot.queued:
-            turn = turn_of(job, policy, now, long_s)
+            turn = sort_key(job, policy, now, long_s)
             is_aged = job.waits_since is not None or -turn[2] >= starvation_s
             key = (job.project, job.user, job.shape, job.priority, is_aged)
-            found = families.get(key)
+            found = job_families.get(key)
             if found is None:
                 who = (job.project, job.user) if self._is_fair else _EVERYBODY
                 line = lines.setdefault(-job.priority, {}).setdefault(who, [])
-                found = families[key] = (Family(), line, {})
+                found = job_families[key] = (JobFamily(), line, {})
                 firsts.setdefault(job.shape, job)
-            family, line, kinds = found
+            job_family, line, job_classes = found
             length = (job.max_run_time_s, job.overrun_s)
-            kind = kinds.get(length)
-            if kind is None:
-                kind = kinds[length] = Kind(job, family, job.holds_s, is_aged)
-            line.append((turn, job, kind))
+            job_class = job_classes.get(length)
+            if job_class is None:
+                job_class = job_classes[length] = JobClass(job, job_family, job.max_hold_s, is_aged)
+            line.append((turn, job, job_class))
         self._hopeless = {shape for shape, job in firsts.items() if not can_run(job)}
         self._may_start = may_start
         for users in lines.values():
@@ -103,7 +105,7 @@ class Queue:
                 line.sort(key=itemgetter(0))
         self._ranks = [lines[rank] for rank in sorted(lines)]
 
-    def walk(self) -> Iterator[Run]:
+    def walk(self) -> Iterator[Batch]:
         """Every job, the next one first. A start must be told to ``shares`` before the next job is asked for.
 
         Those of which it is known that they wait (:meth:`waits`) come together with such as are next; every other one alone.
@@ -111,31 +113,33 @@ class Queue:
         self._walks += 1
         return self._walk(self.shares, self.waits)
 
-    def refuse(self, kind: Kind, above_s: float | None = None) -> None:
-        """Nothing is left for this kind in the present walk, as long as its project starts nothing.
+    def refuse(self, job_class: JobClass, above_s: float | None = None) -> None:
+        """Nothing is left for this job_class in the present walk, as long as its project starts nothing.
 
-        ``above_s``: nor for any other of its family that may hold its place for longer than this.
+        ``above_s``: nor for any other of its job_family that may hold its place for longer than this.
         """
-        changes = self.shares.changes.get(kind.first.project, 0)
+        changes = self.shares.changes.get(job_class.first.project, 0)
         if above_s is None:
-            kind.refused_in, kind.refused_at = self._walks, changes
+            job_class.refused_in, job_class.refused_at = self._walks, changes
         else:
-            family = kind.family
-            family.refused_in, family.refused_at, family.refused_above_s = self._walks, changes, above_s
+            job_family = job_class.job_family
+            job_family.refused_in, job_family.refused_at, job_family.refused_above_s = self._walks, changes, above_s
 
-    def waits(self, kind: Kind) -> bool:
+    def waits(self, job_class: JobClass) -> bool:
         """Whether it is known in the present walk that none of them starts."""
-        if kind.is_idle:
+        if job_class.is_idle:
             return True
-        family, walks = kind.family, self._walks
-        if walks not in (kind.refused_in, family.refused_in):
+        job_family, walks = job_class.job_family, self._walks
+        if walks not in (job_class.refused_in, job_family.refused_in):
             return False
-        changes = self.shares.changes.get(kind.first.project, 0)
-        return (kind.refused_in == walks and kind.refused_at == changes) or (
-            family.refused_in == walks and family.refused_at == changes and kind.holds_s > family.refused_above_s
+        changes = self.shares.changes.get(job_class.first.project, 0)
+        return (job_class.refused_in == walks and job_class.refused_at == changes) or (
+            job_family.refused_in == walks
+            and job_family.refused_at == changes
+            and job_class.max_hold_s > job_family.refused_above_s
         )
 
-    def in_turn(self) -> list[QueuedGang]:
+    def in_order(self) -> list[QueuedGang]:
         """Who waits, in the order in which they would be taken if each of them started when it is its turn.
 
         Where this is asked for, what the jobs would hold counts for the first thousand only; behind these whole users
@@ -147,32 +151,32 @@ class Queue:
                 taken.extend([job for _, job, _ in run])
             return taken
         twin = self.shares.copy()
-        for run in self._walk(twin, lambda kind: kind.is_idle or len(taken) >= _LOOKED_AHEAD):
-            _, job, kind = run[0]
-            if len(taken) < _LOOKED_AHEAD and not kind.is_idle:
-                twin.add(job.project, job.user, twin.likely(job.gang, job.shape))
+        for run in self._walk(twin, lambda job_class: job_class.is_idle or len(taken) >= _LOOKED_AHEAD):
+            _, job, job_class = run[0]
+            if len(taken) < _LOOKED_AHEAD and not job_class.is_idle:
+                twin.add(job.project, job.user, twin.likely_amounts(job.gang, job.shape))
             taken.extend([job for _, job, _ in run])
         return taken
 
-    def _is_idle(self, kind: Kind) -> bool:
-        if kind.is_idle:
+    def _is_idle(self, job_class: JobClass) -> bool:
+        if job_class.is_idle:
             return True
-        job = kind.first
+        job = job_class.first
         changes = self.shares.changes.get(job.project, 0)
-        if kind.asked_at == changes:
+        if job_class.asked_at == changes:
             return False
         if job.shape not in self._hopeless and (self._may_start is None or self._may_start(job)):
-            kind.asked_at = changes
+            job_class.asked_at = changes
             return False
-        kind.is_idle = True
+        job_class.is_idle = True
         return True
 
-    def _walk(self, shares: Shares, waits: Callable[[Kind], bool]) -> Iterator[Run]:
+    def _walk(self, shares: Shares, waits: Callable[[JobClass], bool]) -> Iterator[Batch]:
         gone = self.withdrawn.copy()
         is_idle = self._is_idle if self._hopeless or self._may_start is not None else None
         for users in self._ranks:
-            by_project: dict[str, list[Line]] = {}
-            idle: list[Entry] = []
+            by_project: dict[str, list[UserQueue]] = {}
+            idle: list[QueueEntry] = []
             for (project, user), entries in users.items():
                 jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
                 if len(users) == 1:  # nobody to take turns with
@@ -181,13 +185,13 @@ class Queue:
                     else:
                         yield from self._guaranteed_first(_not_idle(jobs, is_idle, idle), shares)
                     continue
-                line = Line(user, shares.weight_of_user(project, user), jobs=jobs, is_idle=is_idle, idle=idle)
+                line = UserQueue(user, shares.weight_of_user(project, user), jobs=jobs, is_idle=is_idle, idle=idle)
                 line.skip()
                 if line.at < len(jobs):
                     by_project.setdefault(project, []).append(line)
             lines = [line for its in by_project.values() for line in its]
-            unit = min((shares.step(line.head.gang, line.head.shape) for line in lines), default=0.0)
-            projects = [Project(name, its, shares, unit) for name, its in sorted(by_project.items())]
+            unit = min((shares.increment_of(line.head.gang, line.head.shape) for line in lines), default=0.0)
+            projects = [ProjectQueue(name, its, shares, unit) for name, its in sorted(by_project.items())]
             yield from fill_up(projects, shares, waits)
             idle.sort(key=itemgetter(0))
             if self._hopeless:
@@ -195,13 +199,13 @@ class Queue:
             if idle:
                 yield idle
 
-    def _guaranteed_first(self, entries: Iterable[Entry], shares: Shares) -> Iterator[Run]:
+    def _guaranteed_first(self, entries: Iterable[QueueEntry], shares: Shares) -> Iterator[Batch]:
         """In one line: those first that stay within what is guaranteed to their projects, of these first those whose users
         stay within theirs.
 
         A pass finds them, as all only get more: who would not stay within it when asked would not later either.
         """
-        others: list[Entry] = []
+        others: list[QueueEntry] = []
         for are_users in (True, False):
             if are_users and not any(shares.accounts[project].quota.user_guaranteed for project in self._owed):
                 continue
@@ -209,7 +213,7 @@ class Queue:
             for entry in entries:
                 job = entry[1]
                 if job.project in self._owed:
-                    need = shares.likely(job.gang, job.shape)
+                    need = shares.likely_amounts(job.gang, job.shape)
                     is_owed = is_guaranteed(job.project, need, shares, waits=job.gang)
                     if is_owed and (
                         not are_users or is_guaranteed_to_user(job.project, job.user, need, shares, waits=job.gang)
@@ -222,7 +226,9 @@ class Queue:
             yield (entry,)
 
 
-def _not_idle(entries: Iterable[Entry], is_idle: Callable[[Kind], bool] | None, idle: list[Entry]) -> Iterator[Entry]:
+def _not_idle(
+    entries: Iterable[QueueEntry], is_idle: Callable[[JobClass], bool] | None, idle: list[QueueEntry]
+) -> Iterator[QueueEntry]:
     """One line; who may not start is put into ``idle`` instead."""
     for entry in entries:
         if is_idle is not None and is_idle(entry[2]):

@@ -21,7 +21,7 @@ _STAYS_LONG: Final = 0.9
 CLOCK_S: Final = 1e-3
 
 
-def drain_s(snapshot: Snapshot) -> float:
+def long_job_s(snapshot: Snapshot) -> float:
     """The time from which on a job is long (``fair-finish``); infinity where that order is not set."""
     policy = snapshot.policy
     if policy.order is not QueueOrder.FAIR_FINISH:
@@ -34,11 +34,11 @@ def drain_s(snapshot: Snapshot) -> float:
     return _LONG * work_gpu_s / gpus if gpus else float("inf")
 
 
-def measure(job: QueuedGang | RunningGang, policy: Policy, long_s: float = float("inf")) -> float:
+def policy_key(job: QueuedGang | RunningGang, policy: Policy, long_s: float = float("inf")) -> float:
     """GPU-seconds that are left (``shortest-first``), seconds that are left (``fair-finish``), or the level of attained service.
 
     Args:
-        long_s: what :func:`drain_s` says. A job with at least so much left comes before all others, the longest first: its
+        long_s: what :func:`long_job_s` says. A job with at least so much left comes before all others, the longest first: its
             measure is below zero.
     """
     if policy.order is QueueOrder.ATTAINED_SERVICE:
@@ -51,7 +51,7 @@ def measure(job: QueuedGang | RunningGang, policy: Policy, long_s: float = float
     return -left_s if is_long else left_s
 
 
-def turns_had(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> int:
+def turns_taken(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> int:
     """How many whole turns (``Policy.rotation_s``) it has run for in all its attempts; 0 for one that waits and has starved.
 
     It only rises while a job runs, and while it waits it stays, until the job has starved.

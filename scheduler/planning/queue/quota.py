@@ -27,24 +27,26 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, wait
     Args:
         waits: the gang, if it does not hold ``need`` yet.
     """
-    return _is_within(_of_project(project, shares), shares.held.get(project, {}), need, shares, waits)
+    return _is_within(_of_project(project, shares), shares.held_by_project.get(project, {}), need, shares, waits)
 
 
 def is_guaranteed_to_user(
     project: str, user: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None
 ) -> bool:
     """The same of what is guaranteed to the user inside the project."""
-    return _is_within(_of_user(project, user, shares), shares.user_held.get((project, user), {}), need, shares, waits)
+    return _is_within(
+        _of_user(project, user, shares), shares.held_by_user.get((project, user), {}), need, shares, waits
+    )
 
 
 def is_part_guaranteed(project: str, part: Mapping[str, int], shares: Shares) -> bool:
     """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
-    return _is_needed(_of_project(project, shares), shares.held.get(project, {}), part)
+    return _is_needed(_of_project(project, shares), shares.held_by_project.get(project, {}), part)
 
 
 def is_part_guaranteed_to_user(project: str, user: str, part: Mapping[str, int], shares: Shares) -> bool:
     """The same of what is guaranteed to the user inside the project."""
-    return _is_needed(_of_user(project, user, shares), shares.user_held.get((project, user), {}), part)
+    return _is_needed(_of_user(project, user, shares), shares.held_by_user.get((project, user), {}), part)
 
 
 def _of_project(project: str, shares: Shares) -> Mapping[str, int]:
@@ -131,7 +133,7 @@ def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Itera
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class QuotaLimit:
     """Of ``key`` (as in :class:`Quota`) at most ``most`` at once. ``user``: whose in the project; empty: all its users."""
 
     project: str
@@ -141,10 +143,10 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class QuotaExcess:
     """A job would go beyond ``limit``, of which ``held`` is taken and it needs ``needed``."""
 
-    limit: Limit
+    limit: QuotaLimit
     held: int
     needed: int
 
@@ -206,7 +208,7 @@ class Allowed:
     """A job may start, but not on GPUs of ``without``, for the sake of ``excess``."""
 
     without: frozenset[str] = frozenset()
-    excess: Excess | None = None
+    excess: QuotaExcess | None = None
 
 
 _ALLOWED: Final = Allowed()
@@ -217,41 +219,41 @@ class Quotas:
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
-        self._limits: dict[tuple[str, str], list[Limit]] = {}
+        self._limits: dict[tuple[str, str], list[QuotaLimit]] = {}
         self._limited = {
             account.project
             for account in shares.accounts.values()
             if account.quota.limit or account.quota.user_limit or account.quota.user_limits
         }
-        self._known: dict[tuple[str, str, str], tuple[int, Allowed | Excess]] = {}
+        self._known: dict[tuple[str, str, str], tuple[int, Allowed | QuotaExcess]] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no limit at all."""
         return not self._limited
 
-    def look(self, job: QueuedGang) -> Allowed | Excess:
-        """What a job may take; an :class:`Excess` holds for the rest of the plan, in which usage only grows."""
+    def look(self, job: QueuedGang) -> Allowed | QuotaExcess:
+        """What a job may take; an :class:`QuotaExcess` holds for the rest of the plan, in which usage only grows."""
         if job.project not in self._limited:
             return _ALLOWED
         key = (job.project, job.user, job.shape)
         changes = self._shares.changes.get(job.project, 0)
         known = self._known.get(key)
-        if known is not None and (known[0] == changes or isinstance(known[1], Excess)):
+        if known is not None and (known[0] == changes or isinstance(known[1], QuotaExcess)):
             return known[1]
         need = self._shares.likely(job.gang, job.shape)
         answer = self._look(job.project, job.user, job.gang.roles, need)
         self._known[key] = (changes, answer)
         return answer
 
-    def at_best(self, job: QueuedGang) -> Allowed | Excess:
+    def check_unused(self, job: QueuedGang) -> Allowed | QuotaExcess:
         """The same if its project held nothing at all."""
         if job.project not in self._limited:
             return _ALLOWED
         need = self._shares.likely(job.gang, job.shape)
         return self._look(job.project, job.user, job.gang.roles, need, held_of=lambda _: 0)
 
-    def look_at_replica(self, project: str, user: str, role: GangRole) -> Allowed | Excess:
+    def check_replica(self, project: str, user: str, role: GangRole) -> Allowed | QuotaExcess:
         """The same for one more replica of a job that runs."""
         if project not in self._limited:
             return _ALLOWED
@@ -259,7 +261,7 @@ class Quotas:
         need = {JOBS: 0, CPU: request.cpu_milli, MEMORY: request.memory_bytes, GPUS: gpu_milli(request)}
         return self._look(project, user, (GangRole(role.role, 1, request),), need)
 
-    def limits_of(self, project: str, user: str) -> Sequence[Limit]:
+    def limits_of(self, project: str, user: str) -> Sequence[QuotaLimit]:
         """Those of the project, then those of the user."""
         found = self._limits.get((project, user))
         if found is None:
@@ -267,19 +269,23 @@ class Quotas:
             found = []
             if account is not None:
                 quota = account.quota
-                found = [Limit(project, "", key, most) for key, most in sorted(quota.limit.items())]
+                found = [QuotaLimit(project, "", key, most) for key, most in sorted(quota.limit.items())]
                 of_user = quota.user_limits.get(user, quota.user_limit)
-                found += [Limit(project, user, key, most) for key, most in sorted(of_user.items())]
+                found += [QuotaLimit(project, user, key, most) for key, most in sorted(of_user.items())]
             self._limits[project, user] = found
         return found
 
-    def as_it_is(self, excess: Excess) -> Excess:
+    def with_current_usage(self, excess: QuotaExcess) -> QuotaExcess:
         """``excess`` with what is held by now: jobs of the same project may have started since it was found."""
         return replace(excess, held=self._held(excess.limit))
 
-    def _held(self, limit: Limit) -> int:
+    def _held(self, limit: QuotaLimit) -> int:
         shares, project = self._shares, limit.project
-        held = shares.user_held.get((project, limit.user), {}) if limit.user else shares.held.get(project, {})
+        held = (
+            shares.held_by_user.get((project, limit.user), {})
+            if limit.user
+            else shares.held_by_project.get(project, {})
+        )
         return amount_in(held, limit.key)
 
     def _look(
@@ -288,27 +294,27 @@ class Quotas:
         user: str,
         roles: Sequence[GangRole],
         need: Mapping[str, int],
-        held_of: Callable[[Limit], int] | None = None,
-    ) -> Allowed | Excess:
+        held_of: Callable[[QuotaLimit], int] | None = None,
+    ) -> Allowed | QuotaExcess:
         held_of = held_of or self._held
-        exceeded: list[Excess] = []
-        narrowing: list[tuple[Excess, frozenset[str]]] = []
+        exceeded: list[QuotaExcess] = []
+        narrowing: list[tuple[QuotaExcess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
             held = held_of(limit)
             if "/" not in limit.key:
                 needed = need[limit.key]
                 if needed and held + needed > limit.most:
-                    exceeded.append(Excess(limit, held, needed))
+                    exceeded.append(QuotaExcess(limit, held, needed))
                 continue
             models = frozenset(m for m in self._shares.models if accepts(limit.key.partition("/")[2], m))
             possible = [(role, self._accepted(role)) for role in roles if gpu_milli(role.request)]
             forced = sum(_devices(role) for role, accepted in possible if accepted and accepted <= models)
             if forced and held + forced > limit.most:
-                exceeded.append(Excess(limit, held, forced))
+                exceeded.append(QuotaExcess(limit, held, forced))
                 continue
             most = sum(_devices(role) for role, accepted in possible if accepted & models)
             if held + most > limit.most:
-                narrowing.append((Excess(limit, held, most), models))
+                narrowing.append((QuotaExcess(limit, held, most), models))
         if exceeded:
             return min(exceeded, key=lambda excess: not excess.is_never)
         if not narrowing:
@@ -335,7 +341,7 @@ def accepted_in(request: Request, models: Sequence[str]) -> Sequence[str]:
     return accepted_models(request.gpu_models, models) if request.gpu_models else models
 
 
-def _binding(accepted: frozenset[str], narrowing: Sequence[tuple[Excess, frozenset[str]]]) -> Excess:
+def _binding(accepted: frozenset[str], narrowing: Sequence[tuple[QuotaExcess, frozenset[str]]]) -> QuotaExcess:
     """Of limits that together leave a role none of the models that it accepts, the one to tell: of a model on which it could
     start once others give back what they hold, if there is one. Only where there is none it can never start.
     """

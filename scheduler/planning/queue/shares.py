@@ -14,7 +14,7 @@ from typing import Final
 from core.domain.sharing.gpu_models import accepted_models, accepts
 from core.domain.sharing.resources import Gang, Request
 from scheduler.planning.model import Account, RunningGang, Snapshot
-from scheduler.planning.placement.partial import Draft
+from scheduler.planning.placement.partial import PartialPlacement
 
 JOBS: Final = "jobs"
 CPU: Final = "cpu_milli"
@@ -25,7 +25,7 @@ GPUS: Final = "gpu_milli"
 _LEAST_WEIGHT: Final = 1e-9
 
 
-def of_model(model: str) -> str:
+def model_key(model: str) -> str:
     """The key of one GPU model in quotas and in what is held."""
     return f"{GPUS}/{model}"
 
@@ -52,7 +52,7 @@ def gpus_of(gang: Gang) -> float:
     return sum(role.replicas * gpu_milli(role.request) for role in gang.roles) / 1000 or 1.0
 
 
-def total_of(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str, int]:
+def total_amounts(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str, int]:
     """Amounts of one job from (request of one replica, its GPU model, replicas), by the keys of quotas."""
     held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
     for request, model, members in parts:
@@ -62,14 +62,14 @@ def total_of(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str, int]
         if devices:
             held[GPUS] += devices
             if model is not None:
-                key = of_model(model)
+                key = model_key(model)
                 held[key] = held.get(key, 0) + devices
     return held
 
 
-def of_draft(draft: Draft) -> dict[str, int]:
+def draft_amounts(draft: PartialPlacement) -> dict[str, int]:
     """What a gang takes that is being placed."""
-    return total_of((request, model, members) for _, request, model, members in draft.used())
+    return total_amounts((request, model, members) for _, request, model, members in draft.uses())
 
 
 class Shares:
@@ -92,12 +92,12 @@ class Shares:
             self.totals[CPU] += node.allocatable.cpu_milli
             self.totals[MEMORY] += node.allocatable.memory_bytes
             for model, count in node.allocatable.gpus.items():
-                self.totals[of_model(model)] += 1000 * count
+                self.totals[model_key(model)] += 1000 * count
             for model, left in node.allocatable.shares.items():
-                self.totals[of_model(model)] += 1000 * len(left)
+                self.totals[model_key(model)] += 1000 * len(left)
         self.models = tuple(sorted(key.partition("/")[2] for key in self.totals if "/" in key))
-        self.held: dict[str, dict[str, int]] = {}
-        self.user_held: dict[tuple[str, str], dict[str, int]] = {}
+        self.held_by_project: dict[str, dict[str, int]] = {}
+        self.held_by_user: dict[tuple[str, str], dict[str, int]] = {}
         self.changes: dict[str, int] = {}
         self._likely: dict[str, dict[str, int]] = {}
         self._steps: dict[str, float] = {}
@@ -107,14 +107,14 @@ class Shares:
         self._bare: dict[int, int] = {}
         together: dict[tuple[str, str, int], tuple[dict[str, int], int]] = {}  # equal amounts of one user, counted
         for gang in snapshot.running:
-            amounts = self.of_running(gang)
+            amounts = self.running_amounts(gang)
             key = (gang.project, gang.user, id(amounts))
             _, count = together.get(key, (amounts, 0))
             together[key] = (amounts, count + 1)
         for (project, user, _), (amounts, count) in together.items():
             self.add(project, user, amounts, count)
 
-    def of_running(self, gang: RunningGang) -> dict[str, int]:
+    def running_amounts(self, gang: RunningGang) -> dict[str, int]:
         """What a running gang holds, with the GPU models that it got, as far as they are told, else likely ones."""
         told = gang.gpu_models
         # Equal gangs, whole and on equal models, hold equal amounts, and there are thousands of them.
@@ -151,7 +151,7 @@ class Shares:
                 present = self._models_on.get(node, ())
                 model = next(iter(accepted_models(request.gpu_models, present) or present), None)
             parts[role, model] += 1
-        return total_of((requests[role], model, members) for (role, model), members in parts.items())
+        return total_amounts((requests[role], model, members) for (role, model), members in parts.items())
 
     def add(self, project: str, user: str, amounts: Mapping[str, int], sign: int = 1) -> None:
         """Let them hold more, so many times; less with ``sign=-1``."""
@@ -163,21 +163,21 @@ class Shares:
         """The same where the user holds another amount more than the project does."""
         self.changes[project] = self.changes.get(project, 0) + 1
         for held, amounts in (
-            (self.held.setdefault(project, {}), of_project),
-            (self.user_held.setdefault((project, user), {}), of_user),
+            (self.held_by_project.setdefault(project, {}), of_project),
+            (self.held_by_user.setdefault((project, user), {}), of_user),
         ):
             for key, amount in amounts.items():
                 held[key] = held.get(key, 0) + sign * amount
 
-    def promise(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
-        """Let these count in both shares, until :meth:`forget_promises`, though nobody holds them: no quota sees them."""
+    def count_reserved(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
+        """Let these count in both shares, until :meth:`forget_reserved`, though nobody holds them: no quota sees them."""
         self.changes[project] = self.changes.get(project, 0) + 1
         for who in (project, (project, user)):
             promised = self._promised.setdefault(who, {})
             for key, amount in amounts.items():
                 promised[key] = promised.get(key, 0) + amount
 
-    def forget_promises(self) -> None:
+    def forget_reserved(self) -> None:
         self._promised = {}
 
     def _with_promised(self, held: Mapping[str, int], who: str | tuple[str, str]) -> Mapping[str, int]:
@@ -192,17 +192,17 @@ class Shares:
         account = self.accounts.get(project)
         return 1.0 if account is None else max(account.user_weights.get(user, 1.0), _LEAST_WEIGHT)
 
-    def of_project(self, project: str, less: Mapping[str, int] | None = None) -> float:
+    def project_share(self, project: str, less: Mapping[str, int] | None = None) -> float:
         """Its share by its weight, in which the past counts. ``less``: as if it did not hold these amounts."""
         account = self.accounts.get(project)
-        now, _ = self.dominant(self._with_promised(self.held.get(project, {}), project), less)
+        now, _ = self.dominant_share(self._with_promised(self.held_by_project.get(project, {}), project), less)
         return self._mixed(now, account.usage if account is not None else 0.0) / self.weight_of(project)
 
-    def of_user(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
+    def user_share(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
         """The same of one user inside the project."""
         account = self.accounts.get(project)
         who = (project, user)
-        now, _ = self.dominant(self._with_promised(self.user_held.get(who, {}), who), less)
+        now, _ = self.dominant_share(self._with_promised(self.held_by_user.get(who, {}), who), less)
         past = account.user_usage.get(user, 0.0) if account is not None else 0.0
         return self._mixed(now, past) / self.weight_of_user(project, user)
 
@@ -210,14 +210,14 @@ class Shares:
         part = self.policy.usage_weight
         return (1 - part) * now + part * past
 
-    def step(self, gang: Gang, shape: str) -> float:
+    def increment_of(self, gang: Gang, shape: str) -> float:
         """By how much a gang that starts raises a share of weight 1, if what it takes most of is what is held most of."""
         known = self._steps.get(shape)
         if known is None:
-            known = self._steps[shape] = self._mixed(self.dominant(self.likely(gang, shape))[0], 0.0)
+            known = self._steps[shape] = self._mixed(self.dominant_share(self.likely_amounts(gang, shape))[0], 0.0)
         return known
 
-    def dominant(self, held: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
+    def dominant_share(self, held: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
         """The largest part of any resource (0 to 1), and of which."""
         totals = self.totals
         best, which = 0.0, CPU
@@ -230,15 +230,15 @@ class Shares:
                 best, which = part, key
         return best, which
 
-    def likely(self, gang: Gang, shape: str) -> dict[str, int]:
+    def likely_amounts(self, gang: Gang, shape: str) -> dict[str, int]:
         """What a gang would hold that is not placed: of several models that would do, the one that there is most of."""
         known = self._likely.get(shape)
         if known is None:
             parts = [(role.request, self._plentiful(role.request), role.replicas) for role in gang.roles]
-            known = self._likely[shape] = total_of(parts)
+            known = self._likely[shape] = total_amounts(parts)
         return known
 
-    def guarantees(self, project: str) -> bool:
+    def has_guarantee(self, project: str) -> bool:
         """Whether anything is guaranteed to it."""
         account = self.accounts.get(project)
         return account is not None and bool(account.quota.guaranteed)
@@ -246,14 +246,14 @@ class Shares:
     def copy(self) -> Shares:
         """A twin that may be changed."""
         twin = copy(self)
-        twin.held = {project: held.copy() for project, held in self.held.items()}
-        twin.user_held = {who: held.copy() for who, held in self.user_held.items()}
+        twin.held_by_project = {project: held.copy() for project, held in self.held_by_project.items()}
+        twin.held_by_user = {who: held.copy() for who, held in self.held_by_user.items()}
         twin.changes = self.changes.copy()
-        twin.forget_promises()
+        twin.forget_reserved()
         return twin
 
     def _plentiful(self, request: Request) -> str | None:
         if not gpu_milli(request):
             return None
         models = accepted_models(request.gpu_models, self.models) if request.gpu_models else self.models
-        return max(models, key=lambda model: (self.totals[of_model(model)], model), default=None)
+        return max(models, key=lambda model: (self.totals[model_key(model)], model), default=None)

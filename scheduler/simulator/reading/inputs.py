@@ -19,7 +19,7 @@ _BY_NAME: Final = {".jsonl": "own", ".trace": "gavel"}
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class JobListOptions:
     """What a job list does not tell. ``node_list``: of openb; ``profiles``: of Pollux a folder, of Gavel a table; ``limit``: only
     the first so many jobs.
     """
@@ -34,7 +34,7 @@ class Around:
     limit: int | None = None
 
 
-def read(path: Path, form: str | None, around: Around, *, seed: int | None = None) -> Scenario:
+def read(path: Path, form: str | None, around: JobListOptions, *, seed: int | None = None) -> Scenario:
     """``form``: one of :data:`FORMATS`; ``None``: as the name tells, a scenario (``.yaml``) or a ``.csv`` with columns of our names.
 
     Raises:
@@ -76,7 +76,7 @@ def read(path: Path, form: str | None, around: Around, *, seed: int | None = Non
     )
 
 
-def _arrivals(path: Path, form: str, around: Around) -> list[Arrival]:
+def _arrivals(path: Path, form: str, around: JobListOptions) -> list[Arrival]:
     match form:
         case "own":
             return own.read(path)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
 
 from core.domain.sharing.resources import Gang, GangRole, Request
-from scheduler.planning import NodeView
+from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.reading.arrival import Arrival
 
@@ -28,7 +28,7 @@ _KNOWN: Final = (
 )  # fmt: skip
 
 
-def read_trace(given: Any, folder: Path, nodes: Sequence[NodeView]) -> list[Arrival]:
+def read_trace(given: Any, folder: Path, nodes: Sequence[NodeSnapshot]) -> list[Arrival]:
     """Arrivals in the order of the file; the earliest comes at 0. Raises :class:`ScenarioError`."""
     if not isinstance(given, Mapping) or "file" not in given:
         raise ScenarioError("trace: is a mapping with `file`, and with `columns` where the names differ")

@@ -19,7 +19,7 @@ from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_durati
 
 from core.domain.ids import NodeId
 from core.domain.sharing.resources import Amounts
-from scheduler.planning import NodeView
+from scheduler.planning import NodeSnapshot
 from scheduler.planning.model import Account, Booking
 from scheduler.planning.policy import Policy
 from scheduler.simulator.errors import ScenarioError
@@ -52,7 +52,7 @@ class Scenario:
     """
 
     name: str
-    nodes: tuple[NodeView, ...]
+    nodes: tuple[NodeSnapshot, ...]
     arrivals: tuple[Arrival, ...]
     expect: tuple[Expectation, ...] = ()
     about: str = ""
@@ -123,9 +123,9 @@ def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -
     )
 
 
-def read_nodes(listed: Sequence[Mapping[str, Any]]) -> tuple[NodeView, ...]:
+def read_nodes(listed: Sequence[Mapping[str, Any]]) -> tuple[NodeSnapshot, ...]:
     """Nodes as a scenario lists them; ``count`` makes several, ``{}`` in name and labels becomes the number."""
-    nodes: list[NodeView] = []
+    nodes: list[NodeSnapshot] = []
     for position, given in enumerate(listed):
         where = f"nodes[{position}]"
         _only(given, _NODE_KEYS, where)
@@ -144,7 +144,7 @@ def read_nodes(listed: Sequence[Mapping[str, Any]]) -> tuple[NodeView, ...]:
             labels = {key: str(value).replace("{}", shown) for key, value in given.get("labels", {}).items()}
             cordoned = bool(given.get("cordoned", False))
             nodes.append(
-                NodeView(
+                NodeSnapshot(
                     id=NodeId(pattern.replace("{}", shown)),
                     labels=labels,
                     allocatable=whole,

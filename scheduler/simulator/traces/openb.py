@@ -19,7 +19,7 @@ from typing import Final
 from core.domain.ids import NodeId
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView
+from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.reading.arrival import Arrival
 from scheduler.simulator.traces.rows import number, read_rows, whole
@@ -31,9 +31,9 @@ _PODS: Final = (
 )  # fmt: skip
 
 
-def read_nodes(path: Path) -> tuple[NodeView, ...]:
+def read_nodes(path: Path) -> tuple[NodeSnapshot, ...]:
     """All empty. Raises :class:`ScenarioError` with file, line and column."""
-    nodes: dict[str, NodeView] = {}
+    nodes: dict[str, NodeSnapshot] = {}
     for line, row in read_rows(path, _NODES):
         where = f"{path.name}, line {line}"
         name, model, gpus = row["sn"], row["model"], whole(row, "gpu", where)
@@ -44,7 +44,7 @@ def read_nodes(path: Path) -> tuple[NodeView, ...]:
         amounts = Amounts(
             whole(row, "cpu_milli", where), whole(row, "memory_mib", where) * _MIB, {model: gpus} if gpus else {}
         )
-        nodes[name] = NodeView(NodeId(name), {}, amounts, amounts)
+        nodes[name] = NodeSnapshot(NodeId(name), {}, amounts, amounts)
     if not nodes:
         raise ScenarioError(f"{path.name}: lists no node")
     return tuple(nodes.values())

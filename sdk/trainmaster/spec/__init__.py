@@ -1,21 +1,10 @@
-"""The job spec: the public schema of a training job, defined here once and used by server, SDK and CLI alike."""
+"""The job spec: the public schema of a training job, shared by the server, the SDK and the CLI."""
 
 from __future__ import annotations
 
 from trainmaster.spec.changes import with_changes
-from trainmaster.spec.model import (
-    Contract,
-    Grace,
-    JobSpec,
-    Mount,
-    Resources,
-    RestartPolicy,
-    RoleSpec,
-    ServerPlacement,
-    Topology,
-    TopologyLevel,
-    Warm,
-)
+from trainmaster.spec.enums import Contract, RestartPolicy, ServerPlacement, TopologyLevel, Warm
+from trainmaster.spec.model import Grace, JobSpec, Mount, Resources, RoleSpec, Topology
 from trainmaster.spec.parse import (
     SpecError,
     SpecMistake,

@@ -1,4 +1,4 @@
-"""Changes laid over a spec: for clones, and for a command line that overrides a file."""
+"""Changes to a spec, as a merge patch: for clones, and for a command line that overrides a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainmaster.spec.shorthand import COUNTS, RESOURCES, SHORTHAND_NAMES, is_de
 
 
 def with_changes(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``spec`` with ``changes`` over it, as users write both: for :func:`parse_spec`, which checks the whole.
+    """``spec`` patched with ``changes``, both in the form users write; :func:`parse_spec` validates the result.
 
-    A JSON merge patch (RFC 7396): null removes, mappings merge, everything else replaces. A shorthand means what it
-    says, although the canonical form of a job holds only roles: ``workers: 4`` replaces ``roles.worker.replicas``, and
-    ``gpus: 2`` the GPUs of every role that trains. Neither argument is changed.
+    A JSON merge patch (RFC 7396): null removes, mappings merge, everything else replaces. Shorthands apply even to a
+    canonical spec, which holds only roles: ``workers: 4`` replaces ``roles.worker.replicas``, and ``gpus: 2`` replaces
+    the GPUs of every role that trains. Neither argument is modified.
     """
     merged = _merge_patch(spec, changes)
     roles = merged.get("roles")
@@ -30,7 +30,7 @@ def with_changes(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def _merge_patch(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
-    # Every mapping on the way is a copy: what follows takes fields out of them.
+    # Copies every mapping on the path: the caller removes fields from them.
     merged = {key: _merge_patch(item, {}) if isinstance(item, Mapping) else item for key, item in target.items()}
     for key, value in patch.items():
         if value is None:

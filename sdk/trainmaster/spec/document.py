@@ -1,8 +1,8 @@
-"""From YAML or JSON text to plain data, within bounds, and without YAML's surprises.
+"""Reads YAML or JSON text into plain data, within size limits and without YAML 1.1's implicit types.
 
-Read as YAML 1.2 (core schema): only ``true`` and ``false`` are booleans, so that ``on``, ``no`` and ``12:30`` stay
-text; JSON is a part of it. Merge keys (``<<``) and anchors work; what they expand to is counted, so that a few lines
-cannot grow into gigabytes. Duplicate keys are mistakes: one of the two would be lost without a word.
+Text is read as YAML 1.2 (core schema), of which JSON is a subset: only ``true`` and ``false`` are booleans, so ``on``,
+``no`` and ``12:30`` stay text. Merge keys (``<<``) and anchors work; their expansion is counted, so that a few lines
+cannot grow into gigabytes ("billion laughs"). Duplicate keys are mistakes: one of the two would be lost silently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 from trainmaster.spec.errors import SpecError, SpecMistake, join_path
 from trainmaster.spec.number_literals import WrittenFloat, WrittenInt
 
-# A spec is a page of text. The largest honest ones (an env and args of thousands of entries) are far below.
+# A spec is about a page of text. The largest real ones (an env and args of thousands of entries) are far below.
 MAX_TEXT_BYTES: Final = 1_048_576
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 100_000
@@ -43,32 +43,32 @@ _MERGE: Final = "<<"
 _STR_TAG: Final = "tag:yaml.org,2002:str"
 _CORE_TAGS: Final = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "map", "seq")}
 
-# What no YAML holds: control characters but tab and line ends, and halves of characters.
-_STRANGE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+# Characters that YAML forbids: control characters except tab and line ends, and lone surrogates.
+_FORBIDDEN_CHARACTERS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 
-# libyaml where it is there: about ten times as fast. Both are state machines: nesting costs no stack.
+# libyaml where it is installed: about ten times as fast. Both parsers are state machines: nesting uses no stack.
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_document(text: str | bytes) -> Any:
-    """The data that ``text`` (YAML or JSON, at most 1 MiB) holds: dicts, lists, strings, numbers, bools and ``None``.
+    """The content of ``text`` (YAML or JSON, at most 1 MiB): dicts, lists, strings, numbers, bools and ``None``.
 
     Raises:
-        SpecError: not YAML, too large, too deep, duplicate keys and the like, with line and column.
+        SpecError: not YAML, too large, too deep, duplicate keys and similar errors, with line and column.
     """
     checked = _checked(text)
     if checked.lstrip().startswith("{"):
         try:
             return _read_json(checked)
         except json.JSONDecodeError:
-            pass  # YAML's own flow mappings begin so too, and its reader says what is wrong
+            pass  # YAML's flow mappings start with a brace, too; the YAML reader reports the error
     return _Reader(checked).document()
 
 
 def _read_json(text: str) -> Any:
-    r"""JSON by its own reader: YAML's knows no surrogate pairs (``\\ud83d\\ude00``), which JSON writers make.
+    r"""Parses JSON with ``json``: YAML readers do not decode surrogate pairs (``\\ud83d\\ude00``) that JSON writers emit.
 
-    Raises ``json.JSONDecodeError`` when it is not JSON.
+    Raises ``json.JSONDecodeError`` when the text is not JSON.
     """
     mistakes: list[SpecMistake] = []
 
@@ -77,7 +77,7 @@ def _read_json(text: str) -> Any:
         for key, value in pairs:
             if key in result:
                 mistakes.append(
-                    SpecMistake(join_path((key,)), "stands twice; one of the two would be lost", "keep one")
+                    SpecMistake(join_path((key,)), "is written twice; one of the two would be lost", "remove one")
                 )
             result[key] = value
         return result
@@ -101,18 +101,18 @@ def _checked(text: str | bytes) -> str:
         try:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise _refusal(f"not text: byte {error.start + 1} is no UTF-8", "save the file as UTF-8") from None
+            raise _refusal(f"not text: byte {error.start + 1} is not UTF-8", "save the file as UTF-8") from None
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
         raise _refusal(
-            "larger than 1 MiB", "put data and code into files: `code`, `input` and `mounts` take them along"
+            "larger than 1 MiB", "put data and code into files, and name them by `code`, `input` or `mounts`"
         )
-    strange = _STRANGE.search(text)
-    if strange:
-        where = f"line {_line(text, strange.start())}"
-        if strange[0] < " ":
-            raise _refusal(f"{where}: a control character (code {ord(strange[0])}) is no text", "take it out")
-        raise _refusal(f"{where}: half a character (a lone surrogate)", "save the file as UTF-8")
+    invalid = _FORBIDDEN_CHARACTERS.search(text)
+    if invalid:
+        where = f"line {_line(text, invalid.start())}"
+        if invalid[0] < " ":
+            raise _refusal(f"{where}: contains a control character (code {ord(invalid[0])})", "remove it")
+        raise _refusal(f"{where}: contains half a character (a lone surrogate)", "save the file as UTF-8")
     return text
 
 
@@ -130,7 +130,7 @@ def _at(mark: Any) -> str:
 
 @dataclass
 class _Built:
-    """A value, how many nodes it expands to, and how deep it is."""
+    """A value with its number of nodes after expansion, and its depth."""
 
     value: Any
     nodes: int = 1
@@ -139,7 +139,7 @@ class _Built:
 
 @dataclass
 class _Reader:
-    """Builds the value from the parser's events; the recursion is bounded by ``MAX_DEPTH``."""
+    """Builds the value from the parser's events; ``MAX_DEPTH`` bounds the recursion."""
 
     text: str
     mistakes: list[SpecMistake] = field(default_factory=list)
@@ -160,7 +160,7 @@ class _Reader:
             if not isinstance(after, yaml.StreamEndEvent):
                 raise _refusal(
                     f"{_at(after.start_mark)}a second document begins here; a file holds one job",
-                    "take the `---` away, or write one file for each job",
+                    "remove the `---`, or write one file per job",
                 )
         except yaml.YAMLError as error:
             raise SpecError([_syntax_mistake(error)]) from None
@@ -185,7 +185,7 @@ class _Reader:
             built = _Built(self._scalar(event, path))
         else:
             if event.tag is not None and event.tag not in _CORE_TAGS and event.tag != "!":
-                self._mistake(event, path, f"the tag {_tag(event.tag)} is not understood here", "take it away")
+                self._mistake(event, path, f"the tag {_tag(event.tag)} is not supported here", "remove it")
             is_list = isinstance(event, yaml.SequenceStartEvent)
             built = self._sequence(path, depth) if is_list else self._mapping(path, depth)
         if event.anchor is not None:
@@ -197,7 +197,7 @@ class _Reader:
         known = event.anchor in self.anchors
         built = self.anchors.get(str(event.anchor))
         if built is None:
-            why = "contains itself" if known else "is not defined before"
+            why = "contains itself" if known else "is not defined before its use"
             self._mistake(event, path, f"the anchor *{event.anchor} {why}")
             return _Built(None)
         if depth + built.depth > MAX_DEPTH:
@@ -232,7 +232,7 @@ class _Reader:
             if key == _MERGE and event.implicit[0]:
                 self._merge(event, path, built.value, merged)
             elif key in mapping:
-                self._mistake(event, (*path, key), "stands twice; one of the two would be lost", "keep one")
+                self._mistake(event, (*path, key), "is written twice; one of the two would be lost", "remove one")
             elif key is not None:
                 mapping[key] = built.value
         for key, value in merged.items():
@@ -240,7 +240,7 @@ class _Reader:
         return whole
 
     def _key(self, event: Any, path: tuple[str | int, ...], depth: int) -> str | None:
-        """The key as text; ``None`` and a mistake when it is none."""
+        """The key as text; ``None``, with a mistake added, when the key is not text."""
         if isinstance(event, yaml.ScalarEvent):
             if event.anchor is not None:
                 self.anchors[event.anchor] = _Built(event.value)
@@ -248,18 +248,20 @@ class _Reader:
             if event.implicit[0] and event.value in _NULL:
                 self._mistake(event, path, "a key is empty", "write `name: value`")
                 return None
-            # Numbers and bools serve as the text that was written: env and labels have such keys.
+            # Numbers and bools count as the text that was written: env and labels have such keys.
             return event.value
         built = self._node(event, path, depth + 1)
         if isinstance(built.value, str) and isinstance(event, yaml.AliasEvent):
             return built.value
-        self._mistake(event, path, "a key must be text, not a list or a mapping", "quote it, if braces are part of it")
+        self._mistake(event, path, "a key must be text, not a list or a mapping", "quote it if braces are part of it")
         return None
 
     def _merge(self, event: Any, path: tuple[str | int, ...], value: Any, merged: dict[str, Any]) -> None:
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
-                self._mistake(event, path, "`<<` merges mappings only", "write `<<: *anchor` of a mapping")
+                self._mistake(
+                    event, path, "`<<` merges only mappings", "write `<<: *anchor`, where anchor is a mapping"
+                )
                 return
             for key, item in source.items():
                 merged.setdefault(key, item)
@@ -268,7 +270,7 @@ class _Reader:
         if event.implicit[1] or event.tag in {_STR_TAG, "!"}:
             return event.value
         if event.tag is not None and event.tag not in _CORE_TAGS:
-            self._mistake(event, path, f"the tag {_tag(event.tag)} is not understood here", "take it away")
+            self._mistake(event, path, f"the tag {_tag(event.tag)} is not supported here", "remove it")
             return None
         return plain_scalar(event.value)
 
@@ -304,21 +306,22 @@ def _tag(tag: str) -> str:
 
 
 def _too_many() -> SpecError:
-    return _refusal(f"more than {MAX_NODES} values, anchors counted as often as they are used")
+    return _refusal(f"more than {MAX_NODES} values, counting anchors each time they are used")
 
 
 def _syntax_mistake(error: yaml.YAMLError) -> SpecMistake:
-    """The parser's complaint with its place, and the usual causes."""
+    """The parser's error with its position, and the usual causes."""
     if not isinstance(error, yaml.MarkedYAMLError):
-        return SpecMistake("", "not YAML: it holds a character that YAML does not take")
+        return SpecMistake("", "not YAML: it contains a character that YAML forbids")
     mark = error.problem_mark or error.context_mark
     problem = (error.problem or "this is not YAML").strip()
     hint = (
-        "indent fields of one mapping alike, and quote text that holds `: `, `#`, `{` or starts with `*`, `&`, `%`, `@`"
+        "indent the fields of a mapping equally, and quote text that contains `: `, `#`, `{` or starts with `*`, `&`, "
+        "`%`, `@`"
     )
     if "tab character" in problem or "'\\t'" in problem:
-        hint = "indent with spaces, YAML takes no tabs"
-    begun = error.context_mark
-    if error.context and begun is not None and error.problem_mark is not None:
-        problem = f"{problem}, {error.context} from line {begun.line + 1}, column {begun.column + 1}"
+        hint = "indent with spaces; YAML allows no tabs"
+    start = error.context_mark
+    if error.context and start is not None and error.problem_mark is not None:
+        problem = f"{problem}, {error.context} from line {start.line + 1}, column {start.column + 1}"
     return SpecMistake("", f"{_at(mark)}not YAML: {problem}", hint)

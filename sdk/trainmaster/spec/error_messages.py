@@ -1,4 +1,4 @@
-"""pydantic's errors in a user's words. Nobody ever reads pydantic's own."""
+"""Translates pydantic's errors into messages for users; pydantic's own texts are never shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from trainmaster.spec.errors import FieldError, Path
-from trainmaster.spec.fields import kind_of, short
+from trainmaster.spec.fields import kind_of, quoted
 from trainmaster.spec.model import JobSpec, RoleSpec
 from trainmaster.spec.number_literals import as_text
 from trainmaster.spec.suggest import suggest
@@ -18,7 +18,7 @@ from trainmaster.spec.suggest import suggest
 _HINTS: Final[Mapping[Path, str]] = {
     ("name",): "write a name for people, such as `name: digits`",
     ("mounts", "volume"): "write the volume's name",
-    ("mounts", "at"): "write where it shall be, such as /mnt/set",
+    ("mounts", "at"): "write a path in the container, such as /mnt/set",
     ("topology", "level"): "write node, rack or zone",
 }
 _BOUNDS: Final = {
@@ -30,7 +30,7 @@ _BOUNDS: Final = {
 
 
 def location_of(error: ErrorDetails) -> Path:
-    """Where in the data the error is. pydantic marks an error of a key itself by a last part ``[key]``."""
+    """Path of the error in the data. pydantic marks an error of a mapping's key by a last part ``[key]``."""
     loc = tuple(error["loc"])
     return loc[:-1] if loc and loc[-1] == "[key]" else loc
 
@@ -40,18 +40,20 @@ def is_about_key(error: ErrorDetails) -> bool:
 
 
 class ErrorMessage(NamedTuple):
-    """What is wrong, and what would be right. ``meant``: the field that an unknown one was taken for."""
+    """``hint``: how to correct it. ``meant``: the known field that an unknown field name probably means."""
 
     message: str
     hint: str | None = None
     meant: str | None = None
 
 
-def explain_error(error: ErrorDetails, model: type[BaseModel], taken: frozenset[str] = frozenset()) -> ErrorMessage:
-    """``error`` in words.
+def explain_error(
+    error: ErrorDetails, model: type[BaseModel], extra_fields: frozenset[str] = frozenset()
+) -> ErrorMessage:
+    """The message for ``error``.
 
     Args:
-        taken: fields beside the model's own that the top level knows.
+        extra_fields: fields that the top level accepts in addition to the model's own.
     """
     place = location_of(error)
     kind, context, value = error["type"], error.get("ctx") or {}, error.get("input")
@@ -60,12 +62,12 @@ def explain_error(error: ErrorDetails, model: type[BaseModel], taken: frozenset[
         return (
             ErrorMessage(refusal.message, refusal.hint)
             if isinstance(refusal, FieldError)
-            else ErrorMessage("is not right")
+            else ErrorMessage("is not valid")
         )
     if kind == "missing":
         return ErrorMessage("is missing", _HINTS.get(tuple(part for part in place if not isinstance(part, int))))
     if kind == "extra_forbidden":
-        return _unknown(place, model, taken)
+        return _unknown(place, model, extra_fields)
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         return ErrorMessage(f"must be {words} {context.get(name)}, not {as_text(value)}")
@@ -76,29 +78,29 @@ def explain_error(error: ErrorDetails, model: type[BaseModel], taken: frozenset[
     if kind in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
         return _not_a_mapping(place, value)
     if kind in ("tuple_type", "list_type"):
-        hint = f"write [{short(value, 40)}]" if isinstance(value, str) else None
+        hint = f"write [{quoted(value, 40)}]" if isinstance(value, str) else None
         return ErrorMessage(f"must be a list, not {kind_of(value)}", hint)
     if kind == "string_type":
         return ErrorMessage(f"must be text, not {kind_of(value)}")
-    return ErrorMessage("is not what belongs here")
+    return ErrorMessage("is not a value of this field")
 
 
-def _unknown(place: Path, model: type[BaseModel], taken: frozenset[str]) -> ErrorMessage:
+def _unknown(place: Path, model: type[BaseModel], extra_fields: frozenset[str]) -> ErrorMessage:
     name = str(place[-1])
     owner = model_at(model, place[:-1])
     known = set(owner.model_fields) if owner else set()
     if len(place) == 1:
-        known |= taken
+        known |= extra_fields
     meant = suggest(name, known)
     if meant:
         return ErrorMessage("unknown field", f"did you mean {meant}?", meant)
-    # All forty of the top would be a page, not a hint.
+    # The forty top-level fields are too many for a hint.
     listed = f"fields here are {', '.join(sorted(known))}" if 0 < len(known) <= 12 else None
     return ErrorMessage("unknown field", _elsewhere(name, place) or listed)
 
 
 def _elsewhere(name: str, place: Path) -> str | None:
-    """A field that exists, but not here: `replicas` at the top, `gpus` right under a role."""
+    """Hint for a field that exists in another place: `replicas` at the top, `gpus` directly under a role."""
     if name in JobSpec.model_fields and len(place) > 1:
         return f"{name} belongs at the top of the spec"
     if len(place) == 3 and place[0] == "roles" and name in ("cpu", "memory", "gpus", "gpu_type", "shm"):
@@ -124,7 +126,7 @@ def _not_a_mapping(place: Path, value: Any) -> ErrorMessage:
 
 
 def model_at(model: type[BaseModel], place: Path) -> type[BaseModel] | None:
-    """The model whose fields stand at ``place``, or ``None`` where there is none."""
+    """The model whose fields are at ``place``, or ``None``."""
     current: Any = model
     for part in place:
         current = _step(current, part)
@@ -151,6 +153,6 @@ def _bare(annotation: Any) -> Any:
     if hasattr(annotation, "__metadata__"):
         return _bare(annotation.__origin__)
     if get_origin(annotation) in (Union, types.UnionType):
-        kept = [argument for argument in get_args(annotation) if argument is not type(None)]
-        return _bare(kept[0]) if len(kept) == 1 else annotation
+        members = [argument for argument in get_args(annotation) if argument is not type(None)]
+        return _bare(members[0]) if len(members) == 1 else annotation
     return annotation

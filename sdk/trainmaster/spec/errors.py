@@ -1,4 +1,4 @@
-"""What is wrong with a spec: all of it, told at once."""
+"""Errors of a spec. All mistakes are collected and reported together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class SpecMistake:
-    """One thing to mend.
+    """One mistake in a spec.
 
     ``path`` is as the user wrote it, such as ``roles.worker.resources.cpu``; empty for the document as a whole.
-    ``message`` says what is wrong, without the path; ``hint``, if any, what would be right.
+    ``message`` says what is wrong, without the path; ``hint``, if any, how to correct it.
     """
 
     path: str
@@ -26,12 +26,12 @@ class SpecMistake:
     hint: str | None = None
 
     def __str__(self) -> str:
-        told = f"{self.path}: {self.message}" if self.path else self.message
-        return f"{told} ({self.hint})" if self.hint else told
+        text = f"{self.path}: {self.message}" if self.path else self.message
+        return f"{text} ({self.hint})" if self.hint else text
 
 
 class SpecError(ValueError):
-    """The spec cannot be taken. ``mistakes`` holds every one of them; ``str()`` lists them, one a line."""
+    """The spec is invalid. ``mistakes`` holds all of its mistakes; ``str()`` lists them, one per line."""
 
     def __init__(self, mistakes: Iterable[SpecMistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -39,15 +39,25 @@ class SpecError(ValueError):
 
 
 class FieldError(ValueError):
-    """A value that its field does not take; pydantic carries it. ``message`` follows the field's path."""
+    """A value that its field does not accept; raised in validators. ``message`` continues the field's path."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         self.message, self.hint = message, hint
         super().__init__(f"{message}; {hint}" if hint else message)
 
 
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A violated rule that involves several fields. ``depends``: the canonical paths it follows from, besides ``path``."""
+
+    path: Path
+    message: str
+    hint: str | None = None
+    depends: tuple[Path, ...] = ()
+
+
 def join_path(path: Path) -> str:
-    """``roles.worker.args[0]``; a key that is no plain word in brackets: ``labels["a/b"]``."""
+    """``roles.worker.args[0]``; a key that is not a plain identifier is put in brackets: ``labels["a/b"]``."""
     text = ""
     for part in path:
         if isinstance(part, int):

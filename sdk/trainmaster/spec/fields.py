@@ -1,7 +1,7 @@
-"""The types of a spec's fields: how each reads what a user wrote, and what it says when it cannot.
+"""Types of a spec's fields: their parsers and error messages.
 
-Every reader raises :class:`FieldError` with a sentence that follows the field's path: "must be a whole number".
-``None`` never comes here: an empty field counts as not written.
+Every parser raises :class:`FieldError` with a sentence that continues the field's path: "must be a whole number".
+``None`` never gets here: an empty field counts as not written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,46 @@ from trainmaster.spec.number_literals import as_text
 from trainmaster.spec.quantity import format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
 from trainmaster.spec.suggest import suggest
 
-# RFC 1123 label: becomes part of host and Kubernetes object names.
+# No machine has more.
+MAX_GPUS: Final = 64
+# Tolerance for the rounding of decimal fractions in binary, such as 0.3.
+_ROUNDING: Final = 1e-9
+
+
+def read_gpus(value: Any) -> int | float:
+    """A number of whole GPUs, or a fraction of a GPU in thousandths. Raises :class:`FieldError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{0,9}(\.[0-9]{1,9})?\s*", value) and value.strip():
+            raise FieldError("must be a number, not text", f"write {float(value):g} without quotes")
+        raise FieldError(f"must be a whole number, or a fraction of a GPU such as 0.5, not {kind_of(value)}")
+    if value < 0:
+        raise FieldError(f"must be at least 0, not {as_text(value)}")
+    if value > MAX_GPUS:
+        raise FieldError(f"must be at most {MAX_GPUS}, not {as_text(value)}")
+    if value == int(value):
+        return int(value)
+    if value > 1:
+        raise FieldError(
+            f"{as_text(value)} is neither a whole number nor a fraction of one GPU",
+            f"write {int(value)} or {int(value) + 1}, or a fraction such as 0.5",
+        )
+    milli = round(value * 1000)
+    if milli not in range(1, 1000) or abs(value * 1000 - milli) > _ROUNDING:
+        raise FieldError(
+            f"{as_text(value)} is not a multiple of 0.001 GPU", f"write {min(999, max(1, milli)) / 1000:g}"
+        )
+    return milli / 1000
+
+
+Gpus = Annotated[
+    int | float,
+    BeforeValidator(
+        read_gpus,
+        json_schema_input_type=Annotated[int, Field(ge=0, le=MAX_GPUS)] | Annotated[float, Field(ge=0.001, le=0.999)],
+    ),
+]
+
+# RFC 1123 label: it becomes part of host names and Kubernetes object names.
 NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 ROLE_PATTERN: Final = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
 ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -27,25 +66,25 @@ CODE_PATTERN: Final = r"^sha256:[0-9a-f]{64}$"
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
-# Linux takes no longer argument or "NAME=value" (MAX_ARG_STRLEN, 32 pages, with its closing zero byte).
+# Linux's limit for one argument or "NAME=value" (MAX_ARG_STRLEN: 32 pages, including the closing zero byte).
 MAX_ARGUMENT_BYTES: Final = 131_071
-# Variables of these names are the platform's own; a user's would only be mistaken for them.
+# Reserved for the platform: a user's variable of such a name would be mistaken for the platform's.
 RESERVED_ENV_PREFIX: Final = "TRAINMASTER_"
-_TAKEN_FOLDERS: Final = ("/data/data", "/data/output", "/data/.trainmaster", "/dev", "/proc", "/sys")
+_RESERVED_FOLDERS: Final = ("/data/data", "/data/output", "/data/.trainmaster", "/dev", "/proc", "/sys")
 _SYSTEM_FOLDERS: Final = frozenset(
-    {"/", "/bin", "/boot", "/data", "/etc", "/lib", "/lib32", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var"}  # noqa: S108 - folders nobody may cover
+    {"/", "/bin", "/boot", "/data", "/etc", "/lib", "/lib32", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var"}  # noqa: S108 (folders that no mount may cover)
 )
 
 
-# Patterns of a job, and names in one of them: each line of the log is compared with all.
+# Limit of a job's patterns, and of the names in a pattern: each log line is matched against all patterns.
 MAX_PATTERNS: Final = 20
 _PATTERN_LENGTH: Final = 300
 _PATTERN_NAME: Final = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
-_NAMES_SIDE_BY_SIDE: Final = re.compile(r"\{[A-Za-z_][\w./-]{0,99}\}\{[A-Za-z_][\w./-]{0,99}\}")
+_ADJACENT_NAMES: Final = re.compile(r"\{[A-Za-z_][\w./-]{0,99}\}\{[A-Za-z_][\w./-]{0,99}\}")
 
 
 def kind_of(value: Any) -> str:
-    """What ``value`` is, in a user's words."""
+    """The type of ``value`` as a user would call it."""
     match value:
         case None:
             return "empty"
@@ -62,22 +101,24 @@ def kind_of(value: Any) -> str:
     return "something else"
 
 
-def short(value: Any, limit: int = 60) -> str:
-    """``value`` as a user would recognise it, cut to ``limit`` characters."""
+def quoted(value: Any, limit: int = 60) -> str:
+    """``value`` as the user wrote it, in quotes, truncated to ``limit`` characters."""
     text = (
         value if isinstance(value, str) else str(as_text(value)) if isinstance(value, int | float) else kind_of(value)
     )
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-class Span(TypedDict):
-    """At least ``min`` replicas, at most ``max``: how many run follows the free places."""
+class ReplicaRange(TypedDict):
+    """Number of replicas of an elastic role: between ``min`` and ``max``, depending on free capacity."""
 
-    min: Annotated[int, Field(ge=1, description="As few go on; with fewer the gang starts again from a checkpoint.")]
-    max: Annotated[int, Field(ge=1, description="As many run where there is place.")]
+    min: Annotated[
+        int, Field(ge=1, description="Minimum to keep running; below it the gang restarts from a checkpoint.")
+    ]
+    max: Annotated[int, Field(ge=1, description="Maximum, reached when there is capacity.")]
 
 
-_SPAN_HINT: Final = "write it like 2, or {min: 2, max: 4}"
+_RANGE_HINT: Final = "write it like 2, or {min: 2, max: 4}"
 
 # --- numbers and switches
 
@@ -88,19 +129,19 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
             raise FieldError("must be a whole number, not text", f"write {int(value)} without quotes")
-        raise FieldError(f"must be a whole number, not {short(value) if isinstance(value, float) else kind_of(value)}")
+        raise FieldError(f"must be a whole number, not {quoted(value) if isinstance(value, float) else kind_of(value)}")
     return int(value)
 
 
 def _count(value: Any) -> int:
-    """A count, or true for one and false for none."""
+    """A count; true means 1, false 0."""
     return int(value) if isinstance(value, bool) else _whole(value)
 
 
 def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    # YAML 1.1's other booleans: here they are text, and there is no doubt what is meant.
+    # YAML 1.1's other booleans are text in YAML 1.2; their meaning is unambiguous here.
     word = value.strip().lower() if isinstance(value, str) else ""
     if word in ("true", "yes", "on"):
         return True
@@ -123,7 +164,7 @@ def _bytes(value: Any) -> str:
 def _line(value: Any) -> str:
     if not isinstance(value, str):
         raise FieldError(
-            f"must be text, not {kind_of(value)}", f"write {_quoted(value)}" if _is_number(value) else None
+            f"must be text, not {kind_of(value)}", f"write {_double_quoted(value)}" if _is_number(value) else None
         )
     return str(value)
 
@@ -132,19 +173,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _quoted(value: Any) -> str:
+def _double_quoted(value: Any) -> str:
     return f'"{str(as_text(value))[:60]}"'
 
 
 def _text(value: Any) -> str:
-    """Text of the environment or an argument: a number or a bool as it was written."""
+    """Text of an environment variable or an argument; a number or a bool as it was written."""
     text = as_text(value)
     if text is None:
         raise FieldError("is empty", 'write "" for an empty text')
     if not isinstance(text, str):
         raise FieldError(f"must be text, not {kind_of(value)}")
     if len(text.encode("utf-8", "replace")) > MAX_ARGUMENT_BYTES:
-        raise FieldError("is longer than 128 KiB, which Linux does not take", "put it into a file")
+        raise FieldError("is longer than 128 KiB, the limit of Linux", "put it into a file")
     return str(text)
 
 
@@ -154,19 +195,19 @@ def _pattern(pattern: str, sentence: str) -> AfterValidator:
     def check(value: str) -> str:
         if compiled.fullmatch(value):
             return value
-        raise FieldError(f"{short(value)} is not {sentence}")
+        raise FieldError(f"{quoted(value)} is not {sentence}")
 
     return AfterValidator(check)
 
 
 def _name_hint(value: str) -> str:
-    """``value``, or a refusal with the nearest name that would do."""
+    """``value``; otherwise an error that suggests the nearest valid name."""
     if re.fullmatch(NAME_PATTERN[1:-1], value):
         return value
-    would_do = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")[:63].strip("-")
+    suggestion = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")[:63].strip("-")
     raise FieldError(
-        f"{short(value)} is not a name: at most 63 lower-case letters, digits and '-', no '-' at the ends",
-        f"{would_do} would do" if would_do else None,
+        f"{quoted(value)} is not a name: at most 63 lower-case letters, digits and '-', no '-' at the ends",
+        f"for example {suggestion}" if suggestion else None,
     )
 
 
@@ -182,15 +223,15 @@ def _label_value(value: Any) -> str:
     text = _text(value)
     if _LABEL_VALUE.fullmatch(text):
         return text
-    raise FieldError(f"{short(text)} is not a label value: at most 63 letters, digits, '-', '_', '.'")
+    raise FieldError(f"{quoted(text)} is not a label value: at most 63 letters, digits, '-', '_', '.'")
 
 
 def _code(value: str) -> str:
     if re.fullmatch(CODE_PATTERN[1:-1], value):
         return value
     raise FieldError(
-        f"{short(value)} is not the digest of an uploaded archive, sha256: and 64 hexadecimal digits",
-        "leave it out and name the folder behind `--code`: the command packs and uploads it, and fills this in",
+        f"{quoted(value)} is not the digest of an uploaded archive, sha256: and 64 hexadecimal digits",
+        "omit it and name the folder with `--code`: the command packs and uploads the folder, and fills in the digest",
     )
 
 
@@ -198,7 +239,7 @@ def _image(value: Any) -> str:
     text = _line(value).strip()
     if not text or len(text) > 1024 or re.search(r"\s", text):
         raise FieldError(
-            f"{short(text)} is not an image's name", "write it like python:3.11 or registry.example/team/train:7"
+            f"{quoted(text)} is not an image name", "write it like python:3.11 or registry.example/team/train:7"
         )
     return text
 
@@ -237,7 +278,7 @@ def _models(value: Any) -> tuple[str, ...]:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item.strip() for item in items):
         raise FieldError("must be a GPU model or a list of them, such as A100 or [H100, A100]")
-    # The same model twice says nothing more.
+
     return tuple(dict.fromkeys(item.strip()[:100] for item in items))
 
 
@@ -246,46 +287,46 @@ def _patterns(value: Any) -> tuple[str, ...]:
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise FieldError("must be a pattern or a list of them", 'write it like ["epoch {epoch} loss {loss}"]')
     if len(items) > MAX_PATTERNS:
-        raise FieldError(f"has {len(items)} patterns, and {MAX_PATTERNS} are looked for")
+        raise FieldError(f"has {len(items)} patterns; the maximum is {MAX_PATTERNS}")
     for item in items:
         names = _PATTERN_NAME.findall(item)
         if not names or len(names) > MAX_PATTERNS or len(item) > _PATTERN_LENGTH or not item.isprintable():
             raise FieldError(
-                f"{short(item)} is no pattern: one line of at most {_PATTERN_LENGTH} characters with 1 to {MAX_PATTERNS} "
-                "names in braces where numbers stand",
+                f"{quoted(item)} is not a pattern: a pattern is one line of at most {_PATTERN_LENGTH} characters with "
+                f"1 to {MAX_PATTERNS} names in braces in place of numbers",
                 "write it like loss {loss} at step {step}",
             )
-        if beside := _NAMES_SIDE_BY_SIDE.search(item):
+        if adjacent := _ADJACENT_NAMES.search(item):
             raise FieldError(
-                f"{short(item)} has {beside[0]} side by side: nobody can tell where one number ends",
-                "write what stands between them, like {epoch}/{epochs}",
+                f"{quoted(item)} has {adjacent[0]} without text in between: where the first number ends is ambiguous",
+                "write the separator between them, like {epoch}/{epochs}",
             )
     return tuple(items)
 
 
-# --- places
+# --- paths
 
 
 def _volume_path(value: Any) -> str:
     volume, _, path = _line(value).strip().partition("/")
     if "://" in f"{volume}/{path}":
-        raise FieldError(f"{short(value)} is a URI", "register the storage as a volume and write volume/path")
+        raise FieldError(f"{quoted(value)} is a URI", "register the storage as a volume and write volume/path")
     if not re.fullmatch(NAME_PATTERN[1:-1], volume):
         raise FieldError(
-            f"{short(value)} does not begin with a volume's name", "write volume/path, like datasets/digits"
+            f"{quoted(value)} does not begin with a volume name", "write volume/path, like datasets/digits"
         )
     inner = _folder(path)
     return f"{volume}/{inner}" if inner else volume
 
 
 def _folder(value: Any) -> str:
-    """A path inside a volume, without the slashes that mean nothing."""
+    """A path inside a volume, without redundant slashes."""
     parts = [part for part in _line(value).split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise FieldError(f"{short(value)} must not leave the volume", "take the '..' out")
+        raise FieldError(f"{quoted(value)} must not leave the volume", "remove the '..'")
     text = "/".join(parts)
     if len(text.encode("utf-8", "replace")) > 4000:
-        raise FieldError("is longer than 4000 bytes, which no file system takes")
+        raise FieldError("is longer than 4000 bytes, the limit of file systems")
     return text
 
 
@@ -294,31 +335,31 @@ def _mount_point(value: Any) -> str:
     parts = [part for part in text.split("/") if part not in ("", ".")]
     path = "/" + "/".join(parts)
     if not text.startswith("/") or ".." in parts or len(path) > 4000:
-        raise FieldError(f"{short(text)} is not an absolute path", "write it like /mnt/set")
-    for taken in _TAKEN_FOLDERS:
-        if path == taken or path.startswith(f"{taken}/"):
-            raise FieldError(f"{short(text)} is the platform's own", "write a folder like /mnt/set")
+        raise FieldError(f"{quoted(text)} is not an absolute path", "write it like /mnt/set")
+    for reserved in _RESERVED_FOLDERS:
+        if path == reserved or path.startswith(f"{reserved}/"):
+            raise FieldError(f"{quoted(text)} is reserved for the platform", "write a folder like /mnt/set")
     if path in _SYSTEM_FOLDERS:
-        raise FieldError(f"{short(text)} would cover the whole of {path}", "write a folder like /mnt/set")
+        raise FieldError(f"{quoted(text)} would hide the image's {path}", "write a folder like /mnt/set")
     return path
 
 
-def read_span(value: Any) -> tuple[int, int]:
+def read_replica_range(value: Any) -> tuple[int, int]:
     """``{min: 2, max: 4}`` as (2, 4); raises :class:`FieldError`."""
     if not isinstance(value, Mapping) or set(value) != {"min", "max"}:
-        raise FieldError(f"must be a whole number or a span, not {kind_of(value)}", _SPAN_HINT)
+        raise FieldError(f"must be a whole number or a range, not {kind_of(value)}", _RANGE_HINT)
     least, most = (_whole(value[key]) for key in ("min", "max"))
     if not 1 <= least <= most:
-        raise FieldError(f"min is {least} and max is {most}", "min is at least 1, and at most max")
+        raise FieldError(f"min is {least} and max is {most}", "min must be at least 1, and at most max")
     return least, most
 
 
-def span(limit: int) -> BeforeValidator:
-    """A reader of a count up to ``limit``, or of a span of counts, which becomes (min, max)."""
+def replica_range(limit: int) -> BeforeValidator:
+    """Parser of a count up to ``limit``, or of a range of counts, which becomes (min, max)."""
 
     def read(value: Any) -> Any:
         if isinstance(value, Mapping):
-            least, most = read_span(value)
+            least, most = read_replica_range(value)
             if most > limit:
                 raise FieldError(f"max must be at most {limit}, not {most}")
             return least, most
@@ -327,16 +368,16 @@ def span(limit: int) -> BeforeValidator:
             raise FieldError(f"must be at {'least 0' if number < 0 else f'most {limit}'}, not {number}")
         return number
 
-    return BeforeValidator(read, json_schema_input_type=Annotated[int, Field(ge=0, le=limit)] | Span)
+    return BeforeValidator(read, json_schema_input_type=Annotated[int, Field(ge=0, le=limit)] | ReplicaRange)
 
 
 def count(limit: int) -> BeforeValidator:
-    """A reader of a count up to ``limit``, or of true for one and false for none."""
+    """Parser of a count up to ``limit``; true means 1, false 0."""
     return BeforeValidator(_count, json_schema_input_type=Annotated[int, Field(ge=0, le=limit)] | bool)
 
 
 def choice(kind: type[StrEnum]) -> BeforeValidator:
-    """A reader of one of an enum's words."""
+    """Parser of an enum's values."""
     words = [member.value for member in kind]
 
     def read(value: Any) -> Any:
@@ -357,11 +398,11 @@ Seconds = Annotated[float, BeforeValidator(parse_duration_s, json_schema_input_t
 
 
 def is_duration(annotation: Any, metadata: Sequence[Any] = ()) -> bool:
-    """Whether a field of this type, or of this type and nothing, is :data:`Seconds`."""
+    """Whether a field of this type is :data:`Seconds`, optional or not."""
     own = [*metadata, *getattr(annotation, "__metadata__", ())]
-    if any(isinstance(one, BeforeValidator) and one.func is parse_duration_s for one in own):
+    if any(isinstance(validator, BeforeValidator) and validator.func is parse_duration_s for validator in own):
         return True
-    return any(is_duration(one) for one in get_args(annotation) if one is not annotation)
+    return any(is_duration(validator) for validator in get_args(annotation) if validator is not annotation)
 
 
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
@@ -377,7 +418,7 @@ LinePatterns = Annotated[tuple[str, ...], BeforeValidator(_patterns, json_schema
 VolumePath = Annotated[str, BeforeValidator(_volume_path)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 MountPoint = Annotated[str, BeforeValidator(_mount_point)]
-# The pattern stands in the schema; the reader before it says it in words.
+# The pattern is for the schema; the parser before it reports the rule in words.
 Name = Annotated[
     str,
     BeforeValidator(_line),
@@ -386,13 +427,13 @@ Name = Annotated[
 ]
 RoleName = Annotated[
     str,
-    _pattern(ROLE_PATTERN, "a role's name: at most 20 lower-case letters, digits and '-', a letter first"),
+    _pattern(ROLE_PATTERN, "a role name: at most 20 lower-case letters, digits and '-', starting with a letter"),
     Field(json_schema_extra={"pattern": ROLE_PATTERN}),
 ]
 EnvName = Annotated[
     str,
     Field(max_length=256, json_schema_extra={"pattern": ENV_PATTERN}),
-    _pattern(ENV_PATTERN, "a variable's name: letters, digits and '_', no digit first"),
+    _pattern(ENV_PATTERN, "a variable name: letters, digits and '_', not starting with a digit"),
 ]
 LabelKey = Annotated[str, AfterValidator(_label_key)]
 LabelValue = Annotated[str, BeforeValidator(_label_value, json_schema_input_type=str | int | float | bool)]

@@ -1,22 +1,27 @@
 """The canonical job spec as frozen pydantic models.
 
-What users write (shorthands such as ``workers: 2``, quantities, durations) is turned into this form by
-:mod:`trainmaster.spec.parse`, which also checks what no single field can say (:mod:`trainmaster.spec.rules`); the
-server stores and returns only this form. Unknown fields are mistakes to ``parse_spec`` alone: a client of today reads
-the spec of a server of tomorrow.
+:mod:`trainmaster.spec.parse` turns what users write (shorthands such as ``workers: 2``, quantities, durations) into
+this form and checks the rules between fields (:mod:`trainmaster.spec.rules`); the server stores and returns only this
+form. Only ``parse_spec`` rejects unknown fields, so that an older client can read the spec of a newer server.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Required, TypeAlias, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainmaster.spec.enums import (
+    MAX_REPLICAS,
+    Contract,
+    RestartPolicy,
+    ServerPlacement,
+    TopologyLevel,
+    Warm,
+    role_order,
+)
 from trainmaster.spec.fields import (
-    ENV_PATTERN,
-    NAME_PATTERN,
-    ROLE_PATTERN,
     ByteQuantity,
     CodeDigest,
     Command,
@@ -25,6 +30,7 @@ from trainmaster.spec.fields import (
     Flag,
     Folder,
     GpuModels,
+    Gpus,
     Image,
     LabelKey,
     LabelValue,
@@ -38,114 +44,35 @@ from trainmaster.spec.fields import (
     Whole,
     Words,
     choice,
-    count,
-    span,
     whole,
 )
-from trainmaster.spec.gpus import Gpus
 from trainmaster.spec.priorities import Priority
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
+from trainmaster.spec.shorthand import Processes, expand_keywords
 
-if TYPE_CHECKING:
-    from trainmaster.spec.keywords import SpecKeywords
+__all__ = ["Grace", "JobSpec", "Mount", "Resources", "RoleSpec", "SpecKeywords", "Topology"]
 
-__all__ = [
-    "DMLC_SCHEDULER_ROLE",
-    "ENV_PATTERN",
-    "MAX_REPLICAS",
-    "NAME_PATTERN",
-    "ROLE_ORDER",
-    "ROLE_PATTERN",
-    "Contract",
-    "EnvName",
-    "Grace",
-    "JobSpec",
-    "JobState",
-    "Mount",
-    "Name",
-    "Resources",
-    "RestartPolicy",
-    "RoleName",
-    "RoleSpec",
-    "ServerPlacement",
-    "Shorthands",
-    "Text",
-    "Topology",
-    "TopologyLevel",
-    "Warm",
-    "role_order",
-]
-
-# Order of the roles everywhere: ranks, pools of CLUSTER_SPEC, listings. Own roles follow, by name.
-ROLE_ORDER: Final = ("chief", "worker", "ps", "evaluator")
-# The role that `contract: mxnet` adds.
-DMLC_SCHEDULER_ROLE: Final = "scheduler"
-MAX_REPLICAS: Final = 4096
-MAX_PROCESSES: Final = 256
-# Roles, mounts, secrets, labels: no honest job has as many, and each is compared with the others.
+# Limit of roles, mounts, secrets and labels, which are compared pairwise; no real job needs as many.
 MAX_ENTRIES: Final = 256
-
-
-# The bounds stand before the reader: only so do they reach the schema of a field that may be empty.
-Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
-_Count = Annotated[int, Field(ge=0, le=MAX_REPLICAS), count(MAX_REPLICAS)]
-_Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
-_Workers = Annotated[int | tuple[int, int], span(MAX_REPLICAS)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class RestartPolicy(StrEnum):
-    """What happens when a replica of the role dies with an error."""
-
-    GANG = "gang"  # the whole gang starts again from the last checkpoint (a new attempt)
-    REPLICA = "replica"  # only this replica starts again, the others go on (TensorFlow ps training takes it back)
-    NEVER = "never"  # the job fails
-    IGNORE = "ignore"  # the others go on without it
-
-
-class Warm(StrEnum):
-    """Whether processes may be forked from a Python that has imported the framework already."""
-
-    AUTO = "auto"
-    NEVER = "never"
-
-
-class Contract(StrEnum):
-    """How the command is called. Every framework's environment is injected in any case."""
-
-    DEFAULT = "default"
-    UAI = "uai"  # `python <command>` with UAI Train's five arguments, one process per replica
-    MXNET = "mxnet"  # a replica of the role `scheduler` is added, which ps-lite programs need
-    SERVING = "serving"  # the replicas are HTTP servers, and get the AIP_* variables of Vertex AI's serving containers
-
-
-class ServerPlacement(StrEnum):
-    """Where parameter servers go."""
-
-    BESIDE = "beside"  # on nodes of the gang's other replicas, as far as there is room
-    APART = "apart"  # on nodes without any other replica of the gang
-
-
-class TopologyLevel(StrEnum):
-    NODE = "node"
-    RACK = "rack"
-    ZONE = "zone"
-
-
 class Topology(_Model):
-    """Wish for the gang's nearness: all replicas inside one domain of ``level``."""
+    """Topology affinity: all replicas of the gang inside one domain of ``level``."""
 
     level: Annotated[TopologyLevel, choice(TopologyLevel)] = Field(
-        description="The domain that should hold the whole gang: node, rack or zone."
+        description="Topology domain for the whole gang: node, rack or zone."
     )
-    required: Flag = Field(default=False, description="Wait rather than span two domains.")
+    required: Flag = Field(
+        default=False, description="Whether the job waits until one domain has room; otherwise it is a preference."
+    )
 
 
 class Resources(_Model):
-    """What one replica needs. A stated ``cpu`` or ``memory`` is guaranteed and is also the limit; unstated it shares."""
+    """Resources of one replica. ``cpu`` and ``memory`` are both request and limit; without them the replica shares."""
 
     cpu: CpuQuantity | None = Field(default=None, description="CPUs, like 2, 0.5 or 500m.", examples=["500m", 4])
     memory: ByteQuantity | None = Field(
@@ -153,11 +80,13 @@ class Resources(_Model):
     )
     gpus: Gpus = Field(
         default=0,
-        description="GPUs of one replica, or the part of one that it shares with others, in thousandths.",
+        description="GPUs per replica, or a fraction of a GPU shared with other replicas, in thousandths.",
         examples=[1, 0.5],
     )
     gpu_type: GpuModels = Field(
-        default=(), description="Accepted GPU models, best first; unstated: any.", examples=["A100", ["H100", "A100"]]
+        default=(),
+        description="Accepted GPU models, in order of preference; default: any.",
+        examples=["A100", ["H100", "A100"]],
     )
     shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm, like 2Gi.", examples=["2Gi"])
 
@@ -171,12 +100,12 @@ class Resources(_Model):
 
     @property
     def device_count(self) -> int:
-        """Devices that one replica sees: one, where it has a part of it."""
+        """GPU devices visible to one replica; a fraction counts as one device."""
         return 1 if 0 < self.gpus < 1 else int(self.gpus)
 
     @property
     def gpu_milli(self) -> int:
-        """The part of one GPU, in thousandths; 0 for whole ones, and for none."""
+        """Fraction of a GPU in thousandths; 0 for whole GPUs and for none."""
         return round(self.gpus * 1000) if 0 < self.gpus < 1 else 0
 
     @property
@@ -185,38 +114,41 @@ class Resources(_Model):
 
 
 class RoleSpec(_Model):
-    """One role of the gang: ``replicas`` equal members."""
+    """One role of the gang: ``replicas`` identical replicas."""
 
-    replicas: Whole = Field(default=1, ge=1, le=MAX_REPLICAS, description="How many. At most one chief.", examples=[2])
+    replicas: Whole = Field(
+        default=1, ge=1, le=MAX_REPLICAS, description="Number of replicas; a chief has at most one.", examples=[2]
+    )
     min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), whole] | None = Field(
         default=None,
-        description="Makes workers elastic: the gang runs with this many up to `replicas`, and goes on when one is lost.",
+        description="Makes workers elastic: the gang runs with `min_replicas` to `replicas` workers, and continues when "
+        "one is lost.",
         examples=[2],
     )
     command: Command | None = Field(
-        default=None, description="Instead of the job's command.", examples=["python serve.py"]
+        default=None, description="Overrides the job's command.", examples=["python serve.py"]
     )
-    args: Words | None = Field(default=None, description="Instead of the job's args.", examples=[["--cache", "8Gi"]])
-    image: Image | None = Field(default=None, description="Instead of the job's image.")
+    args: Words | None = Field(default=None, description="Overrides the job's args.", examples=[["--cache", "8Gi"]])
+    image: Image | None = Field(default=None, description="Overrides the job's image.")
     env: dict[EnvName, Text] = Field(
-        default_factory=dict, description="Laid over the job's env.", examples=[{"OMP_NUM_THREADS": 4}]
+        default_factory=dict, description="Merged over the job's env.", examples=[{"OMP_NUM_THREADS": 4}]
     )
-    resources: Resources = Field(default_factory=Resources, description="What one replica needs.")
+    resources: Resources = Field(default_factory=Resources, description="Resources of one replica.")
     processes_per_replica: Processes | None = Field(
         default=None,
-        description="Processes started with ranks; unstated: one per GPU, at least one.",
+        description="Processes with a rank per replica; default: one per GPU, at least one.",
         examples=[4],
     )
     placement: Annotated[ServerPlacement, choice(ServerPlacement)] = Field(
         default=ServerPlacement.BESIDE,
-        description="Of ps alone: `beside` the workers, as far as there is room; `apart`, on nodes without any other "
-        "replica of the job.",
+        description="Only for ps: `beside` places them on the workers' nodes as far as there is room, `apart` on nodes "
+        "without any other replica of the job.",
     )
-    spread: Flag = Field(default=False, description="Of ps alone: no two of them on one node.")
+    spread: Flag = Field(default=False, description="Only for ps: at most one on each node.")
     restart: Annotated[RestartPolicy, choice(RestartPolicy)] = Field(
         default=RestartPolicy.GANG,
-        description="When one of these dies with an error: `gang` starts the whole gang again, `replica` only this one, "
-        "`never` fails the job, `ignore` goes on without it.",
+        description="When a replica of the role exits with an error: `gang` restarts the whole gang, `replica` only this "
+        "replica, `never` fails the job, `ignore` continues without it.",
     )
 
     @property
@@ -231,34 +163,41 @@ class RoleSpec(_Model):
 
 
 class Mount(_Model):
-    """A folder of a volume inside every replica."""
+    """A volume's folder mounted into every replica."""
 
     volume: Name = Field(description="Name of a registered volume.", examples=["datasets"])
-    path: Folder = Field(default="", description="Folder inside the volume; unstated: all of it.", examples=["words"])
+    path: Folder = Field(
+        default="", description="Folder inside the volume; default: the whole volume.", examples=["words"]
+    )
     at: MountPoint = Field(
         description="Absolute path in the container; not /data/data, /data/output or a system folder.",
         examples=["/mnt/words"],
     )
-    read_only: Flag = Field(default=True, description="Whether writing is refused.")
+    read_only: Flag = Field(default=True, description="Whether the mount is read-only.")
 
 
 class Grace(_Model):
-    """How long the platform waits before it ends something itself."""
+    """Grace periods: how long the platform waits before it intervenes."""
 
-    stop: Seconds = Field(default=30.0, description="From SIGTERM to SIGKILL.", examples=["30s"])
+    stop: Seconds = Field(default=30.0, description="Time between SIGTERM and SIGKILL.", examples=["30s"])
     exit: Seconds = Field(
         default=30.0,
-        description="To exit: for a process that finished its work, and for those that do not decide after the deciders are done.",
+        description="Time to exit for a process that has finished its work, and for the other roles once the chief, or "
+        "the workers, have succeeded.",
     )
-    evaluator: Seconds = Field(default=60.0, description="For evaluators after the deciders are done.")
-    peers: Seconds = Field(default=300.0, description="For the peers' names to appear before the start.")
+    evaluator: Seconds = Field(
+        default=60.0, description="Time for evaluators to finish once the chief, or the workers, have succeeded."
+    )
+    peers: Seconds = Field(
+        default=300.0, description="Time for the peers' host names to become resolvable before the start."
+    )
 
 
 class JobSpec(_Model):
-    """One training job. Its spec never changes; ``clone`` makes another job from it."""
+    """One training job. A job's spec never changes; ``clone`` makes another job from it."""
 
     if TYPE_CHECKING:
-        # What a program may write is wider than what the fields hold afterwards: shorthands become roles, as in
+        # The constructor accepts more than the fields: it turns shorthands into roles, as in
         # JobSpec(name="digits", command="python train.py", workers=2).
         def __init__(self, **fields: Unpack[SpecKeywords]) -> None: ...
 
@@ -266,14 +205,14 @@ class JobSpec(_Model):
     @classmethod
     def _expanded(cls, data: Any) -> Any:
         """``data`` with its shorthands turned into roles."""
-        from trainmaster.spec.shorthand import expand_keywords
-
         return expand_keywords(data) if isinstance(data, dict) else data
 
-    name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
-    project: Name = Field(default="default", description="The project that it belongs to.")
+    name: Name = Field(description="Display name of the job; need not be unique.", examples=["digits"])
+    project: Name = Field(default="default", description="Project of the job.")
     image: Image | None = Field(
-        default=None, description="Container image; plain processes need none.", examples=["pytorch/pytorch:2.13.0"]
+        default=None,
+        description="Container image; the process executor needs none.",
+        examples=["pytorch/pytorch:2.13.0"],
     )
     code: CodeDigest | None = Field(
         default=None,
@@ -281,144 +220,159 @@ class JobSpec(_Model):
     )
     command: Command | None = Field(
         default=None,
-        description="What to run in /data. A list is executed as it is; a text is run by /bin/sh -c.",
+        description="Command, run in /data. A list is executed directly; a text is run by /bin/sh -c.",
         examples=["python train.py", ["python", "train.py"]],
     )
     args: Words = Field(default=(), description="Appended to the command.", examples=[["--epochs", 3, "--lr", 0.01]])
     env: dict[EnvName, Text] = Field(
         default_factory=dict,
-        description="Environment variables; they win over the platform's. Names that begin with TRAINMASTER_ are taken.",
+        description="Environment variables; they override the platform's. Names beginning with TRAINMASTER_ are reserved.",
         examples=[{"LEARNING_RATE": 0.01}],
     )
     secrets: tuple[EnvName, ...] = Field(
         default=(),
         max_length=MAX_ENTRIES,
-        description="Names of project secrets, put into the environment.",
+        description="Names of project secrets to set as environment variables.",
         examples=[["WANDB_API_KEY"]],
     )
     roles: dict[RoleName, RoleSpec] = Field(
         min_length=1,
         max_length=MAX_ENTRIES,
-        description="The gang: chief, worker, ps, evaluator, or names of your own. A number is short for its replicas.",
+        description="Roles of the gang: chief, worker, ps, evaluator, or custom names. A number is short for `replicas`.",
         examples=[{"worker": {"replicas": 2, "resources": {"gpus": 1}}, "ps": 1}],
     )
     input: VolumePath | None = Field(
-        default=None, description="volume/path, read-only at /data/data.", examples=["datasets/digits"]
+        default=None,
+        description="Input as volume/path, mounted read-only at /data/data.",
+        examples=["datasets/digits"],
     )
     output: VolumePath | None = Field(
         default=None,
-        description="volume/path at /data/output; unstated: a folder of its own.",
+        description="Output as volume/path, mounted at /data/output; default: a new folder for the job.",
         examples=["output/team/digits"],
     )
-    mounts: tuple[Mount, ...] = Field(default=(), max_length=MAX_ENTRIES, description="More folders of volumes.")
+    mounts: tuple[Mount, ...] = Field(default=(), max_length=MAX_ENTRIES, description="Additional mounts.")
     priority: Priority = Field(
         default=50,
         ge=0,
         le=100,
-        description="`low` (25), `normal` (50), `high` (75), `urgent` (100), or a number from 0 to 100; the largest starts first.",
+        description="`low` (25), `normal` (50), `high` (75), `urgent` (100), or a number from 0 to 100; higher priorities "
+        "start first.",
         examples=["high", 60],
     )
     preemptible: Flag = Field(
         default=True,
-        description="Whether the platform may end an attempt to give its place to others; the job then waits again, and "
-        "goes on from its last checkpoint.",
+        description="Whether the scheduler may preempt the job: its attempt ends, the job is queued again and resumes from "
+        "its last checkpoint.",
     )
     max_run_time: Seconds | None = Field(
-        default=None, description="Upper bound of an attempt's training time.", examples=["12h"]
+        default=None, description="Maximum training time of an attempt.", examples=["12h"]
     )
     max_wait: Seconds | None = Field(
-        default=None, description="The job expires when it waited longer in the queue.", examples=["2d"]
+        default=None, description="Maximum time in the queue, after which the job expires.", examples=["2d"]
     )
     max_restarts: Whole = Field(
-        default=3, ge=0, le=1000, description="Restarts after errors of the program; what the platform caused is free."
+        default=3,
+        ge=0,
+        le=1000,
+        description="Maximum restarts after errors of the program; restarts caused by the platform do not count.",
     )
-    grace: Grace = Field(default_factory=Grace, description="How long the platform waits before it ends something.")
+    grace: Grace = Field(default_factory=Grace, description="Grace periods.")
     ttl: Seconds | None = Field(
-        default=None, description="The job is deleted this long after its end.", examples=["7d"]
+        default=None, description="Time after the job's end until it is deleted; default: never.", examples=["7d"]
     )
     labels: dict[LabelKey, LabelValue] = Field(
         default_factory=dict,
         max_length=MAX_ENTRIES,
-        description="Your own marks, for finding jobs again.",
+        description="Labels, to find and group jobs.",
         examples=[{"team": "vision"}],
     )
     metric_patterns: LinePatterns = Field(
         default=(),
-        description="Lines of the log that metrics are read from: text, with names in braces where numbers stand; `{step}`, "
-        "`{steps}`, `{epoch}` and `{epochs}` tell the progress. Unstated: `name=number` in lines that name a step or epoch.",
+        description="Patterns of log lines that contain metrics: text with names in braces in place of numbers; `{step}`, "
+        "`{steps}`, `{epoch}` and `{epochs}` report the progress. Default: `name=number` in lines with a step or an "
+        "epoch.",
         examples=["Epoch {epoch}/{epochs} loss {loss}"],
     )
     contract: Annotated[Contract, choice(Contract)] = Field(
         default=Contract.DEFAULT,
         description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; `mxnet`: "
-        "adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and AIP_STORAGE_URI for HTTP "
-        "servers of models.",
+        "adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and AIP_STORAGE_URI for "
+        "model servers.",
     )
     warm: Annotated[Warm, choice(Warm)] = Field(
         default=Warm.AUTO,
-        description="`auto`: without an image, a process may be forked from a Python that has imported the framework "
-        "already; `never`: every process is executed anew.",
+        description="`auto`: without an image, a process may be forked from a warm Python process that has already "
+        "imported the framework; `never`: every process is a new Python.",
     )
     sparse: Flag = Field(
-        default=False, description="TF_CONFIG of elastic ps jobs: a worker sees only itself and every ps."
+        default=False, description="Sparse TF_CONFIG for elastic ps jobs: a worker sees only itself and every ps."
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
         default_factory=dict,
         max_length=MAX_ENTRIES,
-        description="Only nodes that carry all these labels.",
+        description="Labels that a node must have.",
         examples=[{"pool": "a100"}],
     )
     topology: Topology | None = Field(
-        default=None, description="Wish for the gang's nearness.", examples=[{"level": "rack"}]
+        default=None, description="Topology affinity of the gang.", examples=[{"level": "rack"}]
     )
 
     def ordered_roles(self) -> tuple[tuple[str, RoleSpec], ...]:
-        """Roles in rank order: chief, worker, ps, evaluator, then own roles by name."""
+        """Roles in rank order: chief, worker, ps, evaluator, then custom roles by name."""
         return tuple((name, self.roles[name]) for name in sorted(self.roles, key=role_order))
 
     @property
     def elastic_role(self) -> str | None:
-        """The role whose replicas may change in number; ``None``: the gang is always whole."""
+        """Name of the elastic role; ``None``: the number of replicas is fixed."""
         return next((name for name, role in self.roles.items() if role.is_elastic), None)
 
     def role_env(self, role: str) -> dict[str, str]:
-        """The user's environment of ``role``; the role's own wins over the job's."""
+        """The user's environment variables of ``role``; the role's override the job's."""
         return {**self.env, **self.roles[role].env}
 
 
-class Shorthands(_Model):
-    """What users may write at the top instead of ``roles``; the canonical form has none of these."""
-
-    workers: _Workers | None = Field(
-        default=None,
-        description="Replicas of the role worker. A span makes the gang elastic: it runs with as many as there is place for.",
-        examples=[2, {"min": 2, "max": 4}],
-    )
-    ps: _Replicas | None = Field(default=None, description="Replicas of the role ps.")
-    chief: Annotated[int, Field(ge=0, le=1), count(1)] | None = Field(
-        default=None, description="true: one replica of the role chief."
-    )
-    evaluator: _Count | None = Field(default=None, description="true or a number: replicas of the role evaluator.")
-    evaluators: _Count | None = Field(default=None, description="The same as evaluator.")
-    gpus: Gpus | None = Field(
-        default=None,
-        description="GPUs of each chief, worker and replica of an own role, or the part of one.",
-        examples=[1, 0.5],
-    )
-    gpu_type: GpuModels | None = Field(default=None, description="Accepted GPU models of all roles that have GPUs.")
-    cpu: CpuQuantity | None = Field(default=None, description="CPUs of each replica of every role.")
-    memory: ByteQuantity | None = Field(default=None, description="Memory of each replica of every role.")
-    shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm of each replica of every role.")
-    processes_per_replica: Processes | None = Field(
-        default=None, description="Processes of each chief, worker and replica of an own role."
-    )
+Word: TypeAlias = str | int | float | bool
 
 
-def role_order(role: str) -> tuple[int, str]:
-    """Sort key of a role's name."""
-    return (ROLE_ORDER.index(role) if role in ROLE_ORDER else len(ROLE_ORDER), role)
+class SpecKeywords(TypedDict, total=False):
+    """Keyword arguments of ``JobSpec(…)``. A test proves that they match the fields of ``JobSpec`` and ``Shorthands``."""
 
-
-JobState = Literal[
-    "queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"
-]
+    name: Required[str]
+    project: str
+    image: str | None
+    code: str | None
+    command: str | Sequence[Word] | None
+    args: Sequence[Word]
+    env: Mapping[str, Word]
+    secrets: Sequence[str]
+    roles: Mapping[str, RoleSpec | Mapping[str, Any] | int | None]
+    input: str | None
+    output: str | None
+    mounts: Sequence[Mount | Mapping[str, Any]]
+    priority: int | str
+    preemptible: bool
+    max_run_time: str | float | None
+    max_wait: str | float | None
+    max_restarts: int
+    grace: Grace | Mapping[str, str | float]
+    ttl: str | float | None
+    labels: Mapping[str, Word]
+    metric_patterns: str | Sequence[str]
+    contract: Contract | str
+    warm: Warm | str
+    sparse: bool
+    node_selector: Mapping[str, Word]
+    topology: Topology | Mapping[str, Any] | None
+    # shorthands
+    workers: int | Mapping[str, int] | None
+    ps: int | None
+    chief: int | bool | None
+    evaluator: int | bool | None
+    evaluators: int | bool | None
+    gpus: float | None
+    gpu_type: str | Sequence[str] | None
+    cpu: str | float | None
+    memory: str | int | None
+    shm: str | int | None
+    processes_per_replica: int | None

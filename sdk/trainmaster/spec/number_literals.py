@@ -1,7 +1,7 @@
-"""Numbers that remember how they were written.
+"""Numbers that keep the text they were parsed from.
 
-``VERSION: 1.10`` in YAML is the number 1.1, and ``LR: 1e-3`` is 0.001; as an environment variable or an argument a
-user wants what they wrote. Everywhere else these are plain numbers.
+``VERSION: 1.10`` in YAML is the number 1.1, and ``LR: 1e-3`` is 0.001; in an environment variable or an argument the
+user expects the text as written. Everywhere else these are plain numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WrittenFloat(float):
 
 
 def as_text(value: Any) -> Any:
-    """A number or a bool as the text a user wrote; anything else as it is."""
+    """A number or a bool as the text that the user wrote; any other value unchanged."""
     if isinstance(value, WrittenInt | WrittenFloat):
         return value.text
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""From what users write to the canonical :class:`~trainmaster.spec.model.JobSpec`, or all their mistakes at once.
+"""Parses what users write into the canonical :class:`~trainmaster.spec.model.JobSpec`, or reports all mistakes at once.
 
-The steps: text → plain data (:mod:`document`, :mod:`plain`) → shorthands become roles (:mod:`shorthand`) → fields
-(:mod:`fields`, :mod:`model`) → what stands between fields (:mod:`rules`). No step stops the next: what is wrong is
-noted and left out, and what was concluded from something wrong is not told.
+Steps: text → plain data (:mod:`document`, :mod:`plain_data`) → shorthands become roles (:mod:`shorthand`) → fields
+(:mod:`fields`, :mod:`model`) → rules between fields (:mod:`rules`). Every step runs: an invalid value is recorded and
+removed, and mistakes that only follow from an invalid value are not reported.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from trainmaster.spec.document import read_document
 from trainmaster.spec.error_messages import explain_error, is_about_key, location_of
 from trainmaster.spec.errors import Path, SpecError, SpecMistake, join_path
 from trainmaster.spec.fields import kind_of
-from trainmaster.spec.model import JobSpec, Shorthands
+from trainmaster.spec.model import JobSpec
 from trainmaster.spec.number_literals import as_text
 from trainmaster.spec.plain_data import plain_copy
-from trainmaster.spec.rules import breaches
+from trainmaster.spec.rules import violations
 from trainmaster.spec.schema import spec_json_schema
-from trainmaster.spec.shorthand import SHORTHAND_NAMES, Expanded, expand, roles_touched_by
+from trainmaster.spec.shorthand import SHORTHAND_NAMES, Expanded, Shorthands, expand, roles_touched_by
 
 __all__ = ["SpecError", "SpecMistake", "parse_spec", "parse_spec_text", "read_spec_text", "spec_json_schema"]
 
-# Whoever has a hundred mistakes reads the first hundred.
 _MAX_MISTAKES: Final = 100
-# Each round takes out what it found wrong; one uncovers the next at most a few levels deep.
+# Each round removes the values found invalid; a removal uncovers further mistakes at most a few levels deep.
 _MAX_ROUNDS: Final = 10
-# Mappings whose keys the user chooses.
+# Mappings with keys of the user's choice.
 _FREE_KEYS: Final = frozenset({"env", "labels", "node_selector"})
-# Top-level fields that are nobody's: a place for YAML anchors, as in Compose files.
+# Prefix of ignored top-level fields, which hold YAML anchors, as in Compose files.
 _EXTENSION: Final = "x-"
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def parse_spec(raw: Mapping[str, Any]) -> JobSpec:
-    """The canonical spec of ``raw``, shorthands included; a canonical one gives itself.
+    """The canonical spec of ``raw``, which may have shorthands; idempotent.
 
     Raises:
-        SpecError: with every mistake in it; whatever ``raw`` is, nothing else is raised.
+        SpecError: with all mistakes; for any ``raw``, no other exception is raised.
     """
     return _Parsing().run(raw)
 
 
 def parse_spec_text(text: str | bytes) -> JobSpec:
-    """The same from YAML or JSON. Raises :class:`SpecError`."""
+    """Like :func:`parse_spec`, from YAML or JSON text. Raises :class:`SpecError`."""
     return parse_spec(read_spec_text(text))
 
 
 def read_spec_text(text: str | bytes) -> dict[str, Any]:
-    """The fields in ``text`` (YAML or JSON) as written, not yet checked: to lay changes over them, or to send them.
+    """The fields in ``text`` (YAML or JSON) as written, not validated: to apply changes, or to send them.
 
-    Ready for JSON: numbers in ``env``, ``args`` and the like are text already, as they were written (``1.10``).
+    The result can be dumped as JSON: numbers in ``env``, ``args`` and similar fields are text as written (``1.10``).
 
     Raises:
-        SpecError: not YAML, or no mapping of fields.
+        SpecError: not YAML, or not a mapping of fields.
     """
     data = read_document(text)
     if not isinstance(data, dict):
@@ -71,7 +70,7 @@ def read_spec_text(text: str | bytes) -> dict[str, Any]:
 
 
 def _texts(owner: dict[str, Any]) -> dict[str, Any]:
-    """``owner`` with its numbers as text wherever a text is meant."""
+    """``owner`` with numbers as text in fields that hold text."""
     result = dict(owner)
     for key, item in owner.items():
         if key in _FREE_KEYS and isinstance(item, dict):
@@ -93,12 +92,12 @@ def _not_a_spec(data: Any) -> SpecMistake:
 
 @dataclass
 class _Parsing:
-    """Collects mistakes, and the places that they made unusable.
+    """Collects mistakes, and the paths that they make unusable.
 
-    ``dropped``: where something wrong was left out. ``doubtful``: where something is lacking because of that.
+    ``dropped``: paths of removed invalid values. ``doubtful``: paths that are incomplete because of them.
     """
 
-    mistakes: dict[SpecMistake, None] = field(default_factory=dict)  # a set that keeps its order
+    mistakes: dict[SpecMistake, None] = field(default_factory=dict)  # an ordered set
     dropped: set[Path] = field(default_factory=set)
     doubtful: set[Path] = field(default_factory=set)
 
@@ -117,31 +116,31 @@ class _Parsing:
         self.doubtful.update(roles_touched_by(wrong, expanded.data.get("roles")))
         spec = self._validated(JobSpec, expanded.data, expanded)
         uncertain = self.dropped | self.doubtful
-        around = {path[:length] for path in uncertain for length in range(len(path))}
-        for breach in (*expanded.breaches, *breaches(spec)):
-            concluded_from = (breach.path, *breach.depends)
-            if not any(path in around or _is_at_or_below(path, uncertain) for path in concluded_from):
-                self._add(_origin(breach.path, expanded), breach.message, breach.hint)
+        ancestors = {path[:length] for path in uncertain for length in range(len(path))}
+        for violation in (*expanded.violations, *violations(spec)):
+            premises = (violation.path, *violation.depends)
+            if not any(path in ancestors or _is_at_or_below(path, uncertain) for path in premises):
+                self._add(_origin(violation.path, expanded), violation.message, violation.hint)
         if self.mistakes:
             raise SpecError(_in_order(self.mistakes, written)[:_MAX_MISTAKES])
         return spec
 
     def _validated(self, model: type[_ModelT], data: dict[str, Any], expanded: Expanded) -> _ModelT:
-        """``data`` as ``model``; what is wrong is told and left out until the rest stands."""
+        """``data`` as ``model``; invalid values are reported and removed until the rest is valid."""
         for _ in range(_MAX_ROUNDS):
             try:
                 return model.model_validate(data, extra="forbid")
             except ValidationError as error:
                 # Unknown fields first: `comand` explains why `command` is missing.
-                details = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+                details = sorted(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden")
                 for detail in details:
                     place = location_of(detail)
-                    # Nobody reads more, and looking for what was meant takes its time.
+                    # More mistakes are not reported, and finding a suggestion for each takes time.
                     if len(self.mistakes) < _MAX_MISTAKES and not _is_at_or_below(place, self.dropped):
-                        told = explain_error(detail, model, SHORTHAND_NAMES)
-                        self._add(_origin(place, expanded), told.message, told.hint)
-                        if told.meant is not None:
-                            self.dropped.add((*place[:-1], told.meant))
+                        explanation = explain_error(detail, model, SHORTHAND_NAMES)
+                        self._add(_origin(place, expanded), explanation.message, explanation.hint)
+                        if explanation.meant is not None:
+                            self.dropped.add((*place[:-1], explanation.meant))
                     self.dropped.add(place)
                     _leave_out(data, place, whole_entry=is_about_key(detail))
         raise SpecError(self.mistakes)
@@ -155,10 +154,10 @@ def _is_at_or_below(place: Path, places: set[Path]) -> bool:
 
 
 def _without_empty(written: dict[str, Any]) -> dict[str, Any]:
-    """``written`` without the fields left empty (``image:`` and nothing after it): they count as not written.
+    """``written`` without empty fields (``image:`` with nothing after it), which count as not written.
 
-    Where users choose the keys (``env``, ``labels``) and in lists an empty value stays: it may have meant a text, and
-    is told.
+    In mappings with keys of the user's choice (``env``, ``labels``) and in lists, an empty value stays and is reported:
+    the user may have meant an empty text.
     """
     result: dict[str, Any] = {}
     for key, item in written.items():
@@ -176,12 +175,12 @@ def _without_empty(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leave_out(data: dict[str, Any], place: Path, *, whole_entry: bool) -> None:
-    """Take what is wrong at ``place`` out of ``data``, or put something harmless there where the model needs it."""
+    """Remove the invalid value at ``place`` from ``data``; where the model requires a value, put a placeholder there."""
     match place:
         case ("name", *_):
             data["name"] = "unnamed"
         case ("mounts", int(index), *_):
-            # Something valid in its place: the numbers of the other mounts must not move.
+            # A valid placeholder: the indices of the other mounts must not change.
             data["mounts"][index] = {"volume": "unnamed", "at": f"/mnt/wrong-{index}"}
         case ("secrets", int(index), *_):
             data["secrets"][index] = f"_WRONG_{index}"
@@ -199,7 +198,7 @@ def _leave_out(data: dict[str, Any], place: Path, *, whole_entry: bool) -> None:
 
 
 def _remove(data: dict[str, Any], place: Path) -> None:
-    """Delete the deepest part of ``place`` that is there."""
+    """Delete the deepest existing part of ``place``."""
     parent: Any = data
     for part in place[:-1]:
         inner = parent.get(part)
@@ -211,7 +210,7 @@ def _remove(data: dict[str, Any], place: Path) -> None:
 
 
 def _origin(place: Path, expanded: Expanded) -> Path:
-    """Where the user wrote what stands at the canonical ``place``."""
+    """The path in the user's document of the value at the canonical path ``place``."""
     if place == ("roles",):
         return place if expanded.has_roles else ("workers",)
     for length in range(len(place), 0, -1):
@@ -221,6 +220,6 @@ def _origin(place: Path, expanded: Expanded) -> Path:
 
 
 def _in_order(mistakes: Iterable[SpecMistake], written: Mapping[str, Any]) -> list[SpecMistake]:
-    """In the order of the user's own document; what is missing in it comes first."""
+    """Sorted in the order of the user's document; missing fields come first."""
     order = {key: index for index, key in enumerate(written)}
     return sorted(mistakes, key=lambda mistake: order.get(re.split(r"[.\[]", mistake.path, maxsplit=1)[0], -1))

@@ -1,4 +1,4 @@
-"""A copy of any Python value as plain data, with everything named that no job spec can hold."""
+"""Copies any Python value as plain data, and reports everything that a job spec cannot contain."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 from trainmaster.spec.document import MAX_DEPTH, MAX_NODES, MAX_TEXT_BYTES
 from trainmaster.spec.errors import Path, SpecMistake, join_path
 
-# Larger than any amount, count or seed; Python refuses to print ints of more than 4300 digits.
+# Enough for any amount, count or seed; Python refuses to print ints of more than 4300 digits.
 _MAX_INT_BITS: Final = 256
 
 
 @dataclass
 class PlainCopy:
-    """``value`` holds only dict, list, str, int, float, bool and ``None``; ``dropped``: the paths left out of it."""
+    """``value`` holds only dict, list, str, int, float, bool and ``None``; ``dropped``: paths of values left out."""
 
     value: Any = None
     mistakes: list[SpecMistake] = field(default_factory=list)
@@ -26,16 +26,16 @@ class PlainCopy:
 
 
 class _Dropped:
-    """Stands for a value that could not be taken."""
+    """Sentinel for a value that cannot be copied."""
 
 
 _DROPPED: Final = _Dropped()
 
 
 def plain_copy(raw: Any) -> PlainCopy:
-    """``raw`` as plain data. Never raises; what cannot be taken is told in ``mistakes`` and left out.
+    """``raw`` as plain data. Never raises: values that cannot be copied are reported in ``mistakes`` and left out.
 
-    Empty values (``None``) inside a mapping are kept: whether a field may be empty is the field's business.
+    ``None`` inside a mapping is copied: each field decides whether it may be empty.
     """
     copy = PlainCopy()
     value = _copy(raw, (), copy, depth=0)
@@ -58,7 +58,7 @@ def _copy(raw: Any, path: Path, copy: PlainCopy, *, depth: int) -> Any:
             return _drop(copy, path, wrong) if wrong else raw
         case int():
             if raw.bit_length() > _MAX_INT_BITS:
-                return _drop(copy, path, "is too large a number", "quote it, if it is meant as text")
+                return _drop(copy, path, "is too large a number", "quote it if it is meant as text")
             return raw
         case float():
             return raw if math.isfinite(raw) else _drop(copy, path, f"is {raw}, not a number", "write a finite number")
@@ -66,10 +66,10 @@ def _copy(raw: Any, path: Path, copy: PlainCopy, *, depth: int) -> Any:
             return _copy_mapping(raw, path, copy, depth=depth)
         case list() | tuple():
             items = [_copy(item, (*path, i), copy, depth=depth + 1) for i, item in enumerate(raw)]
-            # An empty place keeps the numbers of the others: mistakes name them.
+            # None in place of a dropped item: the indices of the others must not change, mistakes refer to them.
             return [None if item is _DROPPED else item for item in items]
     return _drop(
-        copy, path, f"is a Python {type(raw).__name__}, which no spec can hold", "write text, a number or a list"
+        copy, path, f"is a Python {type(raw).__name__}, which a spec cannot contain", "write text, a number or a list"
     )
 
 
@@ -77,7 +77,7 @@ def _copy_mapping(raw: Mapping[Any, Any], path: Path, copy: PlainCopy, *, depth:
     result: dict[str, Any] = {}
     for key, item in raw.items():
         if not isinstance(key, str):
-            _drop(copy, (*path, "?"), f"the key is no text but a Python {type(key).__name__}", "quote it")
+            _drop(copy, (*path, "?"), f"the key is a Python {type(key).__name__}, not text", "quote it")
             continue
         copy.size += len(key)
         wrong = _wrong_text(key)
@@ -92,15 +92,14 @@ def _copy_mapping(raw: Mapping[Any, Any], path: Path, copy: PlainCopy, *, depth:
 
 def _wrong_text(text: str) -> str | None:
     if "\0" in text:
-        return "holds a NUL character, which no environment, argument or path can"
+        return "contains a NUL character, which environment variables, arguments and paths cannot contain"
     if any("\ud800" <= character <= "\udfff" for character in text):
-        return "holds half a character (a lone surrogate)"
+        return "contains half a character (a lone surrogate)"
     return None
 
 
 def _drop(copy: PlainCopy, path: Path, message: str, hint: str | None = None) -> _Dropped:
     copy.dropped.append(path)
-    # Ten thousand bad values are told by the first hundred.
     if len(copy.mistakes) < 100:
         copy.mistakes.append(SpecMistake(join_path(path), message, hint))
     return _DROPPED

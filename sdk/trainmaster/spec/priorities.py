@@ -1,4 +1,4 @@
-"""Priorities of jobs: 0 to 100, the largest first, of which four have names."""
+"""Job priorities: 0 to 100, higher ones first; four of them have names (priority classes)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST: Final = 100
 
 
 def read_priority(value: Any) -> int:
-    """The number that ``value``, one of the names or a whole number from 0 to 100, stands for. Raises ``FieldError``."""
+    """The priority named by ``value``: a class name or a whole number from 0 to 100. Raises ``FieldError``."""
     if isinstance(value, str) and value.strip().lower() in CLASSES:
         return CLASSES[value.strip().lower()]
     names = ", ".join(CLASSES)
@@ -33,7 +33,7 @@ def read_priority(value: Any) -> int:
 
 
 def priority_name(priority: int) -> str | None:
-    """``high`` for 75; ``None`` for numbers between the names."""
+    """``high`` for 75; ``None`` for numbers without a name."""
     return next((name for name, number in CLASSES.items() if number == priority), None)
 
 

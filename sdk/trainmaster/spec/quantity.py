@@ -25,25 +25,25 @@ _SUFFIX: Final[dict[str, Decimal]] = {
     "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }
-# 20 digits hold every amount below; more would only be rounded.
+# 20 digits are enough for every amount below; more would only be rounded.
 _QUANTITY: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE]([+-]?[0-9]{1,3}))?([A-Za-z]*)")
 _DURATION: Final = re.compile(
     r"(?:([0-9]{1,10})d)?(?:([0-9]{1,10})h)?(?:([0-9]{1,10})m)?(?:([0-9]{1,10}(?:\.[0-9]{1,9})?)s)?"
 )
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
 _MAX_CPU: Final = Decimal(100_000)
-# An 8-byte signed integer holds every amount that a database column or a kernel file takes.
+# The largest amount of a database column or a kernel file: an 8-byte signed integer.
 _MAX: Final = Decimal(2**63 - 1)
-# No process runs in less; whoever writes 512 or 400m means 512Mi (Kubernetes takes both, to its users' harm).
+# No process runs in less; 512 or 400m is a typo for 512Mi (Kubernetes accepts both, and users get 0.4 bytes).
 _MIN_MEMORY: Final = Decimal(2**20)
 MAX_DURATION_S: Final = 10 * 365 * 86_400
 
 
 def parse_quantity(value: Any) -> Decimal:
-    """The exact amount that ``value``, a text or a number, names in base units (CPUs, bytes); never negative.
+    """The exact amount of ``value``, a text or a number, in base units (CPUs, bytes); never negative.
 
     Raises:
-        ValueError: not a quantity; the message says what would be right.
+        ValueError: not a quantity; the message says how to write it.
     """
     raw = _written(value, "a quantity such as 2, 500m, 512Mi or 4Gi")
     if raw.startswith("-"):
@@ -52,7 +52,7 @@ def parse_quantity(value: Any) -> Decimal:
     if match is None:
         raise FieldError(f"{_short(raw)} is not a quantity", "write it like 2, 500m, 512Mi or 4Gi")
     if match[3] not in _SUFFIX:
-        raise FieldError(f"{_short(raw)} has no unit that we know", f"{_unit_hint(match[3])}")
+        raise FieldError(f"{_short(raw)} has an unknown unit", _unit_hint(match[3]))
     amount = Decimal(match[1]).scaleb(int(match[2] or 0)) * _SUFFIX[match[3]]
     if amount > _MAX:
         raise FieldError(f"{_short(raw)} is larger than any machine")
@@ -63,7 +63,7 @@ def parse_cpu_milli(value: Any) -> int:
     """Thousandths of a CPU, at least 1, rounded up. Raises ``ValueError``."""
     amount = parse_quantity(value)
     if amount == 0:
-        raise FieldError("must be more than 0", "leave it out to share the node's CPUs")
+        raise FieldError("must be more than 0", "omit it to share the node's CPUs")
     if amount > _MAX_CPU:
         raise FieldError(f"{_short(str(value))} is larger than any machine", "write CPUs like 2, 0.5 or 500m")
     return int((amount * 1000).to_integral_value(rounding=ROUND_CEILING))
@@ -116,7 +116,7 @@ def parse_duration_s(value: Any) -> float:
 
 
 def format_duration(seconds: float) -> str | float:
-    """The shortest exact notation that :func:`parse_duration_s` reads, for example ``1h30m``; of parts of a second the number."""
+    """The shortest exact notation for :func:`parse_duration_s`, such as ``1h30m``; with fractions of a second, a number."""
     if seconds != int(seconds):
         return seconds
     left, parts = int(seconds), []
@@ -128,7 +128,7 @@ def format_duration(seconds: float) -> str | float:
 
 
 def _written(value: Any, wanted: str) -> str:
-    """``value`` as text. A bool is an int to Python, and no amount to anybody."""
+    """``value`` as text. Rejects bools, which are ints in Python."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise FieldError(f"must be {wanted}")
     if isinstance(value, int) and value.bit_length() > 64:
@@ -142,7 +142,7 @@ def _short(raw: str) -> str:
 
 
 def _unit_hint(unit: str) -> str:
-    """The unit that was probably meant: people write GB, gb and GiB."""
+    """Suggests the unit for common spellings such as GB, gb and GiB."""
     letter = unit[:1].upper()
     if letter and letter in "KMGTPE" and unit.lower() in (letter.lower(), letter.lower() + "b", letter.lower() + "ib"):
         binary = f"{letter}i"

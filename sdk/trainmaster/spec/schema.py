@@ -1,11 +1,13 @@
-"""The JSON Schema of what users may write, for editors and other programs."""
+"""The JSON Schema of a job spec as users write it, for editors and other programs."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from trainmaster.spec.enums import MAX_REPLICAS
 from trainmaster.spec.fields import ROLE_PATTERN
-from trainmaster.spec.model import MAX_REPLICAS, JobSpec, Shorthands
+from trainmaster.spec.model import JobSpec
+from trainmaster.spec.shorthand import Shorthands
 
 SCHEMA_ID: Final = "urn:trainmaster:schema:job-spec:v1"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -33,15 +35,14 @@ _EXAMPLES: Final[list[dict[str, Any]]] = [
 def spec_json_schema() -> dict[str, Any]:
     """Schema (draft 2020-12) of a job spec as users write it, shorthands included.
 
-    What it takes, ``parse_spec`` may still refuse for what stands between fields; what it refuses is refused there too,
-    but for a few spellings that ``parse_spec`` forgives (``yes`` for true).
+    ``parse_spec`` is stricter about rules between fields, and more lenient about a few spellings (``yes`` for true).
     """
     schema = JobSpec.model_json_schema(mode="validation")
     short = Shorthands.model_json_schema(mode="validation")
     definitions = {**schema.pop("$defs", {}), **short.pop("$defs", {})}
     properties = {**schema["properties"], **short["properties"]}
     roles = properties["roles"]
-    # As Python a role is a mapping; a user may also write its replicas alone, or nothing for one replica.
+    # In the model a role is a mapping; users may also write just its replicas, or nothing for one replica.
     roles["patternProperties"] = {
         ROLE_PATTERN: {
             "anyOf": [
@@ -54,7 +55,7 @@ def spec_json_schema() -> dict[str, Any]:
     roles.pop("minProperties", None)
     replicas = definitions["RoleSpec"]["properties"]["replicas"]
     bounds = {key: replicas.pop(key) for key in ("type", "minimum", "maximum")}
-    replicas["anyOf"] = [bounds, {"$ref": "#/$defs/Span"}]
+    replicas["anyOf"] = [bounds, {"$ref": "#/$defs/ReplicaRange"}]
     schema = {
         "$schema": _DIALECT,
         "$id": SCHEMA_ID,
@@ -63,7 +64,7 @@ def spec_json_schema() -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "required": ["name"],
-        "patternProperties": {"^x-": {"title": "Not read", "description": "A place for YAML anchors."}},
+        "patternProperties": {"^x-": {"title": "Ignored", "description": "Ignored; for YAML anchors."}},
         "additionalProperties": False,
         "$defs": dict(sorted(definitions.items())),
         "examples": _EXAMPLES,
@@ -77,7 +78,7 @@ def spec_json_schema() -> dict[str, Any]:
 
 
 def _empty_is_unwritten(owner: dict[str, Any]) -> None:
-    """Every field that may be left out may also be left empty in YAML (``image:``)."""
+    """Allow null for every optional field: in YAML a field may be left empty (``image:``)."""
     properties = owner.get("properties", {})
     for name, field in properties.items():
         if "patternProperties" in field:

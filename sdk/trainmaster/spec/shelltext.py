@@ -1,4 +1,4 @@
-"""What becomes of words that are put behind a shell's text: read as a shell reads it, as far as words tell."""
+"""Static analysis of shell commands: whether arguments appended to a command reach the program they are meant for."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["lost_by_list", "lost_words", "places_words"]
+__all__ = ["has_placeholder", "reason_list_loses_words", "reason_words_are_lost"]
 
-# Words that end a compound command: behind them a shell takes nothing but another operator.
+# Words that end a compound command: after them a shell accepts only another operator.
 _ENDS: Final = frozenset({"done", "fi", "esac", "}"})
-# What a shell reads before a command, or what begins no program.
+# Shell keywords that precede a command.
 _OPENINGS: Final = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "time", "exec"})
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=")
-# Programs that nobody searches the parameters of: beside another one it is the other that words are meant for.
-_PLUMBING: Final = frozenset(
+# Utilities that take no hyperparameters: if another program is in the text, the arguments are meant for that program.
+_UTILITIES: Final = frozenset(
     """
     : [ awk basename bc break cat cd chmod continue cp cut date dirname echo exit export expr false for case function grep
     egrep head hostname id jq kill ln local ls mkdir mktemp mv nproc printf pwd read return rm sed seq set shift sleep sort
     source . sync tail tar tee test touch tr trap true ts ulimit umask uname uniq unset wait wc which whoami
-    """.split()  # noqa: SIM905 (a list of them would fill a screen)
+    """.split()  # noqa: SIM905 (a list literal would fill a screen)
 )
 _FUNCTION: Final = re.compile(r"(?:^|[\s;&|{(])(?:function\s+([\w-]+)|([\w-]+)\s*\(\s*\))")
 _HERE: Final = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _ALL: Final = re.compile(r"\$(?:[@*]|\{[@*]\})")
-# How a text reads its words in any way; and where it finds parameters without them.
+# Expansions that read positional parameters.
 _READS: Final = re.compile(r"\$\{?[@*#\d]|\bgetopts\b")
 _READS_FIRST: Final = re.compile(r"\$\{?0")
 _VARIABLE: Final = "TRAINMASTER_PARAMETERS"
@@ -38,9 +38,10 @@ _SHELL_OPTIONS: Final = re.compile(r"[-+][A-Za-z]+")
 
 @dataclass(slots=True)
 class _Read:
-    """``commands``: the words of each simple command, quotes kept; the last one is empty where an operator ends the text.
+    """A parsed shell text.
 
-    ``plain``: the text without what single quotes hold and without comments. ``is_comment``: a comment ends it.
+    ``commands``: the words of each simple command, with their quotes; the last is empty if the text ends with an operator.
+    ``plain``: the text without single-quoted strings and comments. ``is_comment``: whether the text ends with a comment.
     """
 
     commands: list[list[str]] = field(default_factory=lambda: [[]])
@@ -49,62 +50,62 @@ class _Read:
     is_comment: bool = False
 
 
-def places_words(text: str) -> bool:
-    """Whether ``text`` says itself where words given to it belong: by ``"$@"`` (or ``$*``), and not in a function's body."""
+def has_placeholder(text: str) -> bool:
+    """Whether ``text`` marks the place for arguments itself, by ``"$@"`` (or ``$*``) outside of a function."""
     plain = _read(text).plain
     return bool(_ALL.search(plain)) and not _FUNCTION.search(plain)
 
 
-def lost_words(text: str) -> str | None:
-    """Why words put behind ``text`` would break it, or go to another program than is meant; ``None``: they arrive.
+def reason_words_are_lost(text: str) -> str | None:
+    """Why arguments appended to ``text`` would break it or reach the wrong program; ``None``: they arrive.
 
-    What they do behind a single program is the program's own affair, and of two programs the last one gets them.
+    A single program is assumed to handle its arguments; of two programs, the last one gets them.
     """
     text = text.rstrip()
-    if places_words(text):
+    if has_placeholder(text):
         return None
     if _QUOTED_ALL.search(text) and not _FUNCTION.search(text):
-        return "in single quotes '$@' stands for these two characters, not for them"
+        return "in single quotes '$@' is literal text, not the arguments"
     here = [found.group(2) for found in _HERE.finditer(text)]
     if here and text.rsplit("\n", 1)[-1].strip() in here:
-        return f"they would be part of the here-document that ends with {here[-1]}"
+        return f"they would become part of the here-document that ends with {here[-1]}"
     read = _read(text)
     if read.is_comment:
-        return "they would be part of the comment that ends it"
+        return "they would become part of the comment at the end"
     last = read.commands[-1]
     if not last:
         operator = read.operators[-1] if read.operators else ""
         if operator == ")":
-            return "behind ) the shell ends in a syntax error"
-        return f"behind {operator} they would be a command of their own" if operator else None
+            return "after ) they are a syntax error"
+        return f"after {operator} they would be a separate command" if operator else None
     if last[0] in _ENDS or (
         read.operators and read.operators[-1] == ")" and len(read.commands) > 1 and _is_redirect(last)
     ):
-        return f"behind {last[0]} the shell ends in a syntax error"
+        return f"after {last[0]} they are a syntax error"
     return _elsewhere(text, read)
 
 
 def _elsewhere(text: str, read: _Read) -> str | None:
-    """What takes words behind ``text`` that are meant for another program; ``None``: nothing does."""
+    """Which other program or function would take the arguments appended to ``text``; ``None``: none."""
     last = read.commands[-1]
     program = _program(last)
-    if program in _PLUMBING:
-        others = [name for words in read.commands[:-1] if (name := _program(words)) and _is_meant(name)]
+    if program in _UTILITIES:
+        others = [name for words in read.commands[:-1] if (name := _program(words)) and _takes_parameters(name)]
         if not others and _VARIABLE not in text:
             others = [name for words in read.commands for name in _substituted(words)]
         return f"they would go to {program}, not to {others[-1]}" if others else None
     functions = {name for found in _FUNCTION.findall(read.plain) for name in found if name}
     if program in functions and _VARIABLE not in text and not _READS.search(read.plain):
-        return f"the function {program} would get them, and passes none on"
-    if program in _SHELLS and lost_by_list(_plain_words(last)):
-        return f"they would go to {program} -c, whose text does not read them; leave {program} -c out"
+        return f"the function {program} would get them and does not pass them on"
+    if program in _SHELLS and reason_list_loses_words(_plain_words(last)):
+        return f"they would go to {program} -c, whose text does not read them; remove {program} -c"
     return None
 
 
-def lost_by_list(words: Sequence[str]) -> str | None:
-    """The same of a command that is a list, with its arguments: of a shell that is given a text, where the words go to it.
+def reason_list_loses_words(words: Sequence[str]) -> str | None:
+    """Why a command list that runs a shell with a text would lose the arguments appended to it; ``None``: they arrive.
 
-    ``sh -c TEXT sh --lr=1``: behind the text a shell takes its own name first, then the words that the text calls ``"$@"``.
+    ``sh -c TEXT sh --lr=1``: the word after the text becomes ``$0``, the words after it become ``"$@"``.
     """
     if not words or words[0].rsplit("/", 1)[-1] not in _SHELLS:
         return None
@@ -112,15 +113,15 @@ def lost_by_list(words: Sequence[str]) -> str | None:
     while at < len(words) and _SHELL_OPTIONS.fullmatch(words[at]) and "c" not in words[at]:
         at += 2 if words[at][-1] in "oO" else 1
     if at + 1 >= len(words) or not _SHELL_OPTIONS.fullmatch(words[at]):
-        return None  # a script's file, which gets its words
-    text, behind = words[at + 1], words[at + 2 :]
+        return None  # a script file, which gets the arguments
+    text, appended = words[at + 1], words[at + 2 :]
     plain = _read(text).plain
     if _VARIABLE in text:
-        return None  # it has them from there
+        return None  # the text reads the parameters from the variable
     if not _READS.search(plain):
         return "they go to the shell, and its text does not read them"
-    if not behind and not _READS_FIRST.search(plain):
-        return "the shell takes the first of them for its own name ($0), not for one of its words"
+    if not appended and not _READS_FIRST.search(plain):
+        return "the shell takes the first of them as its own name ($0), not as an argument"
     return None
 
 
@@ -128,13 +129,12 @@ def _is_redirect(words: list[str]) -> bool:
     return bool(re.match(r"\d*[<>]", words[0]))
 
 
-def _is_meant(program: str) -> bool:
-    """Whether parameters may be meant for it."""
-    return program not in _PLUMBING and program not in _ENDS
+def _takes_parameters(program: str) -> bool:
+    return program not in _UTILITIES and program not in _ENDS
 
 
 def _substituted(words: list[str]) -> Iterator[str]:
-    """The programs that parameters may be meant for of the commands in ``$(…)`` and backticks. ``$((…))`` calculates."""
+    """Programs in ``$(…)`` and backticks that may take parameters. ``$((…))`` is arithmetic."""
     for kind, piece in _pieces(" ".join(words)):
         if kind == "quoted":
             continue
@@ -144,12 +144,12 @@ def _substituted(words: list[str]) -> Iterator[str]:
             inner = piece[found.end() : at].rstrip(")`")
             for command in _read(inner).commands:
                 yield from _substituted(command)
-                if (name := _program(command)) and _is_meant(name):
+                if (name := _program(command)) and _takes_parameters(name):
                     yield name
 
 
 def _plain_words(words: list[str]) -> list[str]:
-    """Without their quotes, from the program on."""
+    """``words`` from the program on, without quotes."""
     found = (at for at, word in enumerate(words) if word not in _OPENINGS and not _ASSIGNMENT.match(word))
     try:
         return shlex.split(" ".join(words[next(found) :]))
@@ -158,7 +158,7 @@ def _plain_words(words: list[str]) -> list[str]:
 
 
 def _program(words: list[str]) -> str | None:
-    """The program's name of a simple command, past assignments and what opens a compound one."""
+    """The program name of a simple command, after assignments and shell keywords."""
     for word in words:
         if word not in _OPENINGS and not _ASSIGNMENT.match(word):
             return word.strip("'\"").rsplit("/", 1)[-1]
@@ -184,7 +184,6 @@ def _read(text: str) -> _Read:
             else:
                 words[-1] += piece
     found.commands = [[word for word in words if word] for words in found.commands]
-    # An operator right behind another one, such as `;` and the end of its line, separates nothing more.
     return found
 
 
@@ -203,7 +202,7 @@ _PIECE: Final = re.compile(
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Pieces of words, and what stands between them. A substitution is a piece of its word, whatever is in it."""
+    """Tokens of ``text`` as (kind, piece). A command substitution is one piece of its word."""
     at, is_word = 0, False
     while at < len(text):
         if text.startswith(("$(", "`"), at):
@@ -225,7 +224,7 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _closed(text: str, at: int) -> int:
-    """Where the substitution ends that begins at ``at``."""
+    """Index after the substitution that begins at ``at``."""
     if text[at] == "`":
         end = text.find("`", at + 1)
         return len(text) if end < 0 else end + 1

@@ -1,19 +1,67 @@
-"""From what users write at the top of a spec (``workers: 2``, ``gpus: 1``) to roles."""
+"""Shorthands at the top of a spec (``workers: 2``, ``gpus: 1``), and their expansion into roles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.spec.errors import FieldError, Path, join_path
-from trainmaster.spec.fields import read_span
-from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
-from trainmaster.spec.rules import SERVING_ROLES, Breach
+from trainmaster.spec.enums import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, SERVING_ROLES, Contract
+from trainmaster.spec.errors import FieldError, Path, Violation, join_path
+from trainmaster.spec.fields import (
+    ByteQuantity,
+    CpuQuantity,
+    GpuModels,
+    Gpus,
+    count,
+    read_replica_range,
+    replica_range,
+    whole,
+)
 
-# Shorthand -> the role that it counts.
+MAX_PROCESSES: Final = 256
+
+# The bounds precede the parser: otherwise they are missing in the schema of an optional field.
+Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
+_Count = Annotated[int, Field(ge=0, le=MAX_REPLICAS), count(MAX_REPLICAS)]
+_Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
+_Workers = Annotated[int | tuple[int, int], replica_range(MAX_REPLICAS)]
+
+
+class Shorthands(BaseModel):
+    """Top-level alternatives to ``roles``; the canonical form has none of them."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    workers: _Workers | None = Field(
+        default=None,
+        description="Replicas of the role worker. A range makes the gang elastic: it runs with as many as there is "
+        "capacity for.",
+        examples=[2, {"min": 2, "max": 4}],
+    )
+    ps: _Replicas | None = Field(default=None, description="Replicas of the role ps.")
+    chief: Annotated[int, Field(ge=0, le=1), count(1)] | None = Field(
+        default=None, description="true: one replica of the role chief."
+    )
+    evaluator: _Count | None = Field(default=None, description="true or a number: replicas of the role evaluator.")
+    evaluators: _Count | None = Field(default=None, description="The same as evaluator.")
+    gpus: Gpus | None = Field(
+        default=None,
+        description="GPUs per replica of chief, worker and custom roles, or a fraction of a GPU.",
+        examples=[1, 0.5],
+    )
+    gpu_type: GpuModels | None = Field(default=None, description="Accepted GPU models of all roles with GPUs.")
+    cpu: CpuQuantity | None = Field(default=None, description="CPUs per replica of every role.")
+    memory: ByteQuantity | None = Field(default=None, description="Memory per replica of every role.")
+    shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm per replica of every role.")
+    processes_per_replica: Processes | None = Field(
+        default=None, description="Processes per replica of chief, worker and custom roles."
+    )
+
+
+# Shorthand -> the role whose replicas it gives.
 COUNTS: Final = {
     "chief": "chief",
     "workers": "worker",
@@ -29,20 +77,20 @@ SHORTHAND_NAMES: Final = frozenset(Shorthands.model_fields)
 class Expanded:
     """``data`` has only canonical fields, not yet validated.
 
-    ``origins``: where the user wrote what now stands at a canonical path.
+    ``origins``: canonical path -> path in the user's document.
     """
 
     data: dict[str, Any]
     has_roles: bool = True  # whether the user wrote `roles`
     origins: dict[Path, Path] = field(default_factory=dict)
-    breaches: list[Breach] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
 
 
 def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
-    """``data`` for a ``JobSpec`` without shorthands; the same object where it has none, as of every stored spec.
+    """``data`` for a ``JobSpec`` without shorthands; the same object if it has none, like every stored spec.
 
     Raises:
-        ValueError: they contradict the roles, or each other. (pydantic's, of a value of a wrong kind, is one.)
+        ValueError: shorthands contradict the roles or each other, or pydantic's error for an invalid value.
     """
     given = {key: value for key, value in data.items() if key in SHORTHAND_NAMES and value is not None}
     if not given and data.get("roles") is not None:
@@ -50,7 +98,7 @@ def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
     written = {key: value for key, value in data.items() if key not in SHORTHAND_NAMES}
     roles = written.pop("roles", None)
     if isinstance(roles, Mapping):
-        # Models as a program builds them; what they leave unsaid, the shorthands may say.
+        # Unset fields of role models that a program passes may be set by shorthands.
         written["roles"] = {
             name: role.model_dump(mode="json", exclude_unset=True) if isinstance(role, BaseModel) else role
             for name, role in roles.items()
@@ -61,18 +109,20 @@ def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(contract, Contract):
         written["contract"] = contract.value
     expanded = expand(written, Shorthands.model_validate(given))
-    if expanded.breaches:
-        raise ValueError("; ".join(f"{join_path(breach.path)} {breach.message}" for breach in expanded.breaches))
+    if expanded.violations:
+        raise ValueError(
+            "; ".join(f"{join_path(violation.path)} {violation.message}" for violation in expanded.violations)
+        )
     return expanded.data
 
 
 def is_defaulted(role: str, key: str) -> bool:
-    """Whether the shorthand ``key`` (no count) speaks of ``role``."""
+    """Whether the shorthand ``key`` (not a count) applies to ``role``."""
     return role not in SERVING_ROLES or key not in ("gpus", "gpu_type", "processes_per_replica")
 
 
 def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
-    """The canonical paths that could not be filled because these top-level fields are wrong."""
+    """The canonical paths that stay unfilled because these top-level fields are invalid."""
     paths: list[Path] = []
     for key in shorthands:
         if key in COUNTS:
@@ -83,11 +133,11 @@ def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
 
 
 def expand(written: Mapping[str, Any], short: Shorthands) -> Expanded:
-    """``written`` (plain data without shorthands) with the roles that ``short`` speaks of."""
+    """``written`` (plain data without shorthands) with ``short`` expanded into its roles."""
     expanded = Expanded(dict(written), has_roles="roles" in written)
     roles = written.get("roles")
     if roles is not None and not isinstance(roles, dict):
-        return expanded  # the model says what is wrong
+        return expanded  # validation by the model reports the error
     expanded.data["roles"] = {name: _role(name, entry, expanded) for name, entry in (roles or {}).items()}
     _counts(expanded, short)
     roles = expanded.data["roles"]
@@ -99,11 +149,11 @@ def expand(written: Mapping[str, Any], short: Shorthands) -> Expanded:
         if isinstance(role, dict):
             _defaults(name, role, expanded, short)
     if short.gpu_type and not any(_has_gpus(role) for role in roles.values()):
-        expanded.breaches.append(
-            Breach(
+        expanded.violations.append(
+            Violation(
                 ("gpu_type",),
                 "names a GPU model, but no role has GPUs",
-                "add `gpus: 1`, or take it away",
+                "add `gpus: 1`, or remove it",
                 (("gpus",),),
             )
         )
@@ -111,7 +161,7 @@ def expand(written: Mapping[str, Any], short: Shorthands) -> Expanded:
 
 
 def _has_gpus(role: Any) -> bool:
-    """Whether the role has GPUs, or something wrong in their place."""
+    """Whether the role has GPUs, or an invalid value for them."""
     if not isinstance(role, dict):
         return True
     resources = role.get("resources")
@@ -119,7 +169,7 @@ def _has_gpus(role: Any) -> bool:
 
 
 def _role(name: str, entry: Any, expanded: Expanded) -> Any:
-    """A role written as a number is its replicas; written as nothing, one replica."""
+    """A role as a mapping: a number means its replicas, an empty value one replica."""
     if entry is None or entry is True:
         return {}
     if isinstance(entry, int | float) and not isinstance(entry, bool):
@@ -138,13 +188,13 @@ def _span(name: str, role: dict[str, Any], expanded: Expanded) -> None:
     where: Path = ("roles", name, "replicas")
     written = role.pop("replicas")
     try:
-        least, most = read_span(written)
+        least, most = read_replica_range(written)
     except FieldError as error:
-        expanded.breaches.append(Breach(where, error.message, error.hint))
+        expanded.violations.append(Violation(where, error.message, error.hint))
         return
     if role.get("min_replicas") not in (None, least):
-        expanded.breaches.append(
-            Breach(where, f"says min {least}, but min_replicas says {role['min_replicas']}", "keep one of them")
+        expanded.violations.append(
+            Violation(where, f"says min {least}, but min_replicas says {role['min_replicas']}", "remove one of them")
         )
     role["replicas"], role["min_replicas"] = most, least
     expanded.origins["roles", name, "min_replicas"] = where
@@ -152,18 +202,18 @@ def _span(name: str, role: dict[str, Any], expanded: Expanded) -> None:
 
 def _counts(expanded: Expanded, short: Shorthands) -> None:
     roles: dict[str, Any] = expanded.data["roles"]
-    said: dict[str, str] = {}  # role -> shorthand
+    counted_by: dict[str, str] = {}  # role -> shorthand
     for key, role_name in COUNTS.items():
         count, least = getattr(short, key), None
         if isinstance(count, tuple):
             least, count = count
         if count is None:
             continue
-        if role_name in said:
-            if count != getattr(short, said[role_name]):
-                _contradiction(expanded, key, f"says {count}, but {said[role_name]} says otherwise")
+        if role_name in counted_by:
+            if count != getattr(short, counted_by[role_name]):
+                _contradiction(expanded, key, f"says {count}, but {counted_by[role_name]} says otherwise")
             continue
-        said[role_name] = key
+        counted_by[role_name] = key
         role = roles.get(role_name)
         if role is None:
             if count:
@@ -181,12 +231,12 @@ def _counts(expanded: Expanded, short: Shorthands) -> None:
             expanded.origins["roles", role_name, "replicas"] = (key,)
         elif count == 0 or (isinstance(replicas, int | float) and replicas != count):
             where = expanded.origins.get(("roles", role_name, "replicas"), ("roles", role_name, "replicas"))
-            there = replicas if replicas is not None else 1
-            _contradiction(expanded, key, f"says {count}, but {join_path(where)} says {there}")
+            existing = replicas if replicas is not None else 1
+            _contradiction(expanded, key, f"says {count}, but {join_path(where)} says {existing}")
 
 
 def _count_least(name: str, role: dict[str, Any], key: str, least: int | None, expanded: Expanded) -> None:
-    """The ``min`` of a span written at the top."""
+    """Apply the ``min`` of a range written at the top."""
     if least is None:
         return
     stated = role.get("min_replicas")
@@ -198,11 +248,11 @@ def _count_least(name: str, role: dict[str, Any], key: str, least: int | None, e
 
 
 def _contradiction(expanded: Expanded, key: str, message: str) -> None:
-    expanded.breaches.append(Breach((key,), message, "keep one of them"))
+    expanded.violations.append(Violation((key,), message, "remove one of them"))
 
 
 def _add_scheduler(expanded: Expanded) -> None:
-    """ps-lite programs find each other through a scheduler, which runs the same command."""
+    """Add the ps-lite scheduler, through which ps-lite programs find each other; it runs the same command."""
     roles = expanded.data["roles"]
     if expanded.data.get("contract") == Contract.MXNET.value and DMLC_SCHEDULER_ROLE not in roles:
         roles[DMLC_SCHEDULER_ROLE] = {}
@@ -210,7 +260,7 @@ def _add_scheduler(expanded: Expanded) -> None:
 
 
 def _count_servers(expanded: Expanded) -> None:
-    """UAI Train has one ps beside each worker, the chief counted: unstated, they are as many."""
+    """Default number of ps for contract uai: one per worker, including the chief."""
     roles = expanded.data["roles"]
     servers = roles.get("ps")
     if expanded.data.get("contract") != Contract.UAI.value or not isinstance(servers, dict):
@@ -233,7 +283,7 @@ def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorth
             default = getattr(short, key)
             if default is None or resources.get(key) is not None:
                 continue
-            # A ps with GPUs of its own takes the model that all have.
+            # Shorthand gpus does not apply to a ps; a ps with GPUs in its own entry still gets the shorthand gpu_type.
             if key == "gpus" and not is_defaulted(name, key):
                 continue
             if key == "gpu_type" and not resources.get("gpus"):
@@ -247,5 +297,5 @@ def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorth
         role["processes_per_replica"] = short.processes_per_replica
         expanded.origins["roles", name, "processes_per_replica"] = ("processes_per_replica",)
     elif processes is None and name not in SERVING_ROLES and expanded.data.get("contract") == Contract.UAI.value:
-        # A UAI program is one process per node and drives all its GPUs itself.
+        # A UAI program is one process per node that uses all of the node's GPUs.
         role["processes_per_replica"] = 1

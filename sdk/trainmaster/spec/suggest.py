@@ -1,4 +1,4 @@
-"""What a user probably meant."""
+"""Suggestions for misspelt field names and values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-# What people bring from Kubernetes, Slurm, Vertex and their own habits, and what it is called here.
+# Field names used by Kubernetes, Slurm, Vertex AI and others -> the name of the field here.
 _FOREIGN: Final = {
     "annotations": "labels",
     "arguments": "args",
@@ -48,10 +48,10 @@ _FOREIGN: Final = {
 
 
 def suggest(unknown: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that ``unknown`` was probably meant to be, or ``None``."""
+    """The name in ``known`` that ``unknown`` probably means, or ``None``."""
     names = sorted(known)
     folded = unknown.strip().lower().replace("-", "_").replace(" ", "_")[:100]
-    # camelCase of Kubernetes: maxRestarts is max_restarts.
+    # Kubernetes uses camelCase: maxRestarts is max_restarts.
     squeezed = folded.replace("_", "")
     for name in names:
         if name.replace("_", "") == squeezed:

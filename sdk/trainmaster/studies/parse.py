@@ -16,7 +16,7 @@ from trainmaster.spec.fields import kind_of
 from trainmaster.spec.model import JobSpec
 from trainmaster.spec.parse import parse_spec
 from trainmaster.spec.plain_data import plain_copy
-from trainmaster.spec.shelltext import lost_by_list, lost_words
+from trainmaster.spec.shelltext import reason_list_loses_words, reason_words_are_lost
 from trainmaster.studies.constraints import Constraint, parse_constraint
 from trainmaster.studies.inheritance import PARAMETER_NAME, Inheritance
 from trainmaster.studies.model import (
@@ -367,7 +367,7 @@ class _Reading:
         word = f"--{next(iter(parameters), 'lr')}=…"
         for place, (command, behind) in commands.items():
             is_text = isinstance(command, str)
-            why = lost_words(command) if is_text else lost_by_list([*(command or ()), *behind])
+            why = reason_words_are_lost(command) if is_text else reason_list_loses_words([*(command or ()), *behind])
             if why is None:
                 continue
             how = 'write "$@" where they belong, like `python train.py "$@"`'

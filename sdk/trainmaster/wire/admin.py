@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmaster.spec.fields import LabelKey, LabelValue
-from trainmaster.spec.model import MAX_ENTRIES, EnvName, Name
+from trainmaster.spec.fields import EnvName, LabelKey, LabelValue, Name
+from trainmaster.spec.model import MAX_ENTRIES
 from trainmaster.wire.base import WireModel, WireRequest
 from trainmaster.wire.numbers import Weight
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from pydantic import Field
 
-from trainmaster.spec.fields import LabelKey, LabelValue
-from trainmaster.spec.model import MAX_ENTRIES, Name
+from trainmaster.spec.fields import LabelKey, LabelValue, Name
+from trainmaster.spec.model import MAX_ENTRIES
 from trainmaster.wire.base import WireModel, WireRequest
 
 

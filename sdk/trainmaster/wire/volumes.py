@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter
 
-from trainmaster.spec.model import MAX_ENTRIES, Name
+from trainmaster.spec.fields import Name
+from trainmaster.spec.model import MAX_ENTRIES
 from trainmaster.wire.base import WireRequest
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names

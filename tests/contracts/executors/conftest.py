@@ -22,14 +22,14 @@ from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import Executor, MountOrder, Observation, Phase, ReplicaKey, ReplicaOrder
 from executors.docker import DockerExecutor
-from executors.docker.engine import Engine
-from executors.docker.render import REMOVED, Rules
+from executors.docker.engine import DockerEngine
+from executors.docker.render import REMOVED, ContainerSettings
 from executors.fake import FakeEngine, FakeExecutor, Script
 from executors.kubernetes import KubernetesExecutor
 from executors.kubernetes.api_server.access import Access
-from executors.kubernetes.api_server.client import Cluster, Json, NotFound
+from executors.kubernetes.api_server.client import Json, KubernetesClient, ObjectNotFound
 from executors.kubernetes.api_server.client import path as url
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods.observe import Patience
 from executors.process import ProcessExecutor, procfs
 from tests.integration.kubernetes.rights import CLUSTER_WIDE, IN_THE_NAMESPACE, Limited, right_of
@@ -225,14 +225,14 @@ class DockerBench(ProcessBench):
         self.executor = self.another()
         self.node = self.executor.nodes()[0].name
 
-    def another(self, *, engine: Engine | None = None, **options: Any) -> DockerExecutor:
-        rules = Rules(self.instance, **options.pop("rules", {}))
+    def another(self, *, engine: DockerEngine | None = None, **options: Any) -> DockerExecutor:
+        rules = ContainerSettings(self.instance, **options.pop("rules", {}))
         given = {"runtime_image": self.runtime_image, "default_image": self.image, **self.options, **options}
-        self._drivers.append(DockerExecutor(engine or Engine(), rules, **given))
+        self._drivers.append(DockerExecutor(engine or DockerEngine(), rules, **given))
         return self._drivers[-1]
 
     def _make_engine(self) -> Any:
-        return Engine()
+        return DockerEngine()
 
     def container(self, order: ReplicaOrder) -> dict[str, Any]:
         """What the engine says of the replica's container."""
@@ -280,15 +280,15 @@ class KubernetesBench(DockerBench):
         self.nodes = [node.name for node in self.executor.nodes() if node.is_ready and node.name in alive]
         self.node = self.nodes[0]
 
-    def _make_engine(self) -> Cluster:
-        return Cluster(qps=1000)
+    def _make_engine(self) -> KubernetesClient:
+        return KubernetesClient(qps=1000)
 
     def another(self, **options: Any) -> KubernetesExecutor:
         given = {"patience": self.options.get("patience", Patience())}
         access = options.pop("access", self.access)
         fields = {"runtime_image": self.runtime_image, "default_image": self.image, "host_paths": ("/",), **options}
-        cluster = Cluster(access, qps=1000, note=self.note)
-        made = KubernetesExecutor(cluster, Options(self.instance, self.namespace, **fields), **given)
+        cluster = KubernetesClient(access, qps=1000, note=self.note)
+        made = KubernetesExecutor(cluster, KubernetesOptions(self.instance, self.namespace, **fields), **given)
         self._drivers.append(made)
         return made
 
@@ -324,7 +324,7 @@ class KubernetesBench(DockerBench):
         for pod in self.reservations():  # what kubelet still holds is no matter of the driver
             if "deletionTimestamp" in pod["metadata"]:
                 where = url("pods", self.namespace, pod["metadata"]["name"])
-                with suppress(NotFound):
+                with suppress(ObjectNotFound):
                     self.engine.delete(where, options={"gracePeriodSeconds": 0})
         # The garbage collector takes what the Service owned.
         end = time.monotonic() + self.limit_s
@@ -451,11 +451,11 @@ def cluster_namespace() -> Iterator[str]:
     if missing:
         pytest.skip(f"needs a cluster: set {' and '.join(missing)}")
     name = f"test-{uuid.uuid4().hex[:8]}"
-    cluster = Cluster()
+    cluster = KubernetesClient()
     yield name
     try:
         cluster.delete(url("namespaces", name=name))
-    except NotFound:
+    except ObjectNotFound:
         pass
     cluster.close()
 
@@ -463,7 +463,7 @@ def cluster_namespace() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def cluster_access(cluster_namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """As a service account that may do in this namespace what the manifests say, and nothing else."""
-    admin = Cluster()
+    admin = KubernetesClient()
     limited = Limited(admin, cluster_namespace, cluster_namespace, "rbac.yaml")
     try:
         yield limited.kubeconfig(tmp_path_factory.mktemp("access"))

@@ -16,8 +16,8 @@ from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from executors.base import ExitCause, MountOrder, Phase
 from executors.docker import DockerExecutor
-from executors.docker.engine import Engine
-from executors.docker.render import Rules
+from executors.docker.engine import DockerEngine
+from executors.docker.render import ContainerSettings
 from tests.contracts.executors.conftest import remove
 
 pytestmark = [pytest.mark.docker]
@@ -29,7 +29,7 @@ class Killed(BaseException):
     """The control plane dies at this point."""
 
 
-def dying(engine: Engine, call: str, *, after: bool) -> Engine:
+def dying(engine: DockerEngine, call: str, *, after: bool) -> DockerEngine:
     """``engine`` whose first ``call`` kills the caller, before or after it took effect."""
     real = getattr(engine, call)
 
@@ -272,7 +272,7 @@ def test_a_job_without_an_image_is_refused_where_there_is_no_default(make_docker
 )
 def test_whoever_dies_while_creating_is_followed_by_one_who_starts_it_once(docker_bench, call, after):
     order = docker_bench.order()
-    engine = Engine()
+    engine = DockerEngine()
     dead = docker_bench.another(engine=engine)
     dead.create(docker_bench.order(command=("true",)))  # which reads the runtime image
     dying(engine, call, after=after)
@@ -292,7 +292,7 @@ def test_whoever_dies_while_creating_is_followed_by_one_who_starts_it_once(docke
 @pytest.mark.parametrize("call", ["create_network", "create_container", "put", "rename", "start"])
 def test_a_creator_that_is_late_at_any_step_starts_nothing_of_a_removed_attempt(docker_bench, call):
     order = docker_bench.order()
-    engine = Engine()
+    engine = DockerEngine()
     late = docker_bench.another(engine=engine)
     warm = docker_bench.order(command=("true",))
     late.create(warm)  # which reads the runtime image
@@ -329,8 +329,8 @@ def test_a_container_that_ended_is_not_started_again_by_a_creator_that_is_late(d
     """It looked while the other had not started it yet."""
     order = docker_bench.order()
     with pytest.raises(Killed):
-        docker_bench.another(engine=dying(Engine(), "start", after=False)).create(order)
-    engine = Engine()
+        docker_bench.another(engine=dying(DockerEngine(), "start", after=False)).create(order)
+    engine = DockerEngine()
     real, reached, go_on = engine.start, threading.Event(), threading.Event()
 
     def wait(container):
@@ -415,8 +415,8 @@ def test_the_driver_tells_of_starts_and_ends(docker_bench):
 
 
 def test_an_engine_that_is_away_is_tried_again(tmp_path):
-    engine = Engine({"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "HOME": os.environ.get("HOME", "/")})
-    executor = DockerExecutor(engine, Rules("none"), runtime_image="x")
+    engine = DockerEngine({"DOCKER_HOST": f"unix://{tmp_path}/none.sock", "HOME": os.environ.get("HOME", "/")})
+    executor = DockerExecutor(engine, ContainerSettings("none"), runtime_image="x")
     for call in (executor.nodes, executor.attempts):
         with pytest.raises(ExecutorTryAgain, match="does not answer"):
             call()

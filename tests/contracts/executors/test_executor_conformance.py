@@ -309,11 +309,11 @@ def test_one_that_is_given_up_ends_and_another_takes_its_name(bench, behaves):
     bench.executor.create(order)
     _starts_at_least_one(bench, order)
     for executor in (bench.executor, bench.another(), bench.executor):
-        executor.give_up(order.key)
+        executor.kill(order.key)
     follower = behaves(attempt=order.key.attempt_id, generation=2, world=0)
     bench.executor.create(follower)
     bench.until(follower, lambda seen: seen.key.generation == 2 and seen.facts.get("is_ready"))
-    bench.executor.give_up(order.key)
+    bench.executor.kill(order.key)
     bench.executor.change_world(replace(follower, world=2))
     assert bench.until(follower, _has_ended).phase is Phase.SUCCEEDED
     assert bench.starts(follower) == 1
@@ -327,7 +327,7 @@ def test_telling_what_is_unknown_or_over_of_a_world_is_no_error(bench, behaves):
     bench.executor.create(order)
     before = bench.until(order, _has_ended)
     bench.executor.change_world(replace(order, world=2))
-    bench.executor.give_up(order.key)
+    bench.executor.kill(order.key)
     assert bench.until(order, _has_ended) == before
 
 

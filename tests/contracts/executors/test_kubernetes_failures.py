@@ -15,9 +15,9 @@ from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.sharing.resources import Request
 from executors.base import Phase
 from executors.containers import labels
-from executors.kubernetes.api_server.client import Cluster, NotFound
+from executors.kubernetes.api_server.client import KubernetesClient, ObjectNotFound
 from executors.kubernetes.api_server.client import path as url
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods import render
 from executors.kubernetes.pods.observe import Patience
 from executors.kubernetes.pods.secret import render_secret
@@ -268,7 +268,7 @@ def test_a_pod_that_is_posted_after_the_removal_never_starts(bench):
     while time.monotonic() < end:
         try:
             pod = bench.engine.get(url("pods", bench.namespace, name))
-        except NotFound:
+        except ObjectNotFound:
             break  # the garbage collector was quicker
         assert not any("running" in c["state"] for c in pod["status"].get("initContainerStatuses") or ())
         time.sleep(0.2)
@@ -305,7 +305,7 @@ class _Killed(BaseException):
     pass
 
 
-class _Dying(Cluster):
+class _Dying(KubernetesClient):
     """Dies after a number of writes of a creation, each done or not yet answered."""
 
     def __init__(self, access, steps):
@@ -330,7 +330,7 @@ class _Dying(Cluster):
                 raise _Killed
 
 
-class _Held(Cluster):
+class _Held(KubernetesClient):
     """Waits before it posts a pod."""
 
     def __init__(self, access):
@@ -346,4 +346,4 @@ class _Held(Cluster):
 
 
 def _options(bench):
-    return Options(bench.instance, bench.namespace, bench.runtime_image, bench.image, host_paths=("/",))
+    return KubernetesOptions(bench.instance, bench.namespace, bench.runtime_image, bench.image, host_paths=("/",))

@@ -10,7 +10,7 @@ import pytest
 from core.domain.errors import ExecutorRefused
 from executors.base import Phase
 from executors.kubernetes.api_server.access import Access
-from executors.kubernetes.api_server.client import Cluster, Json, NotFound
+from executors.kubernetes.api_server.client import Json, KubernetesClient, ObjectNotFound
 from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.executor import KubernetesExecutor
 from tests.contracts.executors.conftest import KubernetesBench, remove
@@ -57,7 +57,7 @@ def base(cluster_namespace: str) -> str:
 @pytest.fixture(scope="module")
 def make_access(base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Access]]:
     """Service accounts with the rights of the manifests that are named."""
-    admin = Cluster()
+    admin = KubernetesClient()
     made: list[Limited] = []
 
     def make(mark: str, *files: str) -> Access:
@@ -85,14 +85,14 @@ def bench(tmp_path, base, make_access, used) -> Iterator[PerProject]:
     )
     yield made
     namespaces = made.namespaces()
-    admin = Cluster()
+    admin = KubernetesClient()
     try:
         made.close()
     finally:
         for name in namespaces:
             try:
                 admin.delete(url("namespaces", name=name))
-            except NotFound:
+            except ObjectNotFound:
                 pass
         admin.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.base import Phase, TellsChanges
+from executors.base import Phase, ReportsChanges
 from executors.process.folder_watcher import Changes
 
 
@@ -33,7 +33,7 @@ def until_told(bench, order, holds, limit_s=30.0):
 
 
 def test_the_start_and_the_end_are_told(bench):
-    assert isinstance(bench.executor, TellsChanges)
+    assert isinstance(bench.executor, ReportsChanges)
     order = bench.order(command="while [ ! -e /data/output/go ]; do sleep 0.02; done; exit 3")
     bench.executor.create(order)
     (seen,) = bench.executor.observe(order.key.attempt_id)

@@ -35,7 +35,7 @@ NEEDED = (
 )
 
 
-class Cluster:
+class KubernetesClient:
     """The cluster as its administrator sees it, beside the platform."""
 
     def __init__(self, instance: str, namespace: str) -> None:
@@ -110,14 +110,14 @@ def cluster_name() -> str:
 
 
 @pytest.fixture(scope="session")
-def cluster(cluster_name: str) -> Iterator[Cluster]:
-    cluster = Cluster(cluster_name, cluster_name)
+def cluster(cluster_name: str) -> Iterator[KubernetesClient]:
+    cluster = KubernetesClient(cluster_name, cluster_name)
     yield cluster
     cluster.close()
 
 
 @pytest.fixture(scope="session")
-def two_nodes(cluster: Cluster) -> list[str]:
+def two_nodes(cluster: KubernetesClient) -> list[str]:
     """Names of two nodes with at least 4 GPUs each."""
     able = [
         node.metadata.name
@@ -132,9 +132,9 @@ def two_nodes(cluster: Cluster) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(cluster: Cluster, cluster_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def kubeconfig(cluster: KubernetesClient, cluster_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a service account with the rights of ``deploy/kubernetes/rbac.yaml``, and no others."""
-    from executors.kubernetes.api_server.client import Cluster as Api
+    from executors.kubernetes.api_server.client import KubernetesClient as Api
     from tests.integration.kubernetes.rights import Limited
 
     assert cluster.nodes, "nobody is there to run anything"
@@ -197,7 +197,7 @@ class OnCluster:
 
 @pytest.fixture(scope="module")
 def platform(
-    cluster: Cluster, two_nodes: list[str], environment: dict[str, str], cluster_home: Path, launch: Any
+    cluster: KubernetesClient, two_nodes: list[str], environment: dict[str, str], cluster_home: Path, launch: Any
 ) -> Iterator[OnCluster]:
     running = OnCluster(
         lambda: launch(cluster_home / "home", host=os.environ["TRAINMASTER_TEST_POD_HOST"], env=environment)

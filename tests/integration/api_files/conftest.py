@@ -54,8 +54,8 @@ def house(tmp_path: Path, postgres_engine: Engine) -> Iterator[Any]:
         test_fake_executor=True,
         archive_limit_bytes=2**20,
     )
-    app = create_app(settings, sessions=make_sessions(postgres_engine), bell=NoWakeup(), clock=lambda: made.now)
+    app = create_app(settings, sessions=make_sessions(postgres_engine), wakeup=NoWakeup(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:
-        made = unit.House(app, client, settings, app.state.platform.sessions, tmp_path / "output")
+        made = unit.House(app, client, settings, app.state.context.sessions, tmp_path / "output")
         unit.furnish(made)
         yield made

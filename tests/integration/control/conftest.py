@@ -25,7 +25,7 @@ from core.domain.sharing.resources import Amounts, gang_of
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.attempts.reconciler import Reconciler
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.planning.tick import Ticker
 from scheduler.control.upkeep.nodes import sync_nodes
 
@@ -62,12 +62,12 @@ class Plane:
     def start_without_nodes(self, faults=None) -> None:
         """The same without asking the engine for its nodes: they stay as they are written down."""
         executor = FakeExecutor(self.engine, *([faults] if faults else []))
-        self.control = Control(
+        self.control = ControlContext(
             self.sessions, executor, self, lambda: self.engine.now, "test", KEY, "http://api", self.folder
         )
         self.ticker, self.reconciler = Ticker(self.control), Reconciler(self.control)
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         self.rings.append((topic, key))
 
     def submit(self, name: str = "job", **spec) -> str:
@@ -120,7 +120,9 @@ class Plane:
 
     def want(self, job_id: str, wanted: str) -> None:
         with unit_of_work(self.sessions) as session:
-            session.execute(update(Job).where(Job.id == job_id).values(wanted=wanted, generation=Job.generation + 1))
+            session.execute(
+                update(Job).where(Job.id == job_id).values(desired_state=wanted, generation=Job.generation + 1)
+            )
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from core.db.tables import Job, Study, Trial
 from core.domain.metrics.points import Points
 from executors.base import ReplicaOrder
 from executors.fake import Script
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 
 SPEC: dict[str, Any] = {
     "name": "search",
@@ -36,7 +36,7 @@ class Lab:
 
     def __init__(self, plane: Any) -> None:
         self.plane = plane
-        self.keeper = StudyKeeper(plane.control)
+        self.keeper = StudyLoop(plane.control)
         self.curve: Callable[[dict[str, Any]], list[tuple[int, float]]] = lambda point: [(1, point["x"])]
         self.metrics: tuple[str, ...] = ("score",)
         self.script: Callable[[dict[str, Any]], Script] = lambda _point: Script(run_for=timedelta(seconds=5))
@@ -63,7 +63,7 @@ class Lab:
 
     def restart(self) -> None:
         self.plane.start()
-        self.keeper = StudyKeeper(self.plane.control)
+        self.keeper = StudyLoop(self.plane.control)
 
     def report(self) -> None:
         """Every trial that runs tells its metric, once."""

@@ -75,8 +75,8 @@ def hanging(plane):
     """Attempt -> what the engine cannot end of it."""
     left = {}
     # Of this one alone: that the class has them Python would remember for all that come later.
-    plane.control.executor.leftovers = lambda name: left.get(name, ())
-    plane.control.executor.forget_leftovers = lambda name: left.pop(name, None)
+    plane.control.executor.unkilled_replicas = lambda name: left.get(name, ())
+    plane.control.executor.forget_unkilled_replicas = lambda name: left.pop(name, None)
     return left
 
 
@@ -149,7 +149,7 @@ def test_the_order_carries_contracts_mounts_secrets_and_a_token_of_its_own(plane
     with unit_of_work(plane.sessions) as session:
         session.add(
             Secret(
-                project_id="project-1", name="API_KEY", sealed=secrets.seal(KEY, "project-1", "API_KEY", "hush"),
+                project_id="project-1", name="API_KEY", ciphertext=secrets.seal(KEY, "project-1", "API_KEY", "hush"),
                 updated_at=plane.engine.now,
             )
         )  # fmt: skip
@@ -183,7 +183,7 @@ def test_clashes_of_all_replicas_are_told_once_per_attempt(plane):
     env = {"LR": "1", "OMP_NUM_THREADS": "2", "RANK": "0", "TF_CONFIG": "{}"}
     sealed = secrets.seal(KEY, "project-1", "MASTER_ADDR", "here")
     with unit_of_work(plane.sessions) as session:
-        session.add(Secret(project_id="project-1", name="MASTER_ADDR", sealed=sealed, updated_at=plane.engine.now))
+        session.add(Secret(project_id="project-1", name="MASTER_ADDR", ciphertext=sealed, updated_at=plane.engine.now))
     job = plane.submit(workers=2, env=env, secrets=["MASTER_ADDR"])
     plane.engine.script("worker", Script(run_for=None))
     plane.settle()
@@ -218,7 +218,7 @@ def test_a_dead_worker_restarts_the_gang_at_once_from_the_newest_checkpoint(plan
         (done / ".complete").touch()
     plane.advance(6)
     first, second = plane.all(Attempt, job_id=job)
-    assert (first.state, first.is_counted, first.end["role"], first.end["index"]) == ("ended", True, "worker", 0)
+    assert (first.state, first.counts_as_restart, first.end["role"], first.end["index"]) == ("ended", True, "worker", 0)
     assert second.resume_from == "/data/output/checkpoints/step-7"
     assert plane.state(job) == "running"
     assert plane.one(Job, id=job).restart_count == 1
@@ -257,7 +257,7 @@ def test_quick_failures_wait_with_a_reason_and_a_time(plane):
     assert row.state == "queued"
     assert row.wait_reason["code"] == "backoff"
     assert row.not_before - plane.engine.now == timedelta(seconds=1)
-    assert plane.ticker.tick().next_look == row.not_before
+    assert plane.ticker.tick().recheck_at == row.not_before
     plane.advance(1)
     row = plane.one(Job, id=job)
     assert (row.state, row.wait_reason) == ("running", None)

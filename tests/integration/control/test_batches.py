@@ -15,7 +15,7 @@ from core.db.tables import Attempt, Lease
 from core.domain.errors import RowsLocked
 from core.domain.ids import AttemptId
 from executors.fake import Script
-from scheduler.control.attempts.reconcile_result import Verdict
+from scheduler.control.attempts.reconcile_result import ReconcileOutcome
 from scheduler.control.attempts.reconciler import Reconciler
 from scheduler.control.attempts.storage import transaction_batcher
 
@@ -83,18 +83,22 @@ def test_one_whose_rows_cannot_be_read_fails_alone(plane, placed):
         session.execute(update(Attempt).where(Attempt.id == placed[1]).values(stop=newer))
     looks = plane.reconciler.reconcile_all(placed)
     assert isinstance(looks[placed[1]], ValueError)
-    assert looks[placed[0]].verdict is looks[placed[2]].verdict is Verdict.SETTLED
+    assert looks[placed[0]].outcome is looks[placed[2]].outcome is ReconcileOutcome.IN_SYNC
     assert states(plane) == ["running", "starting", "running"]
 
 
 def test_the_others_go_on_without_one_that_hangs_and_it_goes_on_when_it_is_answered(plane, placed, monkeypatch):
     with Hanging(plane, placed, {placed[1]}, monkeypatch) as hanging:
         assert states(plane) == ["running", "starting", "running"]
-        assert {look.verdict for look in hanging.told.values()} == {Verdict.SETTLED}
+        assert {look.outcome for look in hanging.told.values()} == {ReconcileOutcome.IN_SYNC}
         again = hanging.reconciler.reconcile_all(placed)
-        assert [again[name].verdict for name in placed] == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
+        assert [again[name].outcome for name in placed] == [
+            ReconcileOutcome.IN_SYNC,
+            ReconcileOutcome.BUSY,
+            ReconcileOutcome.IN_SYNC,
+        ]
         hanging.end()
-        assert hanging.told[placed[1]].verdict is Verdict.SETTLED
+        assert hanging.told[placed[1]].outcome is ReconcileOutcome.IN_SYNC
     assert states(plane) == ["running"] * 3
 
 
@@ -119,7 +123,7 @@ def test_one_that_is_silent_for_longer_than_a_lease_is_left_to_others_and_writes
         plane.engine.advance(timedelta(seconds=1))
         time.sleep(0.1)  # it could be renewed now
         other = Reconciler(replace(plane.control, holder="other"))
-        assert other.reconcile(placed[1]).verdict is Verdict.SETTLED
+        assert other.reconcile(placed[1]).outcome is ReconcileOutcome.IN_SYNC
         with unit_of_work(plane.sessions) as session:  # it is at it again in this moment
             session.execute(
                 update(Lease)
@@ -128,7 +132,7 @@ def test_one_that_is_silent_for_longer_than_a_lease_is_left_to_others_and_writes
             )
         story = plane.story("job-j1")
         hanging.end()
-        assert hanging.told[placed[1]].verdict is Verdict.BUSY
+        assert hanging.told[placed[1]].outcome is ReconcileOutcome.BUSY
         assert plane.story("job-j1") == story
 
 
@@ -144,7 +148,7 @@ def test_one_whose_rows_are_locked_is_left_for_later_and_the_others_are_written(
     monkeypatch.setattr(transaction_batcher, "flush", flush)
     looks = plane.reconciler.reconcile_all(placed)
     assert isinstance(looks[placed[1]], RowsLocked)
-    assert looks[placed[0]].verdict is looks[placed[2]].verdict is Verdict.SETTLED
+    assert looks[placed[0]].outcome is looks[placed[2]].outcome is ReconcileOutcome.IN_SYNC
 
 
 def test_what_fails_when_it_is_told_takes_no_other_from_its_teller(plane, placed):
@@ -156,4 +160,4 @@ def test_what_fails_when_it_is_told_takes_no_other_from_its_teller(plane, placed
 
     assert len(plane.reconciler.reconcile_all(placed, tell)) == 3
     assert sorted(told) == sorted(placed)
-    assert all(look.verdict is Verdict.SETTLED for look in plane.reconciler.reconcile_all(placed).values())
+    assert all(look.outcome is ReconcileOutcome.IN_SYNC for look in plane.reconciler.reconcile_all(placed).values())

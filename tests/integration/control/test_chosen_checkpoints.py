@@ -11,7 +11,7 @@ from api.auth import Caller
 from api.jobs import verbs
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
-from core.db.tables import Attempt, Event, Job, KeptCheckpoint, Retention
+from core.db.tables import Attempt, Event, Job, PinnedCheckpoint, Retention
 from core.domain.jobs.exits import ExitCause
 from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
@@ -125,7 +125,7 @@ def test_retention_deletes_what_nobody_needs_and_nothing_else(plane):
     with unit_of_work(plane.sessions) as session:
         rule = {"last": 1, "best": None, "metric": None, "mode": "min", "every": 200}
         session.add(Retention(job_id=job, rule=rule, user="ann", updated_at=plane.engine.now))
-        session.add(KeptCheckpoint(job_id=job, path="checkpoints/step-250", user="ann", created_at=plane.engine.now))
+        session.add(PinnedCheckpoint(job_id=job, path="checkpoints/step-250", user="ann", created_at=plane.engine.now))
     assert apply_retention(plane.control) == 1
     left = sorted(path.name for path in partial.parent.iterdir())
     # In use; every 200th; kept; the newest; being written.

@@ -245,7 +245,7 @@ def without(plane, table, **where) -> None:
 def test_a_secret_or_a_volume_that_is_gone_keeps_one_from_joining_and_nobody_from_training(plane, gone):
     with unit_of_work(plane.sessions) as session:
         sealed = seal(KEY, "project-1", "API_KEY", "hunter2")
-        session.add(Secret(project_id="project-1", name="API_KEY", sealed=sealed, updated_at=plane.engine.now))
+        session.add(Secret(project_id="project-1", name="API_KEY", ciphertext=sealed, updated_at=plane.engine.now))
         root = str(plane.folder / "more")
         session.add(Volume(id="volume-2", name="more", kind="local", root=root, created_at=plane.engine.now))
     (plane.folder / "more").mkdir()

@@ -18,19 +18,19 @@ from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions, simulations
 from core.db.repositories.questions import PATIENCE, Ask, Kind
-from core.db.tables import Job, Outlook, Question, User
+from core.db.tables import Job, Question, StartForecast, User
 from core.domain.errors import Unavailable
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
-from scheduler.control.planning.snapshot import TickCache, load_snapshot
-from scheduler.control.planning.start_forecasts import OutlookWriter, to_rows
-from scheduler.control.questions.explain import Record, explanation
+from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
+from scheduler.control.planning.start_forecasts import StartForecastWriter, to_rows
+from scheduler.control.questions.explain import PlannerRecord, explanation
 from scheduler.control.questions.forecasts import Forecaster
 from scheduler.planning import Start, plan
 from scheduler.planning.forecast.start_times import outlook
 from scheduler.planning.planner import _Planning
 
-SPEC = {"name": "asked", "command": "true", "gpus": 1}
+SPEC = {"name": "last_answer", "command": "true", "gpus": 1}
 
 
 class SchedulerBell:
@@ -41,7 +41,7 @@ class SchedulerBell:
         self.lost = 0
         self.heard = 0
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         if topic == TOPIC_FORECAST:
             self.heard += 1
             if self.heard > self.lost:
@@ -49,14 +49,14 @@ class SchedulerBell:
 
 
 @pytest.fixture
-def bell(plane) -> SchedulerBell:
+def wakeup(plane) -> SchedulerBell:
     return SchedulerBell(plane)
 
 
 @pytest.fixture
-def app(settings: Settings, sessions: SessionFactory, plane, bell: SchedulerBell) -> FastAPI:
+def app(settings: Settings, sessions: SessionFactory, plane, wakeup: SchedulerBell) -> FastAPI:
     prepare_home(sessions, settings, plane.engine.now)
-    return create_app(settings, sessions=sessions, bell=bell, clock=lambda: plane.engine.now)
+    return create_app(settings, sessions=sessions, wakeup=wakeup, clock=lambda: plane.engine.now)
 
 
 @pytest.fixture
@@ -111,10 +111,10 @@ def test_a_job_that_waits_is_told_its_own_reason_and_what_would_start_now(plane,
     assert (runs.status_code, runs.json()["detail"]) == (409, "Job first does not wait for a place: it is running.")
 
 
-def test_a_ring_that_is_lost_is_rung_again(client, bell) -> None:
-    bell.lost = 1
+def test_a_ring_that_is_lost_is_rung_again(client, wakeup) -> None:
+    wakeup.lost = 1
     assert ask(client)["places"]
-    assert bell.heard == 2
+    assert wakeup.heard == 2
 
 
 def test_mistakes_and_projects_are_checked_as_for_a_submission(client) -> None:
@@ -181,7 +181,7 @@ def test_a_waiting_job_is_told_when_it_will_probably_start_and_what_if_it_asked_
         assert (wrong.status_code, wrong.json()["field"]) == (422, field), wrong.json()
 
 
-def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(client, bell, monkeypatch) -> None:
+def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(client, wakeup, monkeypatch) -> None:
     def fail(*_arguments, **_more):
         raise ZeroDivisionError
 
@@ -189,7 +189,7 @@ def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(c
     failed = client.post("/api/v1/forecasts", json={"spec": SPEC})
     assert (failed.status_code, failed.json()["code"]) == (500, "internal")
     assert "could not answer this" in failed.json()["detail"]
-    assert bell.heard == 1
+    assert wakeup.heard == 1
 
 
 @pytest.fixture
@@ -216,9 +216,9 @@ def test_a_job_that_is_set_aside_breaks_nobodys_forecast_explanation_or_expected
     plane.settle()
     job = plane.submit("second", gpus=2, max_run_time="10m")
     plane.settle()
-    OutlookWriter(plane.control).write()
+    StartForecastWriter(plane.control).write()
     with unit_of_work(sessions) as session:
-        assert [(row.job_id, row.code) for row in session.scalars(select(Outlook))] == [(job, "expected")]
+        assert [(row.job_id, row.code) for row in session.scalars(select(StartForecast))] == [(job, "expected")]
     forecast = client.get("/api/v1/jobs/second/forecast").json()
     assert forecast["start"]["code"] == "expected"
     now, then = {}, {"at": plane.engine.now.isoformat()}
@@ -241,7 +241,7 @@ def test_expected_starts_that_cannot_be_worked_out_are_tried_a_minute_later(plan
         raise ZeroDivisionError
 
     monkeypatch.setattr("scheduler.control.planning.start_forecasts.outlook", fail)
-    writer = OutlookWriter(plane.control)
+    writer = StartForecastWriter(plane.control)
     for seconds, times in ((0, 1), (10, 1), (55, 2)):
         plane.engine.now += timedelta(seconds=seconds)
         with suppress(ZeroDivisionError):
@@ -276,10 +276,10 @@ def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane,
     job = plane.submit("second", gpus=2)
     endless = plane.submit("third", gpus=2)
     plane.settle()
-    writer = OutlookWriter(plane.control)
+    writer = StartForecastWriter(plane.control)
     writer.write()
     with unit_of_work(sessions) as session:
-        rows = {row.job_id: row for row in session.scalars(select(Outlook))}
+        rows = {row.job_id: row for row in session.scalars(select(StartForecast))}
         assert (rows[job].position, rows[job].code, rows[job].nodes) == (1, "expected", ["node-0"])
         assert rows[job].likely is not None
         assert (rows[endless].position, rows[endless].code, rows[endless].likely) == (2, "not_known", None)
@@ -291,7 +291,7 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
     plane.settle()
     job = plane.submit("second", gpus=2)
     plane.settle()
-    writer, looks, writes = OutlookWriter(plane.control), [], []
+    writer, looks, writes = StartForecastWriter(plane.control), [], []
 
     def look(snapshot, made):
         looks.append(snapshot)
@@ -315,7 +315,7 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
     plane.engine.now += timedelta(minutes=2)
     writer.write()
     with unit_of_work(sessions) as session:
-        assert list(session.scalars(select(Outlook.job_id))) == [job]
+        assert list(session.scalars(select(StartForecast.job_id))) == [job]
 
 
 def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkeypatch) -> None:
@@ -325,7 +325,7 @@ def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkey
     for number in range(4):
         plane.submit(f"waits-{number}", gpus=2, cpu=str(number + 1))
     with unit_of_work(plane.sessions, read_only=True) as session:
-        seen = load_snapshot(session, TickCache(), plane.engine.now, can_grow=True).snapshot
+        seen = load_snapshot(session, SnapshotCache(), plane.engine.now, can_grow=True).snapshot
     assert (len(seen.running), len(seen.queued)) == (1, 4)
     assert seen.running[0].gang.gpu_count == 1
 
@@ -336,10 +336,13 @@ def test_what_the_plan_said_then_is_told_only_if_it_did_something_else(plane) ->
     job = plane.submit("second", gpus=2)
     plane.settle()
     with unit_of_work(plane.sessions, read_only=True) as session:
-        seen = load_snapshot(session, TickCache(), plane.engine.now).snapshot
+        seen = load_snapshot(session, SnapshotCache(), plane.engine.now).snapshot
     made = plan(seen)
     reason = made.waits[job]
     other_words = replace(made, waits={**made.waits, job: replace(reason, sentence="has to wait", numbers={})})
     starts = replace(made, waits={}, starts=(Start(job, ()),))
-    told = [explanation(Record(seen.now, seen, kept), job, "second", made).then for kept in (made, other_words, starts)]
+    told = [
+        explanation(PlannerRecord(seen.now, seen, kept), job, "second", made).then
+        for kept in (made, other_words, starts)
+    ]
     assert told == ["", "", "is started on "]

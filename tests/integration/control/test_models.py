@@ -22,7 +22,7 @@ from core.registry.sources import Asked
 from core.registry.versions import By, Told, ready, register_from_job
 from core.storage import registry
 from executors.fake import ProcessKilled
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.models import registrar
 from scheduler.control.models.registrar import Registrar
 
@@ -53,8 +53,8 @@ class Lab:
     def registrar(self, step: Callable[[str], None] = lambda _name: None) -> Registrar:
         """Of a new process, in which nothing is remembered."""
         self.lives += 1
-        control: Control = self.plane.control
-        fresh = Control(
+        control: ControlContext = self.plane.control
+        fresh = ControlContext(
             control.sessions, control.executor, self.plane, control.clock, f"life-{self.lives}", control.secret_key
         )
         return Registrar(fresh, limit_bytes=2**30, step=step)
@@ -125,7 +125,7 @@ def test_killed_before_any_step_it_is_ready_whole_once(lab: Lab) -> None:
     assert {row.path: row.sha256 for row in rows} == {
         path: hashlib.sha256(data).hexdigest() for path, data in FILES.items()
     }
-    assert [row.what for row in lab.plane.all(ModelChange)] == [
+    assert [row.kind for row in lab.plane.all(ModelChange)] == [
         "model.created", "version.registered", "version.ready", "alias.moved",
     ]  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_who_has_lost_the_lease_writes_nothing(lab: Lab) -> None:
     lab.registrar(late).work()
     assert lab.version.state == "ready"
     lab.demand_whole_or_nothing()
-    whats = [row.what for row in lab.plane.all(ModelChange)]
+    whats = [row.kind for row in lab.plane.all(ModelChange)]
     assert whats.count("version.ready") == 1
 
 
@@ -392,7 +392,7 @@ def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
         (alias,) = session.scalars(select(ModelAlias))
         assert {row.state for row in found.values()} == {"ready"}
         assert alias.version_id == found[points_to].id
-        kept = [row.reason for row in session.scalars(select(ModelChange).where(ModelChange.what == "alias.kept"))]
+        kept = [row.reason for row in session.scalars(select(ModelChange).where(ModelChange.kind == "alias.kept"))]
         if points_to == 1:
             why = "its score of 0.9 (study study-a) is better than 0.5 of study study-b"
             assert (found[2].reason, kept) == (f"Alias best stays at version 1: {why}.", [why])

@@ -12,8 +12,8 @@ from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang
-from scheduler.control.planning.fleet import Fleet, usage_of
-from scheduler.control.planning.placing import Order, place_all
+from scheduler.control.planning.node_cache import NodeCache, usage_of
+from scheduler.control.planning.placing import StartOrder, place_all
 from scheduler.planning.model import Placement, Start
 
 
@@ -28,7 +28,7 @@ def placed(plane, *names: str):
             for role in gang.roles
             for index in range(role.replicas)
         )
-        orders.append(Order(Start(JobId(job.id), placements), job.generation, gang))
+        orders.append(StartOrder(Start(JobId(job.id), placements), job.generation, gang))
     with unit_of_work(plane.sessions) as session:
         told = place_all(session, orders, executor="fake", now=plane.engine.now)
     return [told[JobId(f"job-{name}")] for name in names]
@@ -39,7 +39,7 @@ def devices(plane, name: str) -> list[str]:
 
 
 def free(plane):
-    fleet = Fleet()
+    fleet = NodeCache()
     with unit_of_work(plane.sessions) as session:
         (node,) = fleet.nodes(session, usage_of(fleet.holders(session).values()))
         return node.free

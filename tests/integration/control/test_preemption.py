@@ -68,8 +68,8 @@ def test_a_preempted_job_waits_again_uncounted_and_its_place_goes_to_the_other(f
     low = full.one(Job, id="job-low")
     assert (low.state, low.restart_count, low.not_before, low.queued_at) == ("queued", 0, None, queued_at)
     assert low.preempt_count == 1
-    assert low.preempted["sentence"] == "Job urgent has a larger priority."
-    assert low.waits_since is not None
+    assert low.preemption["sentence"] == "Job urgent has a larger priority."
+    assert low.waiting_since is not None
     assert "Job urgent has a larger priority." in low.wait_reason["sentence"]
     assert low.run_s == pytest.approx(low.attained_gpu_s)  # without GPUs, the gang's seconds
     assert 400 <= low.run_s < 500
@@ -89,7 +89,7 @@ def test_a_drained_node_is_emptied_and_takes_work_again_when_it_is_opened(plane)
     plane.advance(31)
     low = plane.one(Job, id="job-low")
     assert (low.state, low.restart_count, low.preempt_count) == ("queued", 0, 1)
-    assert "being drained" in low.preempted["sentence"]
+    assert "being drained" in low.preemption["sentence"]
     with unit_of_work(plane.sessions) as session:
         session.execute(update(Node).values(is_cordoned=False, is_draining=False))
     plane.settle()
@@ -107,7 +107,7 @@ def test_it_starts_again_when_there_is_room_and_the_story_is_over(full, monkeypa
     full.advance(31)
     assert full.state("job-low") == "running"
     low = full.one(Job, id="job-low")
-    assert low.preempted is None
+    assert low.preemption is None
     assert low.attempt_count == 2
 
 
@@ -260,7 +260,7 @@ def test_it_grows_back_when_there_is_room_again(wide, monkeypatch):
 def test_no_gang_is_taken_below_its_least(wide, monkeypatch):
     say(monkeypatch, shrinks=(shrink("job-elastic", 1, 2, 3),))
     wide.ticker.tick()
-    assert all(r.leaves is None for r in wide.all(Replica, job_id="job-elastic"))
+    assert all(r.removal is None for r in wide.all(Replica, job_id="job-elastic"))
 
 
 def test_a_place_is_free_only_when_the_engine_shows_that_its_replica_is_gone(wide, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_larger_priority_takes_the_place_after_the_guaranteed_run_time(plane):
     plane.advance(60)
     assert plane.state("job-low") == "running"
     report = plane.ticker.tick()
-    assert report.next_look == plane.one(Attempt, job_id="job-low").started_at + timedelta(seconds=300)
+    assert report.recheck_at == plane.one(Attempt, job_id="job-low").started_at + timedelta(seconds=300)
     plane.advance(241)
     plane.advance(31)
     assert (plane.state("job-low"), plane.state("job-urgent")) == ("queued", "running")
@@ -337,8 +337,8 @@ def test_booked_nodes_are_given_over_when_their_time_comes(plane):
     plane.settle()
     assert plane.state("job-short") == "running"
     report = plane.ticker.tick()
-    assert report.next_look is not None
-    assert report.next_look <= now + timedelta(hours=1)
+    assert report.recheck_at is not None
+    assert report.recheck_at <= now + timedelta(hours=1)
 
 
 # Usage
@@ -429,6 +429,6 @@ def test_where_somebody_is_at_a_job_s_rows_the_others_give_their_places(plane, m
         return real(session, claim, **seen)
 
     monkeypatch.setattr(tick, "take", take)
-    assert plane.ticker.tick().taken == 1
+    assert plane.ticker.tick().preempted == 1
     assert plane.one(Attempt, job_id="job-one").stop is None
     assert plane.one(Attempt, job_id="job-two").stop["cause"] == "preempt"

@@ -14,7 +14,7 @@ from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
 from scheduler.control.upkeep.nodes import sync_nodes
-from scheduler.control.upkeep.quarantine import Judge, decide, forget_failures
+from scheduler.control.upkeep.quarantine import QuarantineJudge, decide, forget_failures
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -94,7 +94,7 @@ def test_what_runs_there_goes_on_and_who_waits_for_it_is_told_until_its_time_is_
     until = fleet.one(Node, name="node-0").quarantined_until
     fleet.advance(3600)
     assert shut(fleet)
-    assert fleet.ticker.tick().next_look == until
+    assert fleet.ticker.tick().recheck_at == until
     fleet.advance((until - fleet.engine.now).total_seconds() + 1)
     assert not shut(fleet)
     assert fleet.state(waits) == "running"
@@ -197,7 +197,7 @@ def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, mo
 
 def test_it_is_due_for_each_failure_whatever_its_id_and_at_least_once_a_minute(fleet):
     broken_once(fleet)
-    judge, now = Judge(), fleet.engine.now
+    judge, now = QuarantineJudge(), fleet.engine.now
 
     def is_due(seconds: float = 0) -> bool:
         with unit_of_work(fleet.sessions) as session:

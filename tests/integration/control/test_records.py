@@ -11,7 +11,7 @@ from core.db.engine import unit_of_work
 from core.db.tables import Node, PlanRecord
 from executors.fake import Script
 from scheduler.control.planning import plan_log, tick
-from scheduler.control.planning.plan_log import prune, recorded_at
+from scheduler.control.planning.plan_log import entry_at, prune
 from scheduler.planning import plan
 from tests.integration.control.conftest import Plane
 
@@ -58,7 +58,7 @@ def test_every_tick_that_saw_a_change_is_told_again_exactly(plane, told, monkeyp
         by_time.setdefault(snapshot.now, []).append((unordered(snapshot), made))
     for record in written:
         with unit_of_work(plane.sessions) as session:
-            again = recorded_at(session, record.at)
+            again = entry_at(session, record.at)
         assert (unordered(again.snapshot), again.plan) in by_time[again.at]
         assert plan(again.snapshot) == again.plan
 
@@ -67,8 +67,8 @@ def test_between_two_records_the_earlier_one_counts_and_before_the_first_none(pl
     live_through(plane)
     first = min(record.at for record in plane.all(PlanRecord))
     with unit_of_work(plane.sessions) as session:
-        assert recorded_at(session, first - timedelta(seconds=1)) is None
-        assert recorded_at(session, first + timedelta(microseconds=1)).at == first
+        assert entry_at(session, first - timedelta(seconds=1)) is None
+        assert entry_at(session, first + timedelta(microseconds=1)).at == first
 
 
 def test_while_nothing_but_time_changes_nothing_is_written(plane, told):
@@ -116,4 +116,4 @@ def test_old_records_go_by_age_and_by_size_and_never_the_newest(plane, told, mon
         assert prune(session, now=now, keep=keep, max_bytes=max_bytes) > 0
     assert {record.base_id for record in plane.all(PlanRecord)} == {newest.base_id}
     with unit_of_work(plane.sessions) as session:
-        assert recorded_at(session, now).at == newest.at
+        assert entry_at(session, now).at == newest.at

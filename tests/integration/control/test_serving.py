@@ -16,9 +16,9 @@ from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, Job,
 from executors.base import ReplicaOrder
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
-from scheduler.control.planning.snapshot import TickCache, load_snapshot
-from scheduler.control.serving.endpoint_loop import EndpointKeeper
-from scheduler.control.serving.probe import Health
+from scheduler.control.planning.snapshot import SnapshotCache, load_snapshot
+from scheduler.control.serving.endpoint_loop import EndpointLoop
+from scheduler.control.serving.probe import ProbeResult
 
 SERVER = ("python", "serve.py")
 
@@ -38,8 +38,8 @@ class Lab:
         self.rung = ""  # the key of the last alarm
         self.keeper = self._new_keeper()
 
-    def _new_keeper(self) -> EndpointKeeper:
-        return EndpointKeeper(self.plane.control, SERVER, self._probe, alarm=self._set_alarm)
+    def _new_keeper(self) -> EndpointLoop:
+        return EndpointLoop(self.plane.control, SERVER, self._probe, set_timer=self._set_alarm)
 
     def _set_alarm(self, _topic: str, key: str, at: datetime) -> None:
         self.rung = key
@@ -51,11 +51,11 @@ class Lab:
             return Script(run_for=timedelta(seconds=1), exit_code=1)
         return Script(run_for=None)
 
-    def _probe(self, address: str, route: str) -> Health:
+    def _probe(self, address: str, route: str) -> ProbeResult:
         assert route == "/health"
         self.asked.append(address)
         is_ready = self.orders[address].env["VERSION"] not in self.sick
-        return Health(
+        return ProbeResult(
             is_ready, "ready" if is_ready else "its health route /health answers 503: the model is being read"
         )
 
@@ -76,7 +76,7 @@ class Lab:
             session.add(
                 Deployment(
                     id="deployment-1", endpoint_id="endpoint-1", name="default", state="active", replicas=replicas,
-                    traffic=100, wanted=1, created_at=now, updated_at=now,
+                    traffic=100, target_revision=1, created_at=now, updated_at=now,
                 )
             )  # fmt: skip
             session.flush()
@@ -91,7 +91,7 @@ class Lab:
                     created_at=self.plane.engine.now,
                 )
             )  # fmt: skip
-        self.set(wanted=number)
+        self.set(target_revision=number)
 
     def set(self, **values: Any) -> None:
         with unit_of_work(self.plane.sessions) as session:
@@ -113,7 +113,7 @@ class Lab:
             self.turn()
             if sorted(one.revision for one in self.targets) == ready and len(self.live_jobs) == len(ready):
                 return
-        raise AssertionError([(r.revision, r.state, r.words) for r in self.replicas])
+        raise AssertionError([(r.revision, r.state, r.message) for r in self.replicas])
 
     @property
     def targets(self) -> list[Any]:
@@ -154,14 +154,14 @@ def test_replicas_get_requests_when_their_health_route_answers(lab: Lab) -> None
     lab.sick = {"v1"}
     for _ in range(3):
         lab.turn()
-    assert [(one.state, one.words) for one in lab.replicas] == [
+    assert [(one.state, one.message) for one in lab.replicas] == [
         ("starting", "its health route /health answers 503: the model is being read")
     ] * 2
     assert lab.targets == []
     lab.sick = set()
     lab.until([1, 1])
     assert {one.address for one in lab.targets} <= set(lab.orders)
-    assert (lab.deployment.stable, lab.story) == (1, ["deployment.rolled_out"])
+    assert (lab.deployment.stable_revision, lab.story) == (1, ["deployment.rolled_out"])
     job = lab.plane.one(Job, id=lab.replicas[0].job_id)
     assert (job.max_run_time_s, job.spec["contract"], job.spec["labels"]["endpoint"]) == (None, "serving", "digits")
     order = next(iter(lab.orders.values()))
@@ -179,7 +179,7 @@ def test_an_update_replaces_one_at_a_time_and_never_has_fewer_ready(lab: Lab) ->
     for _ in range(60):
         lab.turn()
         most = max(most, sum(one.state in ("starting", "ready") for one in lab.replicas))
-        if lab.deployment.stable == 2 and len(lab.live_jobs) == 3:
+        if lab.deployment.stable_revision == 2 and len(lab.live_jobs) == 3:
             break
     assert sorted(one.revision for one in lab.targets) == [2, 2, 2]
     assert (lab.fewest_ready, most) == (3, 4)
@@ -193,14 +193,14 @@ def test_a_revision_that_dies_is_rolled_back_with_its_reason(lab: Lab) -> None:
     lab.revise(2)
     for _ in range(40):
         lab.turn()
-        if lab.deployment.wanted == 1:
+        if lab.deployment.target_revision == 1:
             break
     lab.until([1, 1])
     assert lab.fewest_ready == 2
     (failed,) = [one for one in lab.plane.all(DeploymentRevision) if one.number == 2]
     assert failed.failures == 3
-    assert failed.verdict.startswith("Revision 2 never got ready, so revision 1 serves on: 3 of its replicas failed")
-    assert "failed with exit code 1" in failed.verdict
+    assert failed.failure_reason.startswith("Revision 2 never got ready, so revision 1 serves on: 3 of its replicas failed")
+    assert "failed with exit code 1" in failed.failure_reason
     assert lab.story[-1] == "deployment.rolled_back"
     assert sum(one.revision == 2 for one in lab.replicas) == 3
 
@@ -212,10 +212,10 @@ def test_a_revision_that_is_never_ready_in_time_is_rolled_back(lab: Lab) -> None
     lab.revise(2, ready_timeout_s=10)
     for _ in range(80):
         lab.turn()
-    assert (lab.deployment.wanted, lab.deployment.stable) == (1, 1)
+    assert (lab.deployment.target_revision, lab.deployment.stable_revision) == (1, 1)
     lab.until([1, 1])
     (failed,) = [one for one in lab.plane.all(DeploymentRevision) if one.number == 2]
-    assert "not ready within 10 s: its health route /health answers 503" in failed.verdict
+    assert "not ready within 10 s: its health route /health answers 503" in failed.failure_reason
 
 
 def test_a_first_revision_that_dies_fails_and_leaves_nothing_running(lab: Lab) -> None:
@@ -356,7 +356,7 @@ def test_replicas_have_names_of_their_own_and_no_end_is_expected_of_them(lab: La
     for _ in range(5):
         lab.turn(30)
     with unit_of_work(lab.plane.sessions, read_only=True) as session:
-        seen = load_snapshot(session, TickCache(), lab.plane.engine.now).snapshot
+        seen = load_snapshot(session, SnapshotCache(), lab.plane.engine.now).snapshot
     assert seen.running
     assert seen.queued
     assert [one.estimate for one in seen.running if one.estimate] == []
@@ -435,7 +435,7 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
         lab.plane.settle()
         lab.plane.advance(1.0)
         lab.fewest_ready = min(lab.fewest_ready, len(lab.targets))
-        if lab.deployment.stable == 2 and len(lab.live_jobs) == 2:
+        if lab.deployment.stable_revision == 2 and len(lab.live_jobs) == 2:
             break
     assert sorted(one.revision for one in lab.targets) == [2, 2]
     assert lab.fewest_ready == 2
@@ -452,7 +452,7 @@ def test_the_traffic_moves_when_a_second_deployed_model_is_ready(lab: Lab) -> No
         session.add(
             Deployment(
                 id="deployment-2", endpoint_id="endpoint-1", name="second", state="active", replicas=1, traffic=0,
-                wanted=1, split_when_ready={"second": 90, "default": 10, "gone": 0}, created_at=now, updated_at=now,
+                target_revision=1, split_when_ready={"second": 90, "default": 10, "gone": 0}, created_at=now, updated_at=now,
             )
         )  # fmt: skip
         session.flush()

@@ -25,36 +25,36 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.simulations import LOST_AFTER
 from core.db.tables import Job, Node
 from core.settings import Settings
-from scheduler.control.questions.simulations import Simulations
-from scheduler.control.questions.what_if import load_trial, try_out
+from scheduler.control.questions.simulations import SimulationRunner
+from scheduler.control.questions.what_if import load_what_if, run_what_if
 
 
 class NoBell:
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         pass
 
 
 @pytest.fixture
-def worker(plane, sessions) -> Simulations:
+def worker(plane, sessions) -> SimulationRunner:
     """A scheduler that works on them in this process."""
 
     def work(ask):
         try:
             with unit_of_work(sessions, read_only=True) as session:
-                trial = load_trial(session, ask, plane.engine.now)
+                trial = load_what_if(session, ask, plane.engine.now)
         except ValueError as error:
             field = str(error).partition(":")[0]
             yield {"answer": {"error": {"code": "invalid_request", "sentence": str(error), "field": field}}}
             return
-        yield {"answer": try_out(trial)}
+        yield {"answer": run_what_if(trial)}
 
-    return Simulations(plane.control, work)
+    return SimulationRunner(plane.control, work)
 
 
 @pytest.fixture
 def app(settings: Settings, sessions: SessionFactory, plane) -> FastAPI:
     prepare_home(sessions, settings, plane.engine.now)
-    return create_app(settings, sessions=sessions, bell=NoBell(), clock=lambda: plane.engine.now)
+    return create_app(settings, sessions=sessions, wakeup=NoBell(), clock=lambda: plane.engine.now)
 
 
 @pytest.fixture
@@ -170,9 +170,9 @@ def test_one_whose_scheduler_died_is_taken_up_by_the_next_within_seconds(plane, 
 
     during: list[dict] = []
     with pytest.raises(KeyboardInterrupt):
-        Simulations(plane.control, dies).work()
+        SimulationRunner(plane.control, dies).work()
     assert (during[0]["state"], during[0]["sentence"]) == ("running", "It thinks.")
-    other = Simulations(replace(plane.control, holder="other"), worker._work)
+    other = SimulationRunner(replace(plane.control, holder="other"), worker._work)
     other.work()
     assert client.get(address).json()["state"] == "running"  # whoever has it may still be there
     plane.engine.now += LOST_AFTER + timedelta(seconds=1)
@@ -191,8 +191,8 @@ def test_a_scheduler_of_the_same_name_takes_up_what_it_left_at_once_and_not_for_
 
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            Simulations(plane.control, dies).work()
-    Simulations(plane.control, dies).work()
+            SimulationRunner(plane.control, dies).work()
+    SimulationRunner(plane.control, dies).work()
     told = client.get(address)
     assert (told.status_code, len(tries)) == (500, 3)
     assert "ended 3 times while it worked on this simulation" in told.json()["detail"]
@@ -206,14 +206,14 @@ def test_one_that_is_stopped_in_order_is_left_to_the_next_as_if_never_begun(plan
         simulations.close()
         yield {}
 
-    simulations = Simulations(plane.control, work)
+    simulations = SimulationRunner(plane.control, work)
     simulations.work()
     assert client.get(address).json()["state"] == "waiting"
 
 
 def test_a_process_that_is_killed_is_told_of_at_once_and_the_next_one_works(plane, client, sessions) -> None:
     finished_jobs(plane, sessions, 1)
-    address, simulations = begin(client), Simulations(plane.control)
+    address, simulations = begin(client), SimulationRunner(plane.control)
     simulations.start()
     try:
         wait_until(lambda: children_of(os.getpid()), bool)

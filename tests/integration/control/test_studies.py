@@ -23,7 +23,7 @@ from core.reports.ingest import take_report
 from core.wakeups import TOPIC_STUDY
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.control.studies.study_pass import METRIC_GRACE
 from scheduler.tuning import Proposal, Question, propose
 from scheduler.tuning.proposers import Proposers
@@ -54,7 +54,7 @@ def test_trials_are_jobs_and_their_metrics_the_results(lab: Lab) -> None:
 def test_at_most_so_many_at_once_and_the_end_of_one_rings_for_the_next(lab: Lab) -> None:
     lab.create()
     rings: list[tuple[str, str]] = []
-    lab.plane.ring = lambda topic, key="": rings.append((topic, key))
+    lab.plane.notify = lambda topic, key="": rings.append((topic, key))
     lab.keeper.keep("study-1")
     assert len(lab.trials) == 2
     lab.keeper.keep("study-1")
@@ -192,8 +192,8 @@ def test_a_lost_bell_is_made_good_however_many_studies_there_are(lab: Lab, monke
         session.add_all(Study(**{**told, "id": f"study-{number}"}) for number in range(2, 8))
     monkeypatch.setattr("scheduler.control.studies.study_loop._LOOKED_AT", 2)
     rings: list[tuple[str, str]] = []
-    lab.plane.ring = lambda topic, key="": rings.append((topic, key))
-    lab.keeper.ring_due()
+    lab.plane.notify = lambda topic, key="": rings.append((topic, key))
+    lab.keeper.notify_due()
     assert rings == [(TOPIC_STUDY, f"study-{number}") for number in range(1, 8)]
 
 
@@ -224,13 +224,13 @@ def test_points_of_the_user_that_nobody_got_before_the_end_come_first_when_it_is
     own = [{"x": 0.1}, {"x": 0.2}]
     lab.create(template=None, initial=own)
     lab.keeper.keep("study-1")
-    assert [one["parameters"] for one in lab.study.prepared[:2]] == own
+    assert [one["parameters"] for one in lab.study.prefetched_points[:2]] == own
     for state in ("stopping", "running"):
         with unit_of_work(lab.plane.sessions) as session:
             session.execute(update(Study).values(state=state, generation=Study.generation + 1))
         lab.keeper.keep("study-1")
-    assert [one["parameters"] for one in lab.study.prepared[:2]] == own
-    assert len(lab.study.prepared) > 2
+    assert [one["parameters"] for one in lab.study.prefetched_points[:2]] == own
+    assert len(lab.study.prefetched_points) > 2
 
 
 def test_a_finite_space_ends_the_study_when_all_was_tried(lab: Lab) -> None:
@@ -248,7 +248,7 @@ def test_a_point_of_the_user_that_warm_starting_brought_is_not_tried_again(lab: 
     own = [{"x": x} for x in (0.25, 0.5, 0.75)]
     lab.create(initial=own, warm_start=["old"], budget={"trials": 3, "parallel": 1})
     with unit_of_work(lab.plane.sessions) as session:
-        session.execute(update(Study).values(known=[{"parameters": {"x": 0.25}, "values": [0.5]}]))
+        session.execute(update(Study).values(prior_trials=[{"parameters": {"x": 0.25}, "values": [0.5]}]))
     assert lab.run().state == "succeeded"
     points = [trial.parameters for trial in lab.trials]
     assert points[:2] == own[1:]
@@ -266,7 +266,7 @@ def test_a_space_that_warm_starting_knows_whole_ends_well_and_names_the_best(
     )
     known = [{"parameters": {"x": x}, "values": [x]} for x in (0.25, 0.5)]
     with unit_of_work(lab.plane.sessions) as session:
-        session.execute(update(Study).values(known=known))
+        session.execute(update(Study).values(prior_trials=known))
     ended = lab.run()
     assert ended.state == "succeeded"
     assert ended.reason == (
@@ -290,7 +290,7 @@ def test_algorithms_go_on_from_results_in_the_database(lab: Lab, algorithm: str)
 
 def test_another_process_writes_nothing_while_this_one_is_at_it(lab: Lab) -> None:
     lab.create()
-    other = StudyKeeper(replace(lab.plane.control, holder="other"))
+    other = StudyLoop(replace(lab.plane.control, holder="other"))
     with unit_of_work(lab.plane.sessions) as session:
         held = leases.acquire(
             session, "study:study-1", holder="test", now=lab.plane.engine.now, ttl=timedelta(seconds=15)
@@ -314,10 +314,10 @@ def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> N
             return propose(replace(question, algorithm=Algorithm.RANDOM))
 
     lab.create(algorithm="gp", budget={"trials": 30, "parallel": 2})
-    lab.keeper = StudyKeeper(lab.plane.control, Slow())
+    lab.keeper = StudyLoop(lab.plane.control, Slow())
     while lab.study.trial_count < 14:
         lab.turn()
-    ahead = lab.study.prepared
+    ahead = lab.study.prefetched_points
     assert len(ahead) == 2
     assert all(len(question.finished) >= 8 for question in asked[-2:])
     while lab.study.trial_count < 16:
@@ -344,7 +344,7 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     proposers = Proposers()
     monkeypatch.setattr(proposers, "_pool", Failing())
     lab.create(algorithm="gp", budget={"trials": 14, "parallel": 2})
-    lab.keeper = StudyKeeper(lab.plane.control, proposers)
+    lab.keeper = StudyLoop(lab.plane.control, proposers)
     notes = set()
     for _ in range(40):
         lab.turn()
@@ -388,7 +388,7 @@ def killer(lab: Lab) -> Iterator[Callable[[int], None]]:
 
     def arm(step: int) -> None:
         KilledSession.step, KilledSession.dies_at = 0, step
-        lab.keeper = StudyKeeper(
+        lab.keeper = StudyLoop(
             replace(
                 lab.plane.control,
                 sessions=sessionmaker(calm.kw["bind"], class_=KilledSession, expire_on_commit=False),

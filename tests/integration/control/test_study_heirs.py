@@ -21,7 +21,7 @@ from core.ids import new_id
 from core.inspection.discovery import Landed
 from core.storage import resume_sources
 from executors.fake import Script
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from tests.integration.control.study_lab import Lab
 
 
@@ -274,7 +274,7 @@ def test_a_process_that_dies_between_the_end_and_the_heir_makes_one_heir(lab: La
 def test_a_population_ends_when_its_members_have(lab: Lab) -> None:
     lab.create(**{**POPULATION, "budget": {"max_time": "1h", "parallel": 4}})
     lab.script = lambda _point: Script(run_for=timedelta(seconds=5))
-    assert isinstance(lab.keeper, StudyKeeper)
+    assert isinstance(lab.keeper, StudyLoop)
     ended = lab.run()
     assert (ended.state, ended.reason) == ("succeeded", "Its population has come to its end.")
     assert len(lab.trials) == 4

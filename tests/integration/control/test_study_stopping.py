@@ -15,7 +15,7 @@ from core.wakeups import TOPIC_STUDY
 from executors.fake import Script
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.studies.facts import load_study
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from tests.integration.control.study_lab import Lab
 
 
@@ -80,7 +80,7 @@ def test_a_trial_whose_script_has_finished_is_not_stopped_early(
         monkeypatch.setattr("scheduler.control.studies.study_pass.judge_traces", judge)
     lab.keeper.keep("study-1")
     bad = lab.plane.one(Job, id=lab.trials[3].job_id)
-    assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.wanted) == ("succeeded", "running", "run")
+    assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.desired_state) == ("succeeded", "running", "run")
     lab.restart()
     lab.plane.engine.advance(lab.plane.control.lease_ttl * 2)
     lab.turn()
@@ -110,7 +110,7 @@ def test_who_was_let_pass_a_rung_is_not_asked_there_again_by_another_process(lab
     if other == "restarted":
         lab.restart()
     else:
-        lab.keeper = StudyKeeper(replace(lab.plane.control, holder="second"))
+        lab.keeper = StudyLoop(replace(lab.plane.control, holder="second"))
     lab.turn()
     stops = {trial.number: trial.stop and trial.stop["step"] for trial in lab.trials}
     assert stops == {1: None, 2: None, 3: None, 4: 1, 5: 1, 6: 1}
@@ -148,7 +148,7 @@ def test_the_place_of_a_stopped_trial_is_the_next_ones_in_the_moment_in_which_it
     lab.curve = lambda point: [(step, point["x"] * (step if point["x"] > 0.5 else 1)) for step in range(1, 5)]
     lab.script = lambda _point: Script(run_for=timedelta(hours=1), ends_after_term=timedelta(seconds=4))
     heard: list[tuple[str, str]] = []
-    lab.plane.ring = lambda topic, key="": heard.append((topic, key))
+    lab.plane.notify = lambda topic, key="": heard.append((topic, key))
 
     def pass_by(seconds: float) -> None:
         """Nobody looks at the study but who heard its bell."""

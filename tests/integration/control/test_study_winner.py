@@ -27,10 +27,10 @@ def test_the_best_trial_is_registered_in_the_transaction_that_ends_the_study(lab
     ended = lab.run()
     best = max(lab.trials, key=lambda trial: trial.result["score"])
     (version,) = lab.plane.all(ModelVersion)
-    assert ended.winner == {"trial": best.number, "job": best.job_id, "version": version.id}
+    assert ended.best_trial == {"trial": best.number, "job": best.job_id, "version": version.id}
     assert (version.number, version.state, version.job_id) == (1, "registering", best.job_id)
     assert version.labels == {"study": "search", "trial": str(best.number)}
-    assert version.wanted == {"aliases": ["best"], "user": "ann", "keeps_better": True}
+    assert version.registration == {"aliases": ["best"], "user": "ann", "keeps_better": True}
 
 
 def test_the_winner_is_run_once_more_where_its_spec_says_so(lab: Lab) -> None:
@@ -41,7 +41,7 @@ def test_the_winner_is_run_once_more_where_its_spec_says_so(lab: Lab) -> None:
     assert len(lab.trials) == 4  # the one more run is no trial
     for _ in range(3):
         lab.turn()
-    job = lab.plane.one(Job, id=ended.winner["job"])
+    job = lab.plane.one(Job, id=ended.best_trial["job"])
     assert (job.name, job.state) == ("search-best", "succeeded")
     assert lab.orders[job.id].command == "train --x=0.99 --final"
     assert job.spec["labels"] == {"study": "search", "trial": "2", "winner": "true"}
@@ -63,7 +63,7 @@ def test_an_extended_study_registers_a_better_trial_and_the_same_one_not_again(l
         row.state, row.generation, row.finished_at = "running", row.generation + 1, None
         row.spec = {**row.spec, "budget": {**row.spec["budget"], "trials": 2}}
     ended = lab.run()
-    assert ended.winner["trial"] == 1
+    assert ended.best_trial["trial"] == 1
     assert len(lab.plane.all(ModelVersion)) == 1
 
 
@@ -71,7 +71,7 @@ def test_a_study_of_which_nothing_succeeds_registers_nothing(lab: Lab) -> None:
     lab.create(winner="digits", budget={"trials": 2}, template={"command": "train", "cpu": "1", "max_restarts": 0})
     lab.script = lambda _point: Script(run_for=timedelta(seconds=1), exit_code=1)
     assert lab.run().state == "failed"
-    assert lab.study.winner is None
+    assert lab.study.best_trial is None
     assert lab.plane.all(ModelVersion) == []
 
 
@@ -107,7 +107,7 @@ def test_who_lost_his_rights_gets_no_run_of_the_winner_when_the_study_is_stopped
     ended = lab.run()
     assert ended.state == "cancelled"
     assert "not registered: user ann, in whose name its trials run, may not submit jobs" in ended.reason
-    assert ended.winner is None
+    assert ended.best_trial is None
     assert lab.plane.all(ModelVersion) == []
     assert {job.id for job in lab.plane.all(Job)} == {trial.job_id for trial in lab.trials}
 

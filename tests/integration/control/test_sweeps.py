@@ -22,8 +22,8 @@ from core.db.tables import (
     MetricStream,
     MlflowModel,
     MlflowRun,
+    Orphan,
     Replica,
-    Stranger,
     TensorBoardLink,
     Token,
     WaitReason,
@@ -72,7 +72,7 @@ def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_not
     (told,) = plane.all(Event, kind=orphans.FORGOTTEN)
     assert "10 minutes" in told.reason
     assert sweep_executor(plane.control) == 0
-    assert plane.all(Stranger) == []
+    assert plane.all(Orphan) == []
 
 
 def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plane):
@@ -87,7 +87,7 @@ def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plan
     (told,) = plane.all(Event, kind=orphans.FOREIGN)
     assert (told.data["attempts"], told.data["databases"]) == ([stranger], ["feedbeef"])
     assert "left alone" in told.reason
-    assert plane.one(Stranger).is_foreign
+    assert plane.one(Orphan).is_foreign
 
 
 def test_what_another_database_holds_is_given_to_nobody(plane):
@@ -126,9 +126,9 @@ def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_
     assert ensure_id(plane.sessions) != before
     with unit_of_work(plane.sessions) as session:
         session.execute(update(Identity).values(id=before))
-        session.execute(delete(Stranger))
+        session.execute(delete(Orphan))
     sweep_executor(plane.control)
-    assert not plane.one(Stranger).is_foreign
+    assert not plane.one(Orphan).is_foreign
 
 
 def test_what_has_ended_in_the_database_is_swept_at_once(plane):

@@ -19,8 +19,8 @@ from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout
 from executors.fake import FakeExecutor, Fault, Script
-from scheduler.control.attempts.launching.addresses import TakenAddresses, addresses_of
-from scheduler.control.attempts.reconcile_result import Verdict
+from scheduler.control.attempts.launching.addresses import AddressCache, addresses_of
+from scheduler.control.attempts.reconcile_result import ReconcileOutcome
 from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempt
 from scheduler.control.attempts.storage.attempt_writer import AttemptWriter
 from scheduler.control.attempts.storage.statement_batch import flush
@@ -103,7 +103,7 @@ def test_layouts_are_read_once_and_forgotten_with_their_attempts(plane, sessions
     plane.settle()
     attempts = [plane.one(Attempt, job_id=job) for job in jobs]
     of_each = [addresses_of(Layout.from_json(attempt.layout)) for attempt in attempts]
-    taken = TakenAddresses()
+    taken = AddressCache()
     with unit_of_work(sessions) as session:
         assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
     monkeypatch.setattr("scheduler.control.attempts.launching.addresses.Layout", None)  # nothing is left to read
@@ -241,6 +241,6 @@ def test_attempts_are_written_together_and_each_alone_where_one_has_moved(plane,
     looks = plane.reconciler.reconcile_all(attempts)
     assert sizes[:4] == [3, 1, 1, 1]
     assert len(sizes) < 4 + 3 * 3, "those after it are together again"
-    assert all(look.verdict is Verdict.SETTLED for look in looks.values())
+    assert all(look.outcome is ReconcileOutcome.IN_SYNC for look in looks.values())
     assert [plane.state(job) for job in jobs] == ["running"] * 3
     assert all(lease.expires_at <= plane.engine.now for lease in plane.all(Lease) if lease.name != "ports")

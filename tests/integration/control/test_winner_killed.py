@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Job, Lease, ModelVersion, Study
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from tests.integration.control.conftest import Plane
 from tests.integration.control.study_lab import Lab
 
@@ -57,7 +57,7 @@ def crown(*given):
 
 def change_study(*given, **values):
     generation = changed(*given, **values)
-    if where == "ended" and values.get("winner"):
+    if where == "ended" and values.get("best_trial"):
         die()
     return generation
 
@@ -114,14 +114,14 @@ def test_killed_where_the_study_ends_there_is_one_winner_and_one_version(
     assert len(lab.plane.all(ModelVersion)) == is_over
     lab.plane.engine.advance(timedelta(minutes=5))  # until the lease of the dead one is over
     lab.plane.start()
-    lab.keeper = StudyKeeper(lab.plane.control)
+    lab.keeper = StudyLoop(lab.plane.control)
     for _ in range(3):
         lab.keeper.keep("study-1")
     ended = lab.study
     assert ended.state == "succeeded"
     (version,) = lab.plane.all(ModelVersion)
-    assert ended.winner is not None
-    assert (ended.winner["version"], version.number) == (version.id, 1)
+    assert ended.best_trial is not None
+    assert (ended.best_trial["version"], version.number) == (version.id, 1)
     assert len(lab.plane.all(Job)) == 2 + bool(arguments)
     with unit_of_work(lab.plane.sessions) as session:
         assert len(session.scalars(select(Study.id)).all()) == 1

@@ -19,8 +19,8 @@ from core.domain.ids import AttemptId
 from core.domain.sharing.resources import Amounts
 from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import Script
-from scheduler.control.attempts.reconcile_result import Verdict
-from scheduler.control.upkeep.drift import glance
+from scheduler.control.attempts.reconcile_result import ReconcileOutcome
+from scheduler.control.upkeep.drift import find_drifted
 from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import due_attempts
 
@@ -62,7 +62,7 @@ def test_a_lost_node_gives_its_jobs_to_others_after_its_grace_without_counting(p
     plane.advance(2)
     first, second = plane.all(Attempt, job_id=job)
     assert first.end["kind"] == "platform"
-    assert not first.is_counted
+    assert not first.counts_as_restart
     assert plane.one(Replica, attempt_id=second.id).node == "node-1"
 
 
@@ -122,7 +122,7 @@ def test_another_processs_attempt_is_left_alone(plane):
     with unit_of_work(plane.sessions) as session:
         expires = plane.engine.now + timedelta(seconds=15)
         session.add(Lease(name=f"attempt:{attempt}", holder="other", token=7, expires_at=expires))
-    assert plane.reconciler.reconcile(attempt).verdict is Verdict.BUSY
+    assert plane.reconciler.reconcile(attempt).outcome is ReconcileOutcome.BUSY
     assert not plane.engine.starts
 
 
@@ -180,13 +180,13 @@ def test_a_glance_sees_what_is_not_as_written_and_leaves_the_rest_alone(plane):
 
     def glanced():
         plane.engine.advance(timedelta(seconds=6))  # one process in five seconds
-        return glance(plane.control, every=timedelta(seconds=5))
+        return find_drifted(plane.control, every=timedelta(seconds=5))
 
     assert glanced() == []
     attempt = AttemptId(plane.one(Attempt, job_id=broken).id)
     plane.engine.lose(ReplicaKey(broken, attempt, "worker", 0))
     assert glanced() == [attempt]
-    assert glance(plane.control, every=timedelta(seconds=5)) == [], "somebody has just glanced"
+    assert find_drifted(plane.control, every=timedelta(seconds=5)) == [], "somebody has just glanced"
     plane.reconciler.reconcile(attempt)
     plane.settle()
     assert plane.state(well) == "running"
@@ -198,6 +198,6 @@ def test_a_glance_sees_that_the_time_of_a_job_is_over(plane):
     plane.settle()
     attempt = AttemptId(plane.one(Attempt, job_id=job).id)
     plane.engine.advance(timedelta(seconds=70))
-    assert glance(plane.control, every=timedelta(seconds=5)) == []
+    assert find_drifted(plane.control, every=timedelta(seconds=5)) == []
     plane.engine.advance(timedelta(seconds=10))
-    assert glance(plane.control, every=timedelta(seconds=5)) == [attempt]
+    assert find_drifted(plane.control, every=timedelta(seconds=5)) == [attempt]

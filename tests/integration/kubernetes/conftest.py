@@ -6,26 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from executors.kubernetes.api_server.client import Cluster, NotFound, path
+from executors.kubernetes.api_server.client import KubernetesClient, ObjectNotFound, path
 
 
 @pytest.fixture(scope="session")
-def admin() -> Iterator[Cluster]:
+def admin() -> Iterator[KubernetesClient]:
     """The cluster of KUBECONFIG, as whoever that is."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("needs a cluster: set KUBECONFIG")
-    cluster = Cluster(qps=1000)
+    cluster = KubernetesClient(qps=1000)
     yield cluster
     cluster.close()
 
 
 @pytest.fixture
-def namespace(admin: Cluster) -> Iterator[str]:
+def namespace(admin: KubernetesClient) -> Iterator[str]:
     """A namespace of this test's own."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     admin.post(path("namespaces"), {"metadata": {"name": name}})
     yield name
     try:
         admin.delete(path("namespaces", name=name))
-    except NotFound:
+    except ObjectNotFound:
         pass

@@ -13,7 +13,7 @@ import yaml
 
 from core.domain.errors import ExecutorRefused
 from executors.kubernetes.api_server.access import Access
-from executors.kubernetes.api_server.client import AlreadyExists, Cluster, Json, NotFound, path
+from executors.kubernetes.api_server.client import Json, KubernetesClient, ObjectExists, ObjectNotFound, path
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "kubernetes"
 RBAC = "rbac.authorization.k8s.io/v1"
@@ -89,7 +89,7 @@ def right_of(method: str, url: str) -> tuple[bool, Right]:
 class Limited:
     """Makes the manifests' objects under names of their own, and a kubeconfig of their service account."""
 
-    def __init__(self, admin: Cluster, mark: str, namespace: str, *files: str) -> None:
+    def __init__(self, admin: KubernetesClient, mark: str, namespace: str, *files: str) -> None:
         self.admin, self.mark, self.namespace = admin, mark, namespace
         self.made: list[str] = []
         for one in manifests(*files):
@@ -124,7 +124,7 @@ class Limited:
         for url in reversed(self.made):
             try:
                 self.admin.delete(url)
-            except NotFound:
+            except ObjectNotFound:
                 pass
 
     def _renamed(self, one: Json) -> Json:
@@ -154,7 +154,7 @@ class Limited:
         url = path(resource, namespace, group=group)
         try:
             self.admin.post(url, one)
-        except AlreadyExists:
+        except ObjectExists:
             return
         self.made.append(f"{url}/{one['metadata']['name']}")
 
@@ -169,7 +169,7 @@ class Limited:
         }
         try:
             return str(self.admin.post(f"{account}/token", request)["status"]["token"])
-        except (NotFound, ExecutorRefused):
+        except (ObjectNotFound, ExecutorRefused):
             pass
         end = time.monotonic() + 20
         while time.monotonic() < end:

@@ -13,11 +13,11 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, VolumeSource
 from executors.containers import labels
-from executors.kubernetes.api_server.client import AlreadyExists, Cluster, NotFound, Refused, path
+from executors.kubernetes.api_server.client import ApiRefused, KubernetesClient, ObjectExists, ObjectNotFound, path
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import NodeCache, NodeRules
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.policy import policies_url, render_policy
 from executors.kubernetes.volumes import render_volume
 from tests.integration.kubernetes.rights import Limited
@@ -63,14 +63,14 @@ def pods(admin, instance):
 
 def test_the_server_says_what_is_wrong_in_its_own_words(admin, namespace):
     url = path("pods", namespace)
-    with pytest.raises(Refused, match=r"spec\.containers: Required value"):
+    with pytest.raises(ApiRefused, match=r"spec\.containers: Required value"):
         admin.post(url, {"metadata": {"name": "a"}, "spec": {"containers": []}})
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFound):
         admin.get(path("pods", namespace, "nobody"))
     admin.post(url, pod("a"))
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(ObjectExists):
         admin.post(url, pod("a"))
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFound):
         admin.post(path("pods", f"{namespace}-x"), pod("a"))
 
 
@@ -78,7 +78,7 @@ def test_a_quota_is_a_refusal_with_its_numbers(admin, namespace):
     quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "0"}}}
     admin.post(path("resourcequotas", namespace), quota)
     until(lambda: "hard" in admin.get(path("resourcequotas", namespace, "small")).get("status", {}))
-    with pytest.raises(Refused, match="exceeded quota: small") as raised:
+    with pytest.raises(ApiRefused, match="exceeded quota: small") as raised:
         admin.post(path("pods", namespace), pod("a"))
     assert raised.value.http_status == 403
 
@@ -89,7 +89,7 @@ def test_a_delete_can_ask_for_the_very_object(admin, namespace):
     with pytest.raises(Exception, match="UID"):
         admin.delete(url, options={"preconditions": {"uid": "another"}})
     admin.delete(url, options={"preconditions": {"uid": uid}, "gracePeriodSeconds": 0})
-    with pytest.raises(NotFound):
+    with pytest.raises(ObjectNotFound):
         admin.get(url)
 
 
@@ -100,9 +100,9 @@ def test_the_copy_follows_pods_and_a_fresh_list_confirms_absence(admin, namespac
         admin.post(url, pod(name, instance=instance))
     admin.post(url, pod("foreign", cpu="700m"))
     until(lambda: len(pods.pods(ATTEMPT)) == 4)
-    until(lambda: pods.foreign_use()["node-that-is-not"].pods >= 5)
+    until(lambda: pods.foreign_usage()["node-that-is-not"].pods >= 5)
     assert pods.wait_for_change(5) == {ATTEMPT}
-    assert [mark[labels.ATTEMPT] for mark in pods.marks()] == [ATTEMPT]
+    assert [mark[labels.ATTEMPT] for mark in pods.labels_of_attempts()] == [ATTEMPT]
     admin.delete(path("pods", namespace, "a"), options={"gracePeriodSeconds": 0})
     assert len(pods.fresh(ATTEMPT)) == 3
     until(lambda: len(pods.pods(ATTEMPT)) == 3)
@@ -166,7 +166,7 @@ def test_the_api_server_takes_each_kind_of_volume_as_it_is_rendered(admin, names
 
 
 def test_a_namespace_is_made_when_it_is_needed_and_grows_as_lax_as_its_jobs_need(admin, instance):
-    options = Options(instance, instance, "runtime", is_per_project=True)
+    options = KubernetesOptions(instance, instance, "runtime", is_per_project=True)
     namespaces = Namespaces(admin, options)
     try:
         name = namespaces.ensure(order())
@@ -185,13 +185,13 @@ def test_a_namespace_is_made_when_it_is_needed_and_grows_as_lax_as_its_jobs_need
 
 def test_a_namespace_that_we_may_not_make_is_asked_for_in_words(admin, namespace, instance, tmp_path):
     limited = Limited(admin, f"{instance}", namespace, "rbac.yaml")
-    cluster = Cluster(limited.kubeconfig(tmp_path))
+    cluster = KubernetesClient(limited.kubeconfig(tmp_path))
     try:
-        assert Namespaces(cluster, Options(instance, namespace, "runtime")).ensure(order()) == namespace
-        other = Options(instance, f"{namespace}-x", "runtime")
+        assert Namespaces(cluster, KubernetesOptions(instance, namespace, "runtime")).ensure(order()) == namespace
+        other = KubernetesOptions(instance, f"{namespace}-x", "runtime")
         # We may not even look whether it is there: then the first call into it tells.
         assert Namespaces(cluster, other).ensure(order()) == f"{namespace}-x"
-        with pytest.raises((ExecutorRefused, NotFound)):
+        with pytest.raises((ExecutorRefused, ObjectNotFound)):
             cluster.post(path("pods", f"{namespace}-x"), pod("a"))
     finally:
         cluster.close()
@@ -199,7 +199,7 @@ def test_a_namespace_that_we_may_not_make_is_asked_for_in_words(admin, namespace
 
 
 def test_a_project_with_a_long_name_still_has_a_namespace_of_its_own(admin):
-    namespaces = Namespaces(admin, Options("i", "trainmaster-jobs", "runtime", is_per_project=True))
+    namespaces = Namespaces(admin, KubernetesOptions("i", "trainmaster-jobs", "runtime", is_per_project=True))
     long, twin = "p" * 63, "p" * 62 + "q"
     assert len(namespaces.name_of(long)) <= 63
     assert namespaces.name_of(long) != namespaces.name_of(twin)
@@ -207,7 +207,7 @@ def test_a_project_with_a_long_name_still_has_a_namespace_of_its_own(admin):
 
 
 def test_orders_of_one_project_meet_in_one_namespace(admin):
-    namespaces = Namespaces(admin, Options("i", "jobs", "runtime"))
+    namespaces = Namespaces(admin, KubernetesOptions("i", "jobs", "runtime"))
     assert namespaces.name_of("a") == namespaces.name_of("b") == namespaces.scope() == "jobs"
     assert namespaces.of_attempt(ATTEMPT, ()) == {"jobs"}
     assert replace(order(), project="x").project == "x"

@@ -28,7 +28,7 @@ from core.db.tables import Attempt, Event, Job, Project, User
 from core.domain.sharing.resources import gang_of
 from core.settings import Settings
 from core.wakeups import TOPIC_RECONCILE, TOPIC_TICK
-from core.wakeups.celery import QUEUE_OF_TOPIC, CeleryBell
+from core.wakeups.celery import QUEUE_OF_TOPIC, CeleryWakeup
 from migrations import upgrade
 from tests.brokers import empty_broker
 
@@ -77,7 +77,7 @@ class Plant:
         self.sessions: SessionFactory = make_sessions(self.engine)
         prepare_home(self.sessions, self.settings, datetime.now(UTC))
         self.queues = redis.Redis.from_url(broker)
-        self.bell = CeleryBell(broker)
+        self.wakeup = CeleryWakeup(broker)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), TakesNoReports)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -205,15 +205,15 @@ def test_bells_alone_bring_a_job_from_queued_to_succeeded_even_when_doubled(plan
     plant.start_worker()
     job = plant.submit("rung", f"{COUNTED}; sleep 1")
     for _ in range(10):
-        plant.bell.ring(TOPIC_TICK)
+        plant.wakeup.notify(TOPIC_TICK)
     plant.wait(lambda: bool(plant.attempts(job)), "an attempt")
     (attempt,) = plant.attempts(job)
     for _ in range(10):
-        plant.bell.ring(TOPIC_RECONCILE, attempt)
-        plant.bell.ring(TOPIC_TICK)
+        plant.wakeup.notify(TOPIC_RECONCILE, attempt)
+        plant.wakeup.notify(TOPIC_TICK)
     plant.wait_for(job, "succeeded")
     for _ in range(5):
-        plant.bell.ring(TOPIC_RECONCILE, attempt)  # late ones, too
+        plant.wakeup.notify(TOPIC_RECONCILE, attempt)  # late ones, too
     plant.wait(lambda: not any(plant.queues.llen(queue) for queue in QUEUE_OF_TOPIC.values()), "empty queues")
     assert plant.attempts(job) == [attempt]
     assert (plant.output(job) / "starts").read_text() == "started\n"
@@ -228,7 +228,7 @@ def test_bells_alone_bring_a_job_from_queued_to_succeeded_even_when_doubled(plan
 
 def test_beat_repairs_what_lost_bells_left_undone(plant: Plant) -> None:
     job = plant.submit("lost", f"{COUNTED}; sleep 1")
-    plant.bell.ring(TOPIC_TICK)
+    plant.wakeup.notify(TOPIC_TICK)
     queue = QUEUE_OF_TOPIC[TOPIC_TICK]
     plant.wait(lambda: plant.queues.llen(queue) > 0, "the ring in the queue")
     plant.queues.delete(*QUEUE_OF_TOPIC.values())  # purged before anybody heard it
@@ -246,7 +246,7 @@ def test_a_job_goes_on_over_the_death_of_its_worker_and_ends_once(plant: Plant) 
     worker = plant.start_worker()
     plant.start("beat", every_s=0.5)
     job = plant.submit("orphan", COUNTED + '; while [ ! -e "$TRAINMASTER_OUTPUT_DIR/go" ]; do sleep 0.1; done')
-    plant.bell.ring(TOPIC_TICK)
+    plant.wakeup.notify(TOPIC_TICK)
     plant.wait_for(job, "running")
     worker.send_signal(signal.SIGKILL)
     worker.wait()

@@ -16,7 +16,7 @@ from core.tokens import attempt_token
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 
 
 @pytest.fixture
@@ -128,6 +128,6 @@ def reporter(app: Any, settings: Settings) -> Callable[[str], TestClient]:
 
 
 @pytest.fixture
-def keeper(sessions: SessionFactory, clock: Any) -> StudyKeeper:
+def keeper(sessions: SessionFactory, clock: Any) -> StudyLoop:
     executor = FakeExecutor(FakeEngine())
-    return StudyKeeper(Control(sessions, executor, NoWakeup(), clock, "test", b"k" * 32))
+    return StudyLoop(Control(sessions, executor, NoWakeup(), clock, "test", b"k" * 32))

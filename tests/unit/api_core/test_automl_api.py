@@ -42,7 +42,7 @@ def data(client: TestClient) -> Path:
     return folder
 
 
-def test_a_table_becomes_a_study_whose_winner_is_registered(client: TestClient, data: Path, bell: Any) -> None:
+def test_a_table_becomes_a_study_whose_winner_is_registered(client: TestClient, data: Path, wakeup: Any) -> None:
     answer = client.post(URL, json={"data": "data/buyers.csv", "target": "bought", "budget": "10m", "parallel": 2})
     assert answer.status_code == 201, answer.text
     made = answer.json()
@@ -55,7 +55,7 @@ def test_a_table_becomes_a_study_whose_winner_is_registered(client: TestClient, 
         [],
         None,
     )
-    assert bell.rings == [(TOPIC_STUDY, made["id"])]
+    assert wakeup.rings == [(TOPIC_STUDY, made["id"])]
     spec = client.get(f"/api/v1/studies/{made['id']}").json()["spec"]
     assert spec["winner"] == {"model": "automl-buyers", "path": None, "aliases": [], "arguments": ["--final"]}
     assert (spec["template"]["input"], spec["budget"]["max_time"], spec["budget"]["parallel"]) == ("data", 600, 2)
@@ -318,7 +318,7 @@ def test_a_winner_that_is_not_surely_better_than_the_baseline_is_told(
     if baseline is not None:
         told["accuracy_baseline"] = baseline
     with unit_of_work(sessions) as session:
-        session.get_one(Study, study).winner = {"trial": 1, "job": job, "version": "none"}
+        session.get_one(Study, study).best_trial = {"trial": 1, "job": job, "version": "none"}
         figures = {f"test_{name}": Points([1], [0], [value]) for name, value in told.items()}
         add_metrics(session, StreamKey(job, 1, "worker", 0), figures, now=clock.now)
     test = client.get(f"{URL}/{study}").json()["test"]
@@ -334,7 +334,7 @@ def test_of_a_test_without_an_interval_it_is_told_why(
 
     def test_of(**told: float) -> dict[str, Any]:
         with unit_of_work(sessions) as session:
-            session.get_one(Study, study).winner = {"trial": 1, "job": job, "version": "none"}
+            session.get_one(Study, study).best_trial = {"trial": 1, "job": job, "version": "none"}
             figures = {f"test_{name}": Points([1], [0], [value]) for name, value in told.items()}
             add_metrics(session, StreamKey(job, 1, "worker", 0), figures, now=clock.now)
         found: dict[str, Any] = client.get(f"{URL}/{study}").json()["test"]

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from api.endpoints.admission import Admission
-from api.http.connections import Connection
+from api.http.connections import AbortableConnection
 from core.db.engine import SessionFactory
 from core.domain.errors import Unavailable
 from tests.unit.api_core.test_endpoints_api import URL, endpoint, run_replica  # noqa: F401 (a fixture)
@@ -84,7 +84,7 @@ def replica(sessions: SessionFactory, submit: Any, endpoint: dict[str, Any]) -> 
 def live(app: FastAPI, client: TestClient, admin_token: str) -> Iterator[httpx.Client]:
     """The application behind a real server, asked as its admin."""
     assert client
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http=Connection, log_level="critical", lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=AbortableConnection, log_level="critical", lifespan="on"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -99,9 +99,9 @@ def live(app: FastAPI, client: TestClient, admin_token: str) -> Iterator[httpx.C
     thread.join(timeout=30)
 
 
-def connections_of(live: httpx.Client) -> list[Connection]:
+def connections_of(live: httpx.Client) -> list[AbortableConnection]:
     """Those that the server has open."""
-    found: set[Connection] = live.server.server_state.connections  # type: ignore[attr-defined]
+    found: set[AbortableConnection] = live.server.server_state.connections  # type: ignore[attr-defined]
     return list(found)
 
 
@@ -194,9 +194,9 @@ def test_who_does_not_read_its_answer_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The model could say more for ever; neither its replica nor the endpoint's room is held by who does not listen."""
-    platform = app.state.proxy._platform
-    settings = platform.settings.model_copy(update={"predict_unread_s": 0.5})
-    monkeypatch.setattr(app.state.proxy, "_platform", replace(platform, settings=settings))
+    context = app.state.proxy._context
+    settings = context.settings.model_copy(update={"predict_unread_s": 0.5})
+    monkeypatch.setattr(app.state.proxy, "_context", replace(context, settings=settings))
     is_closed = threading.Event()
 
     def answer(connection: socket.socket) -> None:

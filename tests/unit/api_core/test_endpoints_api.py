@@ -89,12 +89,12 @@ def run_replica(sessions: SessionFactory, submit: Any, deployment: str, address:
         )  # fmt: skip
 
 
-def test_a_file_is_deployed_as_its_folder_and_the_scheduler_is_rung_for(endpoint: dict[str, Any], bell: Any) -> None:
+def test_a_file_is_deployed_as_its_folder_and_the_scheduler_is_rung_for(endpoint: dict[str, Any], wakeup: Any) -> None:
     (one,) = endpoint["deployments"]
     assert (one["state"], one["traffic"], one["wanted"], one["stable"]) == ("deploying", 100, 1, None)
     spec = one["revision_list"][0]["spec"]
     assert (spec["model"], spec["model_file"]) == ("output/default/m", "model.skops")
-    assert (TOPIC_ENDPOINT, endpoint["id"]) in bell.rings
+    assert (TOPIC_ENDPOINT, endpoint["id"]) in wakeup.rings
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_what_was_given_up_is_news_until_somebody_says_anew_what_is_to_serve(
     with unit_of_work(sessions) as session:
         now = session.get_one(Deployment, deployment).updated_at
         row = session.get_one(DeploymentRevision, (deployment, 2))
-        row.verdict, row.failures, row.failed_at = "Revision 2 never got ready.", 3, now
+        row.failure_reason, row.failures, row.failed_at = "Revision 2 never got ready.", 3, now
         row = session.get_one(Deployment, deployment)
-        row.wanted = row.stable = 1
+        row.target_revision = row.stable_revision = 1
     assert client.get(f"{URL}/sums").json()["deployments"][0]["note"] == "Revision 2 never got ready."
     # What its replicas say now comes before what became of another revision.
     with unit_of_work(sessions) as session:
         replica = session.query(ServingReplica).one()
-        replica.state, replica.words = "starting", "It reads its model."
+        replica.state, replica.message = "starting", "It reads its model."
     assert client.get(f"{URL}/sums").json()["deployments"][0]["note"] == "It reads its model."
     with unit_of_work(sessions) as session:
         session.query(ServingReplica).one().state = "ready"
@@ -374,7 +374,7 @@ def test_a_saved_model_is_served_by_the_image_that_has_tensorflow(app: FastAPI, 
 
     def image(of: str, file: str = "", framework: str = "auto", **stated: str) -> str | None:
         own = Settings.model_validate({"home": settings.home, "executor": "docker", **stated})
-        return own_image(replace(app.state.platform, settings=own), f"output/default/{of}", file, framework)
+        return own_image(replace(app.state.context, settings=own), f"output/default/{of}", file, framework)
 
     torch, tensorflow = "trainmaster/serving:cpu", "trainmaster/serving:tensorflow"
     assert (image("saved"), image("other"), image("nothing")) == (tensorflow, torch, torch)

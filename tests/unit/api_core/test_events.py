@@ -125,7 +125,7 @@ def live(app: FastAPI, client: TestClient) -> Iterator[str]:
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     yield f"http://127.0.0.1:{port}"
-    app.state.closing.is_set = True
+    app.state.shutdown.is_stopping = True
     server.should_exit = True
     thread.join(timeout=10)
 

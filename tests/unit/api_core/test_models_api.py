@@ -88,14 +88,14 @@ def registry(
 
 
 def test_a_version_is_copied_and_says_where_it_comes_from(
-    registry: Registry, bell: Any, sessions: SessionFactory, settings: Settings, clock: Any
+    registry: Registry, wakeup: Any, sessions: SessionFactory, settings: Settings, clock: Any
 ) -> None:
     points = Points([1, 2], [0, 0], [0.5, 0.9])
     with unit_of_work(sessions) as session:
         add_metrics(session, StreamKey(registry.job, 1, "worker", 0), {"accuracy": points}, now=clock.now)
-    bell.rings.clear()
+    wakeup.rings.clear()
     answer = registry.post(aliases=["prod"], stage="staging", description="first")
-    assert (answer.status_code, answer.json()["state"], bell.rings) == (201, "registering", [(TOPIC_MODELS, "")])
+    assert (answer.status_code, answer.json()["state"], wakeup.rings) == (201, "registering", [(TOPIC_MODELS, "")])
     assert registry.client.get(f"{URL}/digits/versions/1/archive").status_code == 409
     registry.registrar.work()
     found = registry.get("digits/versions/prod")
@@ -456,7 +456,7 @@ def test_of_the_versions_that_an_endpoint_had_those_that_serve_now_are_told_apar
 
     def became_stable(revision: int) -> None:
         with unit_of_work(sessions) as session:
-            session.execute(update(Deployment).values(stable=revision))
+            session.execute(update(Deployment).values(stable_revision=revision))
 
     assert serving() == [[], [holder]]
     became_stable(2)

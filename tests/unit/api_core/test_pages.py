@@ -16,9 +16,9 @@ from api.app.factory import create_app
 from core.db.bootstrap import add_login_code
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
-from core.db.tables import Lease, LoginCode, Node, Stranger, User
+from core.db.tables import Lease, LoginCode, Node, Orphan, User
 from core.settings import Settings
-from core.wakeups.celery import CeleryBell
+from core.wakeups.celery import CeleryWakeup
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
 
@@ -239,7 +239,7 @@ def test_health_tells_each_part_in_words(
         mark(session, TICK_DONE, holder="s", now=clock.now)
     assert stranger.get("/api/v1/health").json()["status"] == "ok"
     with unit_of_work(sessions) as session:
-        session.add(Stranger(attempt_id="att-a", database_id="feed", is_foreign=True, since=clock.now))
+        session.add(Orphan(attempt_id="att-a", database_id="feed", is_foreign=True, found_at=clock.now))
     health = stranger.get("/api/v1/health").json()
     assert health["status"] == "degraded"
     assert health["parts"]["executor"].startswith("holds attempts: 1 of another database")
@@ -252,8 +252,8 @@ def test_health_names_the_broker_that_is_away_and_jobs_are_still_taken(
     settings: Settings, sessions: SessionFactory, clock: Any, app: FastAPI
 ) -> None:
     assert app is not None  # the first start
-    away = CeleryBell("redis://127.0.0.1:1/0")
-    api = TestClient(create_app(settings, sessions=sessions, bell=away, clock=clock))
+    away = CeleryWakeup("redis://127.0.0.1:1/0")
+    api = TestClient(create_app(settings, sessions=sessions, wakeup=away, clock=clock))
     health = api.get("/api/v1/health").json()
     assert health["status"] == "degraded"
     assert health["parts"]["bell"].startswith("Redis, the broker, does not answer; jobs are taken")
@@ -284,7 +284,7 @@ def test_metrics_need_a_token_from_elsewhere(
         text = allowed.get("/metrics").text
         assert 'trainmaster_jobs{state="queued"} 1.0' in text
         assert "trainmaster_queue_age_seconds 30.0" in text
-        process = app.state.platform.recorder.process
+        process = app.state.context.request_metrics.process
         labels = f'method="POST",operation="submit_job",process="{process}",status="201"'
         assert f"trainmaster_requests_total{{{labels}}} 1.0" in text
         assert "trainmaster_nodes" in text
@@ -309,8 +309,8 @@ def test_two_processes_counters_are_told_apart_by_whoever_asks_now_one_and_now_t
 ) -> None:
     submit()
     other = create_app(settings)
-    other.state.platform.recorder.process = "elsewhere:1"  # a process of its own has a name of its own
-    own = app.state.platform.recorder.process
+    other.state.context.request_metrics.process = "elsewhere:1"  # a process of its own has a name of its own
+    own = app.state.context.request_metrics.process
     assert own == f"{socket.gethostname()}:{os.getpid()}"
     with TestClient(other, headers=client.headers) as there:
         for _ in range(2):

@@ -19,7 +19,7 @@ from core.domain.studies.budget import FORGIVEN, PAUSED_AT, outlook
 from core.wakeups import TOPIC_STUDY
 from scheduler.control.studies.facts import load_study
 from scheduler.control.studies.history import History
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 
 SPEC: dict[str, Any] = {
     "name": "search",
@@ -41,10 +41,10 @@ def create(client: TestClient, spec: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def test_a_study_is_created_and_the_scheduler_rung_for(client: TestClient, bell: Any) -> None:
+def test_a_study_is_created_and_the_scheduler_rung_for(client: TestClient, wakeup: Any) -> None:
     made = create(client, SPEC)
     assert (made["state"], made["trials"], made["spec"]["template"]["name"]) == ("running", {}, "search")
-    assert bell.rings == [(TOPIC_STUDY, made["id"])]
+    assert wakeup.rings == [(TOPIC_STUDY, made["id"])]
     assert client.get(f"{URL}/search").json() == client.get(f"{URL}/{made['id']}").json()
     assert [one["name"] for one in client.get(URL).json()["items"]] == ["search"]
 
@@ -179,7 +179,7 @@ def test_a_study_that_halves_is_learnt_from_without_the_sizes(client: TestClient
             )  # fmt: skip
     again = create(client, {**SPEC, "name": "again", "warm_start": "search"})["id"]
     with unit_of_work(sessions) as session:
-        known = session.get_one(Study, again).known
+        known = session.get_one(Study, again).prior_trials
     assert known == [
         {"parameters": {"x": 0.3}, "values": [0.7]},
         {"parameters": {"x": 0.2}, "values": [0.5]},
@@ -205,7 +205,7 @@ def test_time_stands_still_while_a_study_is_paused(client: TestClient, sessions:
 
 
 def test_the_front_of_several_metrics_and_a_start_from_another_study(
-    client: TestClient, keeper: StudyKeeper, clock: Any
+    client: TestClient, keeper: StudyLoop, clock: Any
 ) -> None:
     spec = {key: item for key, item in OWN.items() if key not in ("metric", "goal")}
     spec |= {"metrics": [{"name": "loss", "goal": "minimize"}, {"name": "speed", "goal": "maximize"}]}
@@ -241,7 +241,7 @@ def test_who_has_its_name_and_goes_on_is_told(client: TestClient, sessions: Sess
     assert client.get(f"{URL}/search").json()["namesakes"] == []
 
 
-def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, keeper: StudyKeeper) -> None:
+def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, keeper: StudyLoop) -> None:
     made = create(client, {**OWN, "algorithm": "auto", "budget": {"trials": 500}})
     assert (made["algorithm"], made["algorithm_chosen"]) == ("auto", None)
     keeper.keep(made["id"])

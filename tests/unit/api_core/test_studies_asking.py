@@ -19,14 +19,14 @@ from core.domain.errors import IdempotencyMismatch
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.tuning import Proposal, Question, propose
 from scheduler.tuning.proposers import Proposers
 from tests.unit.api_core.test_studies_api import OWN, SPEC, URL, create
 
 
 def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
-    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory
+    client: TestClient, keeper: StudyLoop, sessions: SessionFactory
 ) -> None:
     few = {"x": {"type": "integer", "min": 1, "max": 2}}
     study = create(client, {**OWN, "parameters": few, "algorithm": "grid", "budget": {"trials": 9, "parallel": 4}})[
@@ -44,7 +44,7 @@ def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
     assert (ended["state"], ended["reason"]) == ("succeeded", "Every point of the space was tried.")
 
 
-def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, sessions: SessionFactory) -> None:
+def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyLoop, sessions: SessionFactory) -> None:
     study = create(client, OWN)["id"]
     keeper.keep(study)
     asked = client.post(f"{URL}/{study}/suggestions", json={"count": 5}).json()
@@ -89,7 +89,7 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, 
     assert len({point["x"] for point in points}) == 4
 
 
-def test_a_paused_study_has_more_points_later(client: TestClient, keeper: StudyKeeper) -> None:
+def test_a_paused_study_has_more_points_later(client: TestClient, keeper: StudyLoop) -> None:
     study = create(client, OWN)["id"]
     keeper.keep(study)
     client.post(f"{URL}/{study}/pause").raise_for_status()
@@ -130,12 +130,12 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     study = create(client, {**OWN, "algorithm": "tpe", "budget": {"trials": 50, "parallel": 8}})["id"]
     asking = Asking(lambda: client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"])
     control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
-    keeper = StudyKeeper(control, cast("Proposers", asking))
+    keeper = StudyLoop(control, cast("Proposers", asking))
     keeper.keep(study)
     ((first, second),) = asking.answers
     with unit_of_work(sessions) as session:
         row = session.get_one(Study, study)
-        prepared, proposed = row.prepared, row.proposed
+        prepared, proposed = row.prefetched_points, row.proposed_count
     assert len(prepared) == 14  # the two that were taken are drawn anew with the next result
     # Each that was drawn is taken or ready, and none is there twice.
     points = [first["parameters"]["x"], second["parameters"]["x"], *(one["parameters"]["x"] for one in prepared)]
@@ -143,7 +143,7 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1.0}}).raise_for_status()
     keeper.keep(study)
     with unit_of_work(sessions) as session:
-        again = session.get_one(Study, study).prepared
+        again = session.get_one(Study, study).prefetched_points
     # What knows of the result comes first; the others are a reserve.
     assert again[2:] == prepared
     assert not [one for one in again[:2] if one in prepared]
@@ -160,11 +160,11 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
     keeper.keep(study)
     assert asking.asked == asked + 1
     with unit_of_work(sessions) as session:
-        last = session.get_one(Study, study).prepared
+        last = session.get_one(Study, study).prefetched_points
     assert (len(last), [one for one in last[:2] if one in again], last[2:]) == (16, [], again[2:])
 
 
-def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyKeeper) -> None:
+def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyLoop) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 6}})["id"]
     keeper.keep(study)
     key = {"Idempotency-Key": "once"}
@@ -185,7 +185,7 @@ def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyKee
 
 
 def test_several_who_ask_at_once_get_trials_of_their_own_and_errors_of_their_own(
-    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory, clock: Any
+    client: TestClient, keeper: StudyLoop, sessions: SessionFactory, clock: Any
 ) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 5}})["id"]
     keeper.keep(study)
@@ -217,7 +217,7 @@ def _numbers(answer: Answer) -> list[int]:
     return [trial.number for trial in answer.suggestions.trials]
 
 
-def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: StudyKeeper) -> None:
+def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: StudyLoop) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 1}})["id"]
     keeper.keep(study)
     client.post(f"{URL}/{study}/suggestions").raise_for_status()
@@ -228,7 +228,7 @@ def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: Stu
     assert [trial["number"] for trial in client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"]] == [2]
 
 
-def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, keeper: StudyKeeper) -> None:
+def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, keeper: StudyLoop) -> None:
     study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 3}})["id"]
     keeper.keep(study)
 
@@ -252,7 +252,7 @@ def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, kee
 
 
 def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
-    client: TestClient, keeper: StudyKeeper, clock: Any
+    client: TestClient, keeper: StudyLoop, clock: Any
 ) -> None:
     spec = {**OWN, "budget": {"trials": 9, "parallel": 2}, "lost_after": "10m", "initial": [{"x": 0.125}]}
     study = create(client, spec)["id"]
@@ -282,9 +282,7 @@ def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
     assert {"x": 0.125} not in [trial["parameters"] for trial in trials]
 
 
-def test_a_result_without_lost_after_may_take_most_of_a_day(
-    client: TestClient, keeper: StudyKeeper, clock: Any
-) -> None:
+def test_a_result_without_lost_after_may_take_most_of_a_day(client: TestClient, keeper: StudyLoop, clock: Any) -> None:
     study = create(client, OWN)["id"]
     keeper.keep(study)
     client.post(f"{URL}/{study}/suggestions").raise_for_status()

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, select, update
 from starlette.testclient import TestClient
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.studies import insight as asking
 from core.db.engine import SessionFactory, unit_of_work
@@ -48,11 +48,11 @@ def scheduler(monkeypatch: pytest.MonkeyPatch, sessions: SessionFactory, clock: 
     """Answers as the control loop does; holds what it was asked."""
     asked: list[Mapping[str, Any]] = []
 
-    async def answer(platform: Platform, caller: Caller, kind: Kind, ask: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def answer(platform: AppContext, caller: Caller, kind: Kind, ask: Mapping[str, Any]) -> Mapping[str, Any]:
         asked.append(ask)
         with platform.write() as work:
             questions.put(work.session, f"question-{len(asked)}", caller.user_id, ask, work.now, kind)
-        Forecaster(Control(sessions, FakeExecutor(FakeEngine()), platform.bell, clock, "test", b"k" * 32)).answer()
+        Forecaster(Control(sessions, FakeExecutor(FakeEngine()), platform.wakeup, clock, "test", b"k" * 32)).answer()
         with platform.read() as work:
             found = questions.answer_to(work.session, f"question-{len(asked)}")
         assert found is not None
@@ -190,7 +190,7 @@ def test_a_clone_has_changes_a_free_name_and_may_start_warm(
     assert spec["warm_start"] == [search]
     with unit_of_work(sessions) as session:
         row = session.get_one(Study, made.json()["id"])
-        assert len(row.known) == 10
+        assert len(row.prior_trials) == 10
         reasons = session.scalars(select(Event.reason).where(Event.kind == "study.created").order_by(Event.id)).all()
     assert f"cloned from search ({search})" in reasons
     other = {"changes": {"goal": "minimize", "parameters": {"kind": {"type": "categorical", "values": ["b"]}}}}

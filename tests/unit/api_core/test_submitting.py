@@ -48,7 +48,7 @@ def test_an_elastic_job_tells_how_few_and_how_many_workers_it_may_have(client: T
 
 
 def test_a_submission_writes_labels_roles_and_history_and_rings_after_the_commit(
-    client: TestClient, sessions: SessionFactory, bell: Any
+    client: TestClient, sessions: SessionFactory, wakeup: Any
 ) -> None:
     job_id = submit(client, ps=1).json()["id"]
     with unit_of_work(sessions, read_only=True) as session:
@@ -56,7 +56,7 @@ def test_a_submission_writes_labels_roles_and_history_and_rings_after_the_commit
         events = session.execute(select(Event.kind, Event.actor, Event.job_id)).all()
     assert labels == {("team", "vision"), (".role", "worker"), (".role", "ps")}
     assert events == [("job.queued", "user:admin", job_id)]
-    assert bell.rings == [("tick", "")]
+    assert wakeup.rings == [("tick", "")]
 
 
 def test_the_same_key_makes_one_job(client: TestClient, sessions: SessionFactory) -> None:

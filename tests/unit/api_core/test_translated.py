@@ -10,7 +10,7 @@ import structlog
 from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 
-from api.http.protocol_errors import TranslatedRoute
+from api.http.protocol_errors import ProtocolRoute
 from api.protocols.gcs.route import StorageRoute
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.vertex.vertex_route import VertexRoute
@@ -18,7 +18,7 @@ from core.db.json import Unkeepable, dump_json
 from core.domain.errors import NotFound, StaleWrite, Unavailable
 
 
-def asked(route: type[TranslatedRoute], error: Exception) -> Any:
+def asked(route: type[ProtocolRoute], error: Exception) -> Any:
     router = APIRouter(route_class=route)
 
     @router.get("/it")

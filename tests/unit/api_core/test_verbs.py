@@ -24,10 +24,10 @@ def post(client: TestClient, job_id: str, verb: str, **body: Any) -> Any:
 
 
 def test_a_waiting_job_is_cancelled_at_once(
-    client: TestClient, submit: Any, sessions: SessionFactory, bell: Any
+    client: TestClient, submit: Any, sessions: SessionFactory, wakeup: Any
 ) -> None:
     job_id = submit()
-    bell.rings.clear()
+    wakeup.rings.clear()
     answer = post(client, job_id, "cancel", reason="wrong data")
     assert answer.status_code == 200
     job = answer.json()
@@ -41,7 +41,7 @@ def test_a_waiting_job_is_cancelled_at_once(
     assert job["exit"]["kind"] == "cancelled"
     assert "wrong data" in job["exit"]["sentence"]
     assert kinds(sessions, job_id) == ["job.queued", "job.cancelled"]
-    assert bell.rings == [("tick", "")]
+    assert wakeup.rings == [("tick", "")]
 
 
 def test_a_waiting_job_is_paused_and_resumed_at_the_queues_end(client: TestClient, submit: Any, clock: Any) -> None:
@@ -55,15 +55,15 @@ def test_a_waiting_job_is_paused_and_resumed_at_the_queues_end(client: TestClien
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
 def test_a_running_job_keeps_its_state_until_the_control_loop_has_seen_the_wish(
-    client: TestClient, submit: Any, start: Any, sessions: SessionFactory, bell: Any, verb: str
+    client: TestClient, submit: Any, start: Any, sessions: SessionFactory, wakeup: Any, verb: str
 ) -> None:
     job_id = submit()
     attempt_id = start(job_id)
-    bell.rings.clear()
+    wakeup.rings.clear()
     job = post(client, job_id, verb).json()
     assert (job["state"], job["wanted"]) == ("running", verb)
     assert kinds(sessions, job_id)[-1] == f"job.{verb}_requested"
-    assert bell.rings == [("reconcile", attempt_id)]
+    assert wakeup.rings == [("reconcile", attempt_id)]
 
 
 def test_asking_again_for_the_same_changes_nothing(

@@ -202,7 +202,7 @@ def house(tmp_path: Path, tables: Path) -> Iterator[House]:
     shutil.copy(tables, tmp_path / "db.sqlite3")
     engine = make_engine(f"sqlite:///{tmp_path / 'db.sqlite3'}")
     sessions = make_sessions(engine)
-    app = create_app(settings, sessions=sessions, bell=NoWakeup(), clock=lambda: made.now)
+    app = create_app(settings, sessions=sessions, wakeup=NoWakeup(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:
         made = House(app, client, settings, sessions, tmp_path / "output")
         furnish(made)

@@ -49,7 +49,7 @@ def furnish_endpoints(session: Session, now: datetime) -> None:
     session.add(
         Deployment(
             id="deployment-1", endpoint_id="endpoint-1", name="default", state="active", replicas=1, traffic=100,
-            wanted=2, stable=1, created_at=now, updated_at=now,
+            target_revision=2, stable_revision=1, created_at=now, updated_at=now,
         )
     )  # fmt: skip
     session.flush()

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from core.db.tables import MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion
+from core.db.tables import MlflowModel, MlflowModelVersion, MlflowRegisteredModel, MlflowRun
 from tests.unit.api_files.rights import ANY_RUN_READER, OPEN, PEOPLE, RUN_READER, RUN_WRITER, Case, case
 
 _API, _FILES = "/mlflow/api/2.0/mlflow", "/mlflow/api/2.0/mlflow-artifacts/artifacts"
@@ -80,10 +80,10 @@ def furnish_mlflow(session: Session, now: datetime) -> None:
             metrics=[], created_at=now, updated_at=now, **of_job,
         )
     )  # fmt: skip
-    session.add(MlflowRegistered(project_id="project-vision", name="known", created_at=now, updated_at=now))
+    session.add(MlflowRegisteredModel(project_id="project-vision", name="known", created_at=now, updated_at=now))
     session.flush()
     session.add(
-        MlflowVersion(
+        MlflowModelVersion(
             name="known", version=1, run_id="run-1", model_id="m-1", source="models:/m-1", created_at=now,
             updated_at=now, **of_job,
         )

@@ -60,7 +60,7 @@ def furnish_studies(session: Session, now: datetime) -> None:
         session.add(
             Study(
                 id=f"study-{name}", project_id="project-vision", user_id="user-member", name=name, spec=spec, seed=1,
-                state=state, trial_count=1, prepared=[ready], created_at=now, started_at=now, updated_at=now,
+                state=state, trial_count=1, prefetched_points=[ready], created_at=now, started_at=now, updated_at=now,
             )
         )  # fmt: skip
     told = {"location": "us-central1", "displayName": "x", "labels": {}, "body": {}}

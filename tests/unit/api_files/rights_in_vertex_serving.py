@@ -87,6 +87,6 @@ def furnish_serving(session: Session, now: datetime) -> None:
         ModelVersion(
             id="version-served", model_id="model-served", number=1, state="ready", source={"kind": "upload", "path": "x"},
             lineage={"job": "", "job_name": ""}, volume="output", path=".models/vision/version-served", digest="sha256:0", size_bytes=1, file_count=1,
-            wanted={"vertex": {"containerSpec": _SERVER}}, **who,
+            registration={"vertex": {"containerSpec": _SERVER}}, **who,
         )
     )  # fmt: skip

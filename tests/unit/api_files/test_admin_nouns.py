@@ -233,7 +233,7 @@ def test_a_secret_is_set_named_replaced_and_removed_and_never_shown(house: Any) 
         assert value not in answer.text
     listed = house.call("viewer", "GET", path)
     assert [s["name"] for s in listed.json()["items"]] == ["WANDB_KEY"]
-    key = house.app.state.platform.key
+    key = house.app.state.context.key
     with unit_of_work(house.sessions, read_only=True) as session:
         assert open_secrets(session, key, "project-vision", ["WANDB_KEY"]) == {"WANDB_KEY": "grüße-second-value"}
         with pytest.raises(InvalidSpec, match="MISSING"):
@@ -441,8 +441,8 @@ def put_labels(house: Any, **labels: Any) -> Any:
 
 def test_an_admins_labels_lie_over_those_of_the_executor(house: Any) -> None:
     rings: list[str] = []
-    house.app.state.platform = replace(
-        house.app.state.platform, bell=SimpleNamespace(ring=lambda *a: rings.append(a[0]))
+    house.app.state.context = replace(
+        house.app.state.context, wakeup=SimpleNamespace(ring=lambda *a: rings.append(a[0]))
     )
     node = put_labels(house, pool="fast", zone="b").json()
     assert node["labels"] == {"zone": "b", "pool": "fast"}

@@ -82,7 +82,7 @@ def test_sending_without_announcing_is_told_what_to_do(house: Any) -> None:
 
 def test_an_archive_whose_file_was_lost_is_uploaded_again(house: Any) -> None:
     upload(house)
-    store_of(house.app.state.platform).path_of(DIGEST).unlink()
+    store_of(house.app.state.context).path_of(DIGEST).unlink()
     assert start(house).json()["is_complete"] is False
     with unit_of_work(house.sessions, read_only=True) as session:
         assert session.get(Archive, DIGEST) is None
@@ -91,7 +91,7 @@ def test_an_archive_whose_file_was_lost_is_uploaded_again(house: Any) -> None:
 
 def test_the_sweep_drops_what_nobody_needs_and_keeps_what_a_job_names(house: Any) -> None:
     upload(house)
-    store = store_of(house.app.state.platform)
+    store = store_of(house.app.state.context)
     with unit_of_work(house.sessions) as session:
         house.add_job(session, "job-code", code=DIGEST, state="failed")
 
@@ -111,7 +111,7 @@ def test_the_sweep_drops_what_nobody_needs_and_keeps_what_a_job_names(house: Any
 
 def test_the_sweep_keeps_what_a_study_begins_its_trials_with(house: Any) -> None:
     upload(house)
-    store = store_of(house.app.state.platform)
+    store = store_of(house.app.state.context)
     spec = {
         "name": "search", "project": "vision", "template": {"command": "train", "code": DIGEST}, "metric": "score", "goal": "maximize",
         "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1},

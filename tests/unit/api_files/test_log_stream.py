@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio import CapacityLimiter
 
-from api.app.graceful_shutdown import Closing
+from api.app.graceful_shutdown import GracefulShutdown
 from api.logs import stream as module
 from api.logs.service import JobLook
 from api.logs.stream import LogStream
@@ -38,7 +38,7 @@ class Stage:
         self.state = JobState.QUEUED
         self.attempts = 0
         self.error: Exception | None = None
-        self.closing = Closing()
+        self.shutdown = GracefulShutdown()
 
     def log(self, attempt: int, name: str, text: str) -> None:
         folder = self.root / ".trainmaster/logs/job" / str(attempt)
@@ -63,7 +63,7 @@ class Stage:
             merge=LogMerge(JobLogs(Tree(self.root), "job"), Selection(), place or Place()),
             look=self.look,
             wait=self.wait,
-            closing=self.closing,
+            shutdown=self.shutdown,
             limiter=CapacityLimiter(2),
             first_look=self.look_now(),
             follow=follow,
@@ -130,7 +130,7 @@ async def test_the_server_going_down_ends_the_stream_without_an_end(stage: Stage
     stage.log(1, "worker-0", "one\n")
 
     def close() -> None:
-        stage.closing.is_set = True
+        stage.shutdown.is_stopping = True
 
     seen = await play(stage, stage.stream(), {("line", "one"): close})
     assert seen == [("state", "queued"), ("line", "one")]

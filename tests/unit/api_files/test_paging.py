@@ -48,7 +48,7 @@ def full(house: Any) -> Any:
                     is_ready=True, seen_at=at,
                 )
             )  # fmt: skip
-            session.add(Secret(project_id="project-vision", name=f"KEY_{n}", sealed=b"x", updated_at=at))
+            session.add(Secret(project_id="project-vision", name=f"KEY_{n}", ciphertext=b"x", updated_at=at))
             house.add_project(session, f"more-{n}")
             session.add(
                 Token(

@@ -48,7 +48,7 @@ def submitted(house: Any, client: TestClient | None = None, **machine: Any) -> d
 
 
 def test_the_very_next_request_goes_by_a_changed_table_in_every_process(house: Any) -> None:
-    other = create_app(house.settings, sessions=house.sessions, bell=NoWakeup(), clock=lambda: house.now)
+    other = create_app(house.settings, sessions=house.sessions, wakeup=NoWakeup(), clock=lambda: house.now)
     second = TestClient(other)  # another process of the API on the same database
     before = submitted(house, second)
     assert (before["resources"]["cpu"], before["resources"]["memory"]) == ("4", "15Gi")
@@ -88,7 +88,7 @@ def test_projects_and_buckets_have_the_names_that_the_table_gives_them(house: An
 def test_a_stored_table_lies_over_the_environments(house: Any) -> None:
     text = '{"machines": {"n1-standard-4": {"cpu": 2}, "m-*": {"cpu": 7}}, "trusts_pickles": false}'
     settings = house.settings.model_copy(update={"vertex": text, "executor": "process"})
-    app = create_app(settings, sessions=house.sessions, bell=NoWakeup(), clock=lambda: house.now)
+    app = create_app(settings, sessions=house.sessions, wakeup=NoWakeup(), clock=lambda: house.now)
     client = TestClient(app, headers=house.auth("root"))
 
     def cpu_of(machine: str) -> Any:

@@ -193,7 +193,7 @@ def all_routes() -> set[str]:
         prefix = "" if noun in routers.ROOTS else routers.PREFIX
         for path, methods in _routes_of(importlib.import_module(f"api.{noun}.routes").router.routes):
             found |= {f"{method} {prefix}{path}" for method in methods}
-    app = create_app(Settings(secret_key=SecretStr("k" * 40)), bell=NoWakeup())
+    app = create_app(Settings(secret_key=SecretStr("k" * 40)), wakeup=NoWakeup())
     for route in app.routes:
         found |= {f"{method} {getattr(route, 'path', '')}" for method in getattr(route, "methods", None) or ()}
     return found
@@ -253,7 +253,7 @@ def furnish(house: Any) -> None:
                 VertexResource(
                     collection=collection, id=job_id, job_id=job_id, project_id="project-vision", location="us-central1",
                     display_name="x", labels={}, body={**WANTED, "outputInfo": {}} if collection == "batchPredictionJobs" else {},
-                    created_at=house.now, deletion_asked_at=house.now if "doomed" in job_id else None,
+                    created_at=house.now, deletion_requested_at=house.now if "doomed" in job_id else None,
                 )
             )  # fmt: skip
         for submission_id, job_id in (("told", "job-1"), ("ended", "job-over")):
@@ -265,7 +265,7 @@ def furnish(house: Any) -> None:
             )  # fmt: skip
         seen = NewObject("seen", "image", 1, 1, "image/png", b"1")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
-        session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
+        session.add(Secret(project_id="project-vision", name="worker_0", ciphertext=b"x", updated_at=house.now))
     furnish_records(house)
 
 
@@ -276,7 +276,7 @@ class PlannerBell:
     sessions: SessionFactory
     clock: Callable[[], datetime]
 
-    def ring(self, topic: str, key: str = "") -> None:
+    def notify(self, topic: str, key: str = "") -> None:
         if topic != TOPIC_FORECAST:
             return
         with unit_of_work(self.sessions) as session:
@@ -306,10 +306,10 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
     settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
     Base.metadata.create_all(engine)
     sessions = make_sessions(engine)
-    bell = PlannerBell(sessions, lambda: house.now)
-    app = create_app(settings, sessions=sessions, bell=bell, clock=lambda: house.now)
+    wakeup = PlannerBell(sessions, lambda: house.now)
+    app = create_app(settings, sessions=sessions, wakeup=wakeup, clock=lambda: house.now)
     with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
-        house = conftest.House(app, client, settings, app.state.platform.sessions, folder / "output")
+        house = conftest.House(app, client, settings, app.state.context.sessions, folder / "output")
         furnish(house)
         house.log("job-1", 1, "worker-0", "line\n")
         pages = folder / "pages"

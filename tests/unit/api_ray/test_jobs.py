@@ -84,7 +84,7 @@ def test_states_are_rays(
         return found
 
     assert (seen()["status"], seen()["message"]) == ("RUNNING", "Job is currently running.")
-    set_job(job_id, wanted="cancel")
+    set_job(job_id, desired_state="cancel")
     assert (seen()["status"], seen()["message"]) == ("RUNNING", "Job is being stopped.")
     clock.advance(2)
     for state, exit_, wanted in (

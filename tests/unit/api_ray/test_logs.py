@@ -98,7 +98,7 @@ def test_a_server_that_goes_down_says_so(app: Any, client: TestClient, stage: St
     stage.log("one")
     with client.websocket_connect(f"{API}/jobs/{stage.submission_id}/logs/tail") as socket:
         assert socket.receive_text() == "one\n"
-        app.state.closing.is_set = True
+        app.state.shutdown.is_stopping = True
         with pytest.raises(WebSocketDisconnect) as ended:
             socket.receive_text()
     assert ended.value.code == 1001

@@ -79,11 +79,11 @@ class House:
             session.execute(
                 update(DeploymentRevision)
                 .where(DeploymentRevision.deployment_id == row.id)
-                .values(stable_at=stable_at, verdict=verdict)
+                .values(stable_at=stable_at, failure_reason=verdict)
             )
 
     def get_ready(self, name: str, clock: Any) -> None:
-        self.change(name, stable=1, stable_at=clock.now)
+        self.change(name, stable_revision=1, stable_at=clock.now)
 
 
 @pytest.fixture

@@ -160,11 +160,11 @@ def test_a_pipeline_has_a_job_behind_it(client: TestClient) -> None:
 
 
 def test_names_of_theirs_mean_ours(
-    settings: Settings, sessions: Any, client: TestClient, bell: Any, clock: Any
+    settings: Settings, sessions: Any, client: TestClient, wakeup: Any, clock: Any
 ) -> None:
     table = {"projects": {"my-*": "default"}, "buckets": {"my-bucket": "data"}, "locations": {"us-*": {"pool": "a"}}}
     own = settings.model_copy(update={"vertex": json.dumps(table)})
-    with TestClient(create_app(own, sessions=sessions, bell=bell, clock=clock), headers=client.headers) as theirs:
+    with TestClient(create_app(own, sessions=sessions, wakeup=wakeup, clock=clock), headers=client.headers) as theirs:
         base = {"outputUriPrefix": "gs://my-bucket/o"}
         place = "/v1/projects/my-company/locations/us-central1/customJobs"
         told = theirs.post(place, json=job(baseOutputDirectory=base)).json()

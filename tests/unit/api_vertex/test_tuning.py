@@ -13,7 +13,7 @@ from core.db.tables import Job, Study, Trial
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
-from scheduler.control.studies.study_loop import StudyKeeper
+from scheduler.control.studies.study_loop import StudyLoop
 from tests.unit.api_vertex.test_jobs import PARENT, POOL, error_of, refused, sent
 
 KIND = "hyperparameterTuningJobs"
@@ -39,8 +39,8 @@ def tuning(*parameters: Any, spec: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def keeper(sessions: SessionFactory, clock: Any) -> StudyKeeper:
-    return StudyKeeper(Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
+def keeper(sessions: SessionFactory, clock: Any) -> StudyLoop:
+    return StudyLoop(Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
 
 
 def study_of(client: TestClient, told: Any) -> Any:
@@ -215,7 +215,7 @@ def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None
 
 
 def test_trials_are_told_with_what_they_came_to(
-    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory, clock: Any
+    client: TestClient, keeper: StudyLoop, sessions: SessionFactory, clock: Any
 ) -> None:
     body = tuning(UNITS, KINDS, spec={"algorithm": 3})
     body["trialJobSpec"]["enableWebAccess"] = True
@@ -287,7 +287,7 @@ def test_the_client_waits_for_a_study_that_is_paused(client: TestClient, session
     assert client.get(place(told)).json()["state"] == "JOB_STATE_QUEUED"
 
 
-def test_cancel_and_delete(client: TestClient, keeper: StudyKeeper) -> None:
+def test_cancel_and_delete(client: TestClient, keeper: StudyLoop) -> None:
     told = sent(client, tuning(), KIND)
     study_id = told["name"].rpartition("/")[2]
     keeper.keep(study_id)

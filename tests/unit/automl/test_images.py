@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from trainmaster_automl import images
 from trainmaster_automl.errors import DataProblem
-from trainmaster_automl.folders import read_images
+from trainmaster_automl.image_folders import read_images
 from trainmaster_automl.options import Options
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.image_model import as_pixels

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 from trainmaster.studies import Space, parse_study
-from trainmaster_automl import families, folders, reading, scoring
+from trainmaster_automl import families, image_folders, scoring, table_files
 
 from api.automl import profiling
 from core.domain.automl.space import IMAGES, METRICS, TABULAR, families_of, space_of
@@ -70,8 +70,8 @@ def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
     assert set(families._FAMILIES) == set(families_of(TABULAR, has_weights=False))
     assert tuple(METRICS["classification"]) == scoring.CLASSIFICATION
     assert tuple(METRICS["regression"]) == scoring.REGRESSION
-    assert reading.MISSING == MISSING
-    assert (reading.CSV_ENDS, reading.PARQUET_ENDS, folders.ENDS) == (
+    assert table_files.MISSING == MISSING
+    assert (table_files.CSV_ENDS, table_files.PARQUET_ENDS, image_folders.ENDS) == (
         profiling.CSV_ENDS,
         profiling.PARQUET_ENDS,
         profiling.IMAGE_ENDS,

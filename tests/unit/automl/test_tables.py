@@ -14,7 +14,6 @@ from trainmaster_automl import counters as of_trials
 from trainmaster_automl import tabular
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.options import VARIABLE, Options, read_options
-from trainmaster_automl.reading import read_table
 from trainmaster_automl.rows import (
     CATEGORY,
     DATE,
@@ -29,6 +28,7 @@ from trainmaster_automl.rows import (
     text_of,
 )
 from trainmaster_automl.scoring import interval, score
+from trainmaster_automl.table_files import read_table
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.models import load_model
 from trainmaster_serving.sklearn_model import SklearnModel

@@ -4,70 +4,70 @@ import socket
 import time
 
 from core.settings import Settings
-from core.wakeups import BellSocket, NoWakeup, ReportsProblem, SocketBell, bell_path, make_bell
+from core.wakeups import NoWakeup, ReportsProblem, SocketWakeup, WakeupSocket, make_wakeup, wakeup_socket_path
 
 
 def test_a_ring_arrives_with_its_topic_and_key(tmp_path):
-    listener = BellSocket(bell_path(tmp_path))
-    bell = SocketBell(bell_path(tmp_path))
-    bell.ring("tick")
-    bell.ring("reconcile", "att-1")
+    listener = WakeupSocket(wakeup_socket_path(tmp_path))
+    wakeup = SocketWakeup(wakeup_socket_path(tmp_path))
+    wakeup.notify("tick")
+    wakeup.notify("reconcile", "att-1")
     assert listener.receive(1.0) == ("tick", "")
     assert listener.receive(1.0) == ("reconcile", "att-1")
     listener.close()
 
 
 def test_a_ring_with_nobody_there_is_lost_without_a_word(tmp_path):
-    SocketBell(bell_path(tmp_path)).ring("tick")
+    SocketWakeup(wakeup_socket_path(tmp_path)).notify("tick")
     NoWakeup().notify("tick")
 
 
 def test_a_deep_folder_does_not_silence_the_bell(tmp_path):
     folder = tmp_path / ("a" * 100) / ("b" * 100)
-    listener = BellSocket(bell_path(folder))
-    SocketBell(bell_path(folder)).ring("tick")
+    listener = WakeupSocket(wakeup_socket_path(folder))
+    SocketWakeup(wakeup_socket_path(folder)).notify("tick")
     assert listener.receive(1.0) == ("tick", "")
     listener.close()
-    assert not bell_path(folder).exists()
+    assert not wakeup_socket_path(folder).exists()
 
 
 def test_a_restarted_scheduler_takes_the_socket_of_a_killed_one(tmp_path):
-    killed = BellSocket(bell_path(tmp_path))
+    killed = WakeupSocket(wakeup_socket_path(tmp_path))
     killed._socket.close()
-    bell = SocketBell(bell_path(tmp_path))
-    listener = BellSocket(bell_path(tmp_path))
-    bell.ring("tick")
+    wakeup = SocketWakeup(wakeup_socket_path(tmp_path))
+    listener = WakeupSocket(wakeup_socket_path(tmp_path))
+    wakeup.notify("tick")
     assert listener.receive(1.0) == ("tick", "")
     listener.close()
 
 
 def test_more_rings_than_the_socket_holds_do_not_block(tmp_path):
-    listener = BellSocket(bell_path(tmp_path))
-    bell = SocketBell(bell_path(tmp_path))
+    listener = WakeupSocket(wakeup_socket_path(tmp_path))
+    wakeup = SocketWakeup(wakeup_socket_path(tmp_path))
     for _ in range(2000):
-        bell.ring("tick")
+        wakeup.notify("tick")
     assert listener.receive(1.0) == ("tick", "")
     listener.close()
 
 
 def test_a_broker_that_is_away_does_not_hold_the_caller_up():
-    bell = make_bell(Settings(broker_url="redis://127.0.0.1:1/0"))
+    wakeup = make_wakeup(Settings(broker_url="redis://127.0.0.1:1/0"))
     begin = time.perf_counter()
     for _ in range(100):
-        bell.notify("tick")
+        wakeup.notify("tick")
     assert time.perf_counter() - begin < 1.0
 
 
 def test_the_embedded_platform_rings_by_socket(tmp_path):
-    assert isinstance(make_bell(Settings(home=tmp_path)), SocketBell)
+    assert isinstance(make_wakeup(Settings(home=tmp_path)), SocketWakeup)
 
 
 def test_a_bell_whose_broker_refuses_or_hangs_says_so_without_having_rung():
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         port = hanging.getsockname()[1]
         for address in ("127.0.0.1:1", f"127.0.0.1:{port}"):
-            bell = make_bell(Settings(broker_url=f"redis://{address}/0"))
-            assert isinstance(bell, ReportsProblem)
-            assert bell.problem(is_asking=False) is None
-            assert "Redis, the broker, does not answer" in (bell.problem() or "")
-            assert "Redis" in (bell.problem(is_asking=False) or "")
+            wakeup = make_wakeup(Settings(broker_url=f"redis://{address}/0"))
+            assert isinstance(wakeup, ReportsProblem)
+            assert wakeup.problem(is_asking=False) is None
+            assert "Redis, the broker, does not answer" in (wakeup.problem() or "")
+            assert "Redis" in (wakeup.problem(is_asking=False) or "")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from executors.base import ExitCause, Phase
-from executors.containers.exits import phase_of, plain_exit, read_exit, read_facts, read_status, stop_mark
+from executors.containers.exits import exit_without_record, phase_of, read_exit, read_facts, read_status, stop_mark
 
 AT = datetime(2026, 11, 21, 7, 0, 0, 123456, UTC)
 RECORD = {
@@ -60,7 +60,7 @@ def test_a_termination_that_we_asked_for_is_a_stop():
     ],
 )
 def test_without_a_record_the_engine_has_the_word(code, more, cause, said):
-    ended = plain_exit(code, at=AT, **more)
+    ended = exit_without_record(code, at=AT, **more)
     assert (ended.cause, ended.exit_code) == (cause, code)
     assert said in ended.sentence
     assert phase_of(ended) is (Phase.SUCCEEDED if cause is ExitCause.EXITED and code == 0 else Phase.FAILED)

@@ -220,7 +220,7 @@ def test_the_limit_of_the_log_is_in_the_order() -> None:
 
 
 def test_another_world_is_told_in_the_container_s_own_devices_and_without_what_is_the_job_s():
-    told = json.loads(render_world(order(world=4, kept_env=frozenset({"TF_CONFIG"}))))
+    told = json.loads(render_world(order(world=4, job_variables=frozenset({"TF_CONFIG"}))))
     assert told["world"] == 4
     assert told["env"] == {"CUDA_VISIBLE_DEVICES": "0,1"}
     assert told["kept_env"] == ["TF_CONFIG"]

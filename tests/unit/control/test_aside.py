@@ -10,12 +10,12 @@ import pytest
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.control.planning.estimates import Estimates, sound
-from scheduler.control.planning.poison_jobs import Aside, Planned
+from scheduler.control.planning.estimates import Estimates, finite
+from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
 from scheduler.control.planning.running import limit_in_sight
 from scheduler.planning import plan
-from scheduler.planning.forecast.durations import Traits
-from scheduler.planning.model import Estimate, NodeView, Plan, QueuedGang, ReasonCode, Snapshot
+from scheduler.planning.forecast.durations import JobTraits
+from scheduler.planning.model import Estimate, NodeSnapshot, Plan, QueuedGang, ReasonCode, Snapshot
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 SMALL = Gang((GangRole("worker", 1, Request(1, 1)),))
@@ -24,7 +24,7 @@ WHOLE = Amounts(20, 20)
 
 def queue() -> Snapshot:
     jobs = [QueuedGang(JobId(f"j{n:02}"), f"j{n:02}", "p", "u", 50, NOW, SMALL, SMALL.shape()) for n in range(40)]
-    return Snapshot(NOW, (NodeView(NodeId("n0"), {}, WHOLE, WHOLE),), tuple(jobs))
+    return Snapshot(NOW, (NodeSnapshot(NodeId("n0"), {}, WHOLE, WHOLE),), tuple(jobs))
 
 
 class Fails:
@@ -44,7 +44,7 @@ class Fails:
 def test_broken_jobs_are_set_aside_and_told_and_the_others_start() -> None:
     snapshot = queue()
     generations = {job.job_id: 1 for job in snapshot.queued}
-    planned = Aside().plan(snapshot, generations, Fails("j03", "j17"))
+    planned = PoisonJobFilter().plan(snapshot, generations, Fails("j03", "j17"))
     made = planned.plan
     assert planned.snapshot.queued == tuple(job for job in snapshot.queued if job.job_id not in {"j03", "j17"})
     assert len(made.starts) == 20
@@ -56,7 +56,7 @@ def test_broken_jobs_are_set_aside_and_told_and_the_others_start() -> None:
 
 def test_the_next_plan_fails_no_more_and_a_job_that_was_changed_is_tried_again() -> None:
     snapshot, planner = queue(), Fails("j03")
-    aside, generations = Aside(), {job.job_id: 1 for job in snapshot.queued}
+    aside, generations = PoisonJobFilter(), {job.job_id: 1 for job in snapshot.queued}
     aside.plan(snapshot, generations, planner)
     assert planner.calls < 20
     planner.calls = 0
@@ -70,13 +70,13 @@ def test_a_gang_without_members_is_not_started() -> None:
     snapshot = queue()
     first, *others = snapshot.queued
     empty = replace(first, gang=Gang(()), shape=Gang(()).shape())
-    made = Aside().plan(replace(snapshot, queued=(empty, *others)), {first.job_id: 1}, plan).plan
+    made = PoisonJobFilter().plan(replace(snapshot, queued=(empty, *others)), {first.job_id: 1}, plan).plan
     assert made.waits[first.job_id].sentence == "asks for no replicas at all, so there is nothing to start"
     assert len(made.starts) == 20
 
 
 def test_one_that_failed_for_a_reason_that_has_ended_is_tried_again_some_minutes_later() -> None:
-    snapshot, planner, aside = queue(), Fails("j03"), Aside()
+    snapshot, planner, aside = queue(), Fails("j03"), PoisonJobFilter()
     generations = {job.job_id: 1 for job in snapshot.queued}
     aside.plan(snapshot, generations, planner)
     planner.broken.clear()
@@ -96,16 +96,16 @@ def test_what_no_waiting_job_causes_is_told_as_it_is_and_sets_nobody_aside(waiti
             raise ValueError("a node")
         return plan(seen)
 
-    whole, aside = queue(), Aside()
+    whole, aside = queue(), PoisonJobFilter()
     snapshot = replace(whole, queued=whole.queued[:waiting])
     generations = {job.job_id: 1 for job in snapshot.queued}
     with pytest.raises(ValueError, match="a node"):
         aside.plan(snapshot, generations, failing)
-    assert aside.plan(snapshot, generations, plan) == Planned(snapshot, plan(snapshot))
+    assert aside.plan(snapshot, generations, plan) == FilteredPlan(snapshot, plan(snapshot))
 
 
 def test_nobody_is_set_aside_for_a_plan_that_fails_without_them_too() -> None:
-    snapshot, aside = queue(), Aside()
+    snapshot, aside = queue(), PoisonJobFilter()
     generations = {job.job_id: 1 for job in snapshot.queued}
 
     def failing(seen: Snapshot) -> Plan:
@@ -121,20 +121,20 @@ def test_nobody_is_set_aside_for_a_plan_that_fails_without_them_too() -> None:
 def test_jobs_that_are_broken_are_set_aside_where_nobody_else_waits() -> None:
     snapshot = replace(queue(), queued=queue().queued[:2])
     generations = {job.job_id: 1 for job in snapshot.queued}
-    planned = Aside().plan(snapshot, generations, Fails("j00", "j01"))
+    planned = PoisonJobFilter().plan(snapshot, generations, Fails("j00", "j01"))
     assert (planned.snapshot.queued, planned.plan.waits.keys()) == ((), generations.keys())
 
 
 def test_times_that_are_none_are_not_planned_with() -> None:
-    assert sound(Estimate(1.0, 1.0, inf)) is sound(Estimate(nan, 1.0, 1.0)) is None
-    assert sound(Estimate(1.0, 1.0, 2.0)) == Estimate(1.0, 1.0, 2.0)
-    assert sound(Estimate(8e10, 60.0, 9e10)) == Estimate(1e9, 60.0, 1e9)
+    assert finite(Estimate(1.0, 1.0, inf)) is finite(Estimate(nan, 1.0, 1.0)) is None
+    assert finite(Estimate(1.0, 1.0, 2.0)) == Estimate(1.0, 1.0, 2.0)
+    assert finite(Estimate(8e10, 60.0, 9e10)) == Estimate(1e9, 60.0, 1e9)
     assert (limit_in_sight(1e12), limit_in_sight(nan), limit_in_sight(3600.0)) == (None, None, 3600.0)
 
 
 def test_what_a_job_says_of_its_own_end_stays_in_sight() -> None:
     told = {"done_at": "6000-01-01T00:00:00+00:00"}
     estimates = Estimates(_progress={"attempt": told})
-    own = estimates.of_running("attempt", Traits("p", "u", "job", "", "shape"), 0.0, None, NOW)
+    own = estimates.of_running("attempt", JobTraits("p", "u", "job", "", "shape"), 0.0, None, NOW)
     assert own is not None
     assert (own.likely_s, own.late_s) == (1e9, 1e9)

@@ -10,9 +10,16 @@ from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitCause, ExitKind
 from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from executors.base import Observation, Phase, ReplicaExit, ReplicaKey
-from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member, PastEnd, Sight, StopCause
+from scheduler.control.attempts.attempt_snapshot import (
+    AttemptFacts,
+    AttemptSnapshot,
+    GangMember,
+    JobFacts,
+    PreviousEnd,
+    StopCause,
+)
 from scheduler.control.attempts.decide import START_PATIENCE, decide
 from scheduler.control.attempts.decision import Decision
 
@@ -20,7 +27,7 @@ NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 LATER = timedelta(seconds=10)
 
 
-def sight(roles, *, attempt_state=AttemptState.RUNNING, **changes):
+def snapshot(roles, *, attempt_state=AttemptState.RUNNING, **changes):
     """A job of ``{"worker": 2}`` or ``{"worker": {"replicas": 2, "restart": "never"}}``, all running, nothing seen."""
     job_changes = {key: changes.pop(key) for key in ("wanted", "restart_count", "state") if key in changes}
     spec_changes = {key: changes.pop(key) for key in ("max_restarts", "max_run_time", "grace") if key in changes}
@@ -34,7 +41,7 @@ def sight(roles, *, attempt_state=AttemptState.RUNNING, **changes):
     )
     is_running = attempt_state is AttemptState.RUNNING
     members = tuple(
-        Member(
+        GangMember(
             f"{name}-{index}",
             name,
             index,
@@ -48,7 +55,7 @@ def sight(roles, *, attempt_state=AttemptState.RUNNING, **changes):
     )
     job = JobFacts(
         JobId("job-1"), "job", "project-1", "default", JobState.RUNNING if is_running else JobState.STARTING,
-        Wanted.RUN, 1, 0, 1, None, "output", "default/job-1", NOW - LATER, spec,
+        DesiredState.RUN, 1, 0, 1, None, "output", "default/job-1", NOW - LATER, spec,
     )  # fmt: skip
     attempt = AttemptFacts(
         AttemptId("att-1"),
@@ -62,7 +69,7 @@ def sight(roles, *, attempt_state=AttemptState.RUNNING, **changes):
         NOW - LATER if is_running else None,
         None,
     )
-    whole = Sight(NOW, replace(job, **job_changes), attempt, members, {})
+    whole = AttemptSnapshot(NOW, replace(job, **job_changes), attempt, members, {})
     return show(replace(whole, **changes), **{m.name.replace("-", "_"): Phase.RUNNING for m in members if is_running})
 
 
@@ -79,7 +86,7 @@ def show(before, **phases):
             code, cause, log = (*phase, "")[:3]
             exit_ = ReplicaExit(cause, code, "", NOW - timedelta(seconds=1), log)
             seen[role, int(index)] = Observation(key, Phase.FAILED if code else Phase.SUCCEEDED, NOW - LATER, exit_)
-    return replace(before, seen=seen)
+    return replace(before, observed=seen)
 
 
 DONE = (0, ExitCause.EXITED)
@@ -87,7 +94,7 @@ KILLED = (137, ExitCause.SIGNALLED)
 STOPPED = (143, ExitCause.STOPPED)
 
 
-def follow(before: Sight, decision: Decision) -> Sight:
+def follow(before: AttemptSnapshot, decision: Decision) -> AttemptSnapshot:
     """What the next look sees when ``decision`` was recorded."""
     from core.domain.jobs.lifecycle import advance
 
@@ -115,26 +122,26 @@ def moved(decision):
 
 
 def test_a_pending_gang_is_created_and_nothing_is_written():
-    decision = decide(sight({"worker": 2}, attempt_state=AttemptState.STARTING))
+    decision = decide(snapshot({"worker": 2}, attempt_state=AttemptState.STARTING))
     assert [m.name for m in decision.creates] == ["worker-0", "worker-1"]
     assert not decision.has_writes
 
 
 def test_a_replica_that_an_earlier_run_created_is_adopted_not_created_again():
-    seen = show(sight({"worker": 2}, attempt_state=AttemptState.STARTING), worker_0=Phase.PENDING)
+    seen = show(snapshot({"worker": 2}, attempt_state=AttemptState.STARTING), worker_0=Phase.PENDING)
     decision = decide(seen)
     assert moved(decision) == [("worker-0", ReplicaEvent.CREATE)]
     assert [m.name for m in decision.creates] == ["worker-1"]
 
 
 def test_the_job_runs_when_every_replica_does():
-    begun = sight({"worker": 2}, attempt_state=AttemptState.STARTING)
+    begun = snapshot({"worker": 2}, attempt_state=AttemptState.STARTING)
     assert not decide(show(begun, worker_0=Phase.RUNNING, worker_1=Phase.PENDING)).is_running
     assert decide(show(begun, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING)).is_running
 
 
 def test_a_replica_too_quick_to_be_seen_running_still_ran():
-    begun = sight({"worker": 1}, attempt_state=AttemptState.STARTING)
+    begun = snapshot({"worker": 1}, attempt_state=AttemptState.STARTING)
     decision = decide(show(begun, worker_0=DONE))
     assert moved(decision) == [("worker-0", ReplicaEvent.RUN), ("worker-0", ReplicaEvent.SUCCEED)]
     assert decision.end is not None
@@ -142,7 +149,7 @@ def test_a_replica_too_quick_to_be_seen_running_still_ran():
 
 
 def test_without_a_chief_all_workers_decide():
-    one = show(sight({"worker": 2}), worker_0=DONE)
+    one = show(snapshot({"worker": 2}), worker_0=DONE)
     assert not decide(one).is_decided
     both = decide(show(one, worker_1=DONE))
     assert both.is_decided
@@ -152,19 +159,19 @@ def test_without_a_chief_all_workers_decide():
 
 @pytest.mark.parametrize(("grace", "seconds"), [({}, 30), ({"exit": 90}, 90)])
 def test_the_chief_decides_and_the_workers_beside_it_may_finish_what_they_write(grace, seconds):
-    seen = show(sight({"chief": 1, "worker": 2}, grace=grace), chief_0=DONE)
+    seen = show(snapshot({"chief": 1, "worker": 2}, grace=grace), chief_0=DONE)
     decision = decide(seen)
     assert decision.is_decided
     assert not decision.stops
     due = NOW + timedelta(seconds=seconds)
-    assert decision.next_look == due
+    assert decision.recheck_at == due
     assert not decide(replace(follow(seen, decision), now=due - timedelta(seconds=1))).stops
     after = replace(follow(seen, decision), now=due)
     assert [m.name for m in decide(after).stops] == ["worker-0", "worker-1"]
 
 
 def test_a_ps_never_decides_and_is_stopped_when_the_deciders_are_done():
-    seen = sight({"worker": 1, "ps": 1})
+    seen = snapshot({"worker": 1, "ps": 1})
     assert decide(show(seen, ps_0=DONE)).end is None
     decision = decide(show(seen, worker_0=DONE))
     assert [m.name for m in decision.stops] == ["ps-0"]
@@ -175,17 +182,17 @@ def test_a_ps_never_decides_and_is_stopped_when_the_deciders_are_done():
 
 
 def test_an_evaluator_gets_its_grace():
-    seen = show(sight({"worker": 1, "evaluator": 1}, grace={"evaluator": 7}), worker_0=DONE)
+    seen = show(snapshot({"worker": 1, "evaluator": 1}, grace={"evaluator": 7}), worker_0=DONE)
     decision = decide(seen)
     assert not decision.stops
-    assert decision.next_look == NOW + timedelta(seconds=7)
+    assert decision.recheck_at == NOW + timedelta(seconds=7)
     after = replace(follow(seen, decision), now=NOW + timedelta(seconds=7))
     assert [m.name for m in decide(after).stops] == ["evaluator-0"]
 
 
 @pytest.mark.parametrize("role", ["worker", "ps", "chief"])
 def test_a_death_stops_the_gang_and_the_next_attempt_starts_at_once(role):
-    seen = show(sight({"chief": 1, "worker": 2, "ps": 1}), **{f"{role}_0": KILLED})
+    seen = show(snapshot({"chief": 1, "worker": 2, "ps": 1}), **{f"{role}_0": KILLED})
     decision = decide(seen)
     assert decision.stop is not None
     assert decision.stop.cause is StopCause.FAILURE
@@ -212,26 +219,26 @@ def end_of(seen, **phases):
 
 
 def test_the_last_restart_is_the_last():
-    end = end_of(sight({"worker": 1}, max_restarts=2, restart_count=2), worker_0=KILLED)
+    end = end_of(snapshot({"worker": 1}, max_restarts=2, restart_count=2), worker_0=KILLED)
     assert end.event is JobEvent.FAIL
     assert "restarted 2 times already (max_restarts)" in end.sentence
 
 
 def test_a_hopeless_end_is_not_tried_again():
-    end = end_of(sight({"worker": 1}), worker_0=(127, ExitCause.EXITED, "sh: 1: tran: not found"))
+    end = end_of(snapshot({"worker": 1}), worker_0=(127, ExitCause.EXITED, "sh: 1: tran: not found"))
     assert end.event is JobEvent.FAIL
     assert end.kind is ExitKind.USER_ERROR
 
 
 def test_the_same_error_twice_in_a_row_without_progress_is_enough():
     error = (1, ExitCause.EXITED, "Traceback (most recent call last):\nValueError: x")
-    first = end_of(sight({"worker": 1}), worker_0=error)
+    first = end_of(snapshot({"worker": 1}), worker_0=error)
     assert first.event is JobEvent.REQUEUE
-    past = PastEnd(first.signature, has_progressed=False, streak=1)
-    second = end_of(sight({"worker": 1}, previous=past), worker_0=error)
+    past = PreviousEnd(first.signature, has_progressed=False, streak=1)
+    second = end_of(snapshot({"worker": 1}, previous=past), worker_0=error)
     assert second.event is JobEvent.FAIL
     assert "not started a third time" in second.sentence
-    trained = end_of(sight({"worker": 1}, previous=past, has_checkpoint=True), worker_0=error)
+    trained = end_of(snapshot({"worker": 1}, previous=past, has_checkpoint=True), worker_0=error)
     assert trained.event is JobEvent.REQUEUE
 
 
@@ -239,11 +246,11 @@ def test_the_same_error_at_the_same_step_twice_in_a_row_is_no_progress():
     error = (1, ExitCause.EXITED, "Traceback (most recent call last):\nKeyError: 'x'")
 
     def at(step, past=None):
-        seen = sight({"worker": 2}, previous=past)
+        seen = snapshot({"worker": 2}, previous=past)
         end = end_of(
             replace(seen, members=tuple(replace(member, step=step) for member in seen.members)), worker_0=error
         )
-        return end, PastEnd(end.signature, end.has_progressed, end.streak, end.to_json()["last_step"])
+        return end, PreviousEnd(end.signature, end.has_progressed, end.streak, end.to_json()["last_step"])
 
     first, past = at(1)
     assert (first.event, first.has_progressed) == (JobEvent.REQUEUE, True)
@@ -258,14 +265,14 @@ def test_quick_deaths_in_a_row_wait_longer_and_longer():
     delays = []
     past = None
     for _ in range(4):
-        end = end_of(sight({"worker": 1}, previous=past, max_restarts=9), worker_0=KILLED)
+        end = end_of(snapshot({"worker": 1}, previous=past, max_restarts=9), worker_0=KILLED)
         delays.append(end.delay.total_seconds())
-        past = PastEnd(end.signature, end.has_progressed, end.streak)
+        past = PreviousEnd(end.signature, end.has_progressed, end.streak)
     assert delays == [0, 1, 2, 4]
 
 
 def test_a_lost_node_does_not_count_and_is_the_cause_of_its_peers_deaths():
-    seen = sight({"worker": 2}, restart_count=3, max_restarts=3)
+    seen = snapshot({"worker": 2}, restart_count=3, max_restarts=3)
     first, second = seen.members
     elsewhere = replace(second, node="node-1")
     seen = replace(seen, members=(first, elsewhere), lost_nodes={"node-1": NOW - timedelta(seconds=3)})
@@ -277,15 +284,15 @@ def test_a_lost_node_does_not_count_and_is_the_cause_of_its_peers_deaths():
 
 
 def test_a_platform_that_loses_a_job_again_and_again_says_so():
-    past = PastEnd("node_lost:worker", has_progressed=False, streak=20)
-    seen = sight({"worker": 1}, previous=past)
-    end = end_of(replace(seen, lost_nodes={"node-0": NOW}, seen={}))
+    past = PreviousEnd("node_lost:worker", has_progressed=False, streak=20)
+    seen = snapshot({"worker": 1}, previous=past)
+    end = end_of(replace(seen, lost_nodes={"node-0": NOW}, observed={}))
     assert end.event is JobEvent.FAIL
     assert "ask the administrator" in end.sentence
 
 
 def test_a_replica_that_vanished_was_lost_and_does_not_count():
-    seen = replace(sight({"worker": 1}), seen={})
+    seen = replace(snapshot({"worker": 1}), observed={})
     decision = decide(seen)
     assert moved(decision) == [("worker-0", ReplicaEvent.LOSE)]
     assert decision.end is not None
@@ -294,26 +301,26 @@ def test_a_replica_that_vanished_was_lost_and_does_not_count():
 
 def test_what_was_told_of_a_replica_before_it_vanished_is_the_reason():
     """As of a pod that somebody deletes: while it ends there is time to say so, then it is gone."""
-    running = sight({"worker": 1})
+    running = snapshot({"worker": 1})
     member = replace(running.members[0], detail="Pod p is gone: somebody deleted it in the cluster.")
-    lost = decide(replace(running, members=(member,), seen={}))
+    lost = decide(replace(running, members=(member,), observed={}))
     assert lost.moves[0].event is ReplicaEvent.LOSE
     assert lost.moves[0].exit.sentence == "Pod p is gone: somebody deleted it in the cluster."
     starting = replace(member, state=ReplicaState.STARTING, detail="Node n is making its container ready.")
-    assert decide(replace(running, members=(starting,), seen={})).moves[0].exit.sentence == ""
+    assert decide(replace(running, members=(starting,), observed={})).moves[0].exit.sentence == ""
 
 
 @pytest.mark.parametrize("cause", [ExitCause.EVICTED, ExitCause.ENGINE_REFUSED, ExitCause.NODE_LOST])
 def test_a_place_that_is_gone_moves_the_gang_whatever_the_role_says_and_does_not_count(cause):
     roles = {"worker": {"replicas": 2, "restart": "replica"}}
-    end = end_of(sight(roles, max_restarts=0), worker_0=(1, cause))
+    end = end_of(snapshot(roles, max_restarts=0), worker_0=(1, cause))
     assert end.event is JobEvent.REQUEUE
     assert not end.is_counted
     assert end.kind is ExitKind.PLATFORM
 
 
 def test_policy_replica_starts_the_one_again_and_counts_it():
-    seen = show(sight({"worker": {"replicas": 2, "restart": "replica"}}), worker_0=KILLED)
+    seen = show(snapshot({"worker": {"replicas": 2, "restart": "replica"}}), worker_0=KILLED)
     decision = decide(seen)
     assert (decision.moves[-1].member.name, decision.moves[-1].event) == ("worker-0", ReplicaEvent.RESTART)
     assert decision.counted_restarts == 1
@@ -323,18 +330,18 @@ def test_policy_replica_starts_the_one_again_and_counts_it():
 
 def test_policy_replica_has_the_same_limit():
     roles = {"worker": {"replicas": 2, "restart": "replica"}}
-    end = end_of(sight(roles, max_restarts=1, restart_count=1), worker_0=KILLED)
+    end = end_of(snapshot(roles, max_restarts=1, restart_count=1), worker_0=KILLED)
     assert end.event is JobEvent.FAIL
 
 
 def test_policy_never_fails_the_job_unless_the_platform_was_the_cause():
     roles = {"worker": {"replicas": 1, "restart": "never"}}
-    assert end_of(sight(roles), worker_0=KILLED).event is JobEvent.FAIL
-    assert end_of(replace(sight(roles), seen={})).event is JobEvent.REQUEUE
+    assert end_of(snapshot(roles), worker_0=KILLED).event is JobEvent.FAIL
+    assert end_of(replace(snapshot(roles), observed={})).event is JobEvent.REQUEUE
 
 
 def test_policy_ignore_goes_on_without_it_and_needs_one_that_succeeds():
-    seen = show(sight({"worker": {"replicas": 2, "restart": "ignore"}}), worker_0=KILLED)
+    seen = show(snapshot({"worker": {"replicas": 2, "restart": "ignore"}}), worker_0=KILLED)
     decision = decide(seen)
     assert decision.stop is None
     assert decide(show(follow(seen, decision), worker_1=DONE)).is_decided
@@ -342,14 +349,14 @@ def test_policy_ignore_goes_on_without_it_and_needs_one_that_succeeds():
 
 
 def test_a_dead_evaluator_never_takes_the_training_with_it():
-    seen = show(sight({"worker": 1, "evaluator": 1}), evaluator_0=(127, ExitCause.EXITED))
+    seen = show(snapshot({"worker": 1, "evaluator": 1}), evaluator_0=(127, ExitCause.EXITED))
     decision = decide(seen)
     assert decision.stop is None
     assert moved(decision) == [("evaluator-0", ReplicaEvent.FAIL)]
 
 
 def test_a_cancel_stops_everything_and_wins_over_every_other_end():
-    seen = sight({"worker": 2}, wanted=Wanted.CANCEL)
+    seen = snapshot({"worker": 2}, wanted=DesiredState.CANCEL)
     decision = decide(seen)
     assert decision.stop is not None
     assert decision.stop.cause is StopCause.CANCEL
@@ -359,7 +366,7 @@ def test_a_cancel_stops_everything_and_wins_over_every_other_end():
 
 
 def test_a_cancel_before_anything_was_created_creates_nothing():
-    decision = decide(sight({"worker": 2}, attempt_state=AttemptState.PLACED, wanted=Wanted.CANCEL))
+    decision = decide(snapshot({"worker": 2}, attempt_state=AttemptState.PLACED, wanted=DesiredState.CANCEL))
     assert not decision.creates
     assert not decision.stops
     assert decision.end is not None
@@ -367,43 +374,45 @@ def test_a_cancel_before_anything_was_created_creates_nothing():
 
 
 def test_a_pause_ends_the_attempt_and_taking_it_back_starts_another():
-    seen = sight({"worker": 1}, wanted=Wanted.PAUSE)
+    seen = snapshot({"worker": 1}, wanted=DesiredState.PAUSE)
     assert end_of(seen).event is JobEvent.PAUSE
     stopping = follow(seen, decide(seen))
-    back = replace(stopping, job=replace(stopping.job, wanted=Wanted.RUN))
+    back = replace(stopping, job=replace(stopping.job, wanted=DesiredState.RUN))
     end = end_of(back)
     assert (end.event, end.is_counted) == (JobEvent.REQUEUE, False)
 
 
 def test_a_job_that_has_finished_is_not_paused_any_more():
-    end = end_of(sight({"worker": 1}, wanted=Wanted.PAUSE), worker_0=DONE)
+    end = end_of(snapshot({"worker": 1}, wanted=DesiredState.PAUSE), worker_0=DONE)
     assert end.event is JobEvent.SUCCEED
 
 
 def test_max_run_time_expires_the_job_by_the_runtime_or_by_us():
-    told = end_of(sight({"worker": 1}, max_run_time=60), worker_0=(143, ExitCause.DEADLINE))
+    told = end_of(snapshot({"worker": 1}, max_run_time=60), worker_0=(143, ExitCause.DEADLINE))
     assert told.event is JobEvent.EXPIRE
-    seen = sight({"worker": 1}, max_run_time=60)
+    seen = snapshot({"worker": 1}, max_run_time=60)
     waiting = decide(seen)
-    assert waiting.next_look is not None
-    late = end_of(replace(seen, now=waiting.next_look))
+    assert waiting.recheck_at is not None
+    late = end_of(replace(seen, now=waiting.recheck_at))
     assert late.event is JobEvent.EXPIRE
 
 
 def test_what_the_executor_refuses_fails_the_job_with_its_words():
-    seen = sight({"worker": 1}, attempt_state=AttemptState.STARTING, refusal="There is no such image.")
+    seen = snapshot({"worker": 1}, attempt_state=AttemptState.STARTING, refusal="There is no such image.")
     end = end_of(seen)
     assert (end.event, end.sentence) == (JobEvent.FAIL, "There is no such image.")
 
 
 def test_an_attempt_that_the_executor_had_removed_is_followed_by_another_and_not_counted():
-    seen = sight({"worker": 1}, attempt_state=AttemptState.STARTING, refusal="Attempt a was removed.", is_removed=True)
+    seen = snapshot(
+        {"worker": 1}, attempt_state=AttemptState.STARTING, refusal="Attempt a was removed.", is_removed=True
+    )
     end = end_of(seen)
     assert (end.event, end.kind, end.is_counted) == (JobEvent.REQUEUE, ExitKind.PLATFORM, False)
 
 
 def test_a_gang_that_cannot_be_started_for_long_gives_its_place_back():
-    seen = sight({"worker": 2}, attempt_state=AttemptState.STARTING)
+    seen = snapshot({"worker": 2}, attempt_state=AttemptState.STARTING)
     stuck = tuple(replace(m, detail="No port is free.") for m in seen.members)
     assert decide(replace(seen, members=stuck)).stop is None
     end = end_of(replace(seen, members=stuck, now=NOW + START_PATIENCE))
@@ -411,7 +420,7 @@ def test_a_gang_that_cannot_be_started_for_long_gives_its_place_back():
 
 
 def test_what_does_not_end_after_its_grace_is_removed():
-    seen = sight({"worker": 1}, wanted=Wanted.CANCEL, grace={"stop": 5})
+    seen = snapshot({"worker": 1}, wanted=DesiredState.CANCEL, grace={"stop": 5})
     stopping = follow(seen, decide(seen))
     assert [m.name for m in decide(stopping).stops] == ["worker-0"]
     late = decide(replace(stopping, now=NOW + timedelta(seconds=36)))
@@ -420,18 +429,18 @@ def test_what_does_not_end_after_its_grace_is_removed():
 
 
 def test_rows_older_than_what_the_executor_shows_are_dropped():
-    seen = sight({"worker": 1})
+    seen = snapshot({"worker": 1})
     newer = {("worker", 0): replace(seen.seen["worker", 0], key=replace(seen.seen["worker", 0].key, generation=2))}
     with pytest.raises(StaleWrite):
-        decide(replace(seen, seen=newer))
+        decide(replace(seen, observed=newer))
 
 
 def test_deciding_again_on_the_outcome_writes_nothing_new():
     for seen in (
-        show(sight({"chief": 1, "worker": 2, "ps": 1}), chief_0=DONE),
-        show(sight({"worker": 2}), worker_0=KILLED),
-        show(sight({"worker": {"replicas": 2, "restart": "ignore"}}), worker_0=KILLED),
-        sight({"worker": 2}, wanted=Wanted.PAUSE),
+        show(snapshot({"chief": 1, "worker": 2, "ps": 1}), chief_0=DONE),
+        show(snapshot({"worker": 2}), worker_0=KILLED),
+        show(snapshot({"worker": {"replicas": 2, "restart": "ignore"}}), worker_0=KILLED),
+        snapshot({"worker": 2}, wanted=DesiredState.PAUSE),
     ):
         after = follow(seen, decide(seen))
         assert not decide(after).has_writes

@@ -15,7 +15,7 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics, compact
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
 from core.domain.studies.traces import Trace
-from scheduler.control.studies.follow import Followers
+from scheduler.control.studies.follow import TraceFollower
 
 FOLLOW = "scheduler.control.studies.follow"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -43,10 +43,10 @@ def report(
     add_metrics(session, StreamKey(job, attempt, "worker", index), {"loss": points, "lr": points}, now=NOW)
 
 
-def look(session: Session, followers: Followers, jobs: dict[int, str] | None = None) -> Trace:
+def read_new(session: Session, followers: TraceFollower, jobs: dict[int, str] | None = None) -> Trace:
     """The first trial's, after all was read."""
     for _ in range(100):
-        traces, is_all = followers.look(session, jobs or {1: "job-1"}, "loss", Goal.MINIMIZE)
+        traces, is_all = followers.read_new(session, jobs or {1: "job-1"}, "loss", Goal.MINIMIZE)
         if is_all:
             return traces[1]
     raise AssertionError("it never came to the end")
@@ -64,41 +64,41 @@ def test_a_look_reads_only_what_is_new(session: Session, monkeypatch: pytest.Mon
         return read_points(session, series, start, limit)
 
     monkeypatch.setattr(f"{FOLLOW}.read_points", counted)
-    followers = Followers()
+    followers = TraceFollower()
     report(session, range(9_000))
-    assert len(look(session, followers).steps) == 9_000
+    assert len(read_new(session, followers).steps) == 9_000
     read.clear()
-    assert len(look(session, followers).steps) == 9_000
+    assert len(read_new(session, followers).steps) == 9_000
     assert read == [], "nothing has come"
     report(session, range(9_000, 9_010))
     report(session, [9_005], 3.0)
-    assert told(look(session, followers))[9_005] == 3.0
+    assert told(read_new(session, followers))[9_005] == 3.0
     assert read == [], "what waits in segments is known from the last one on"
     report(session, range(9_010, 50_000))  # so many that they move into chunks
-    trace = look(session, followers)
+    trace = read_new(session, followers)
     assert read == [(9_011, 40_990)]
     assert (trace.steps[-1], trace.counts[-1]) == (49_999, 50_000)
 
 
 def test_a_burst_that_one_look_does_not_finish_is_gone_on_with(session: Session) -> None:
-    followers = Followers(most_points=1_500)
+    followers = TraceFollower(most_points=1_500)
     report(session, range(1_000))
-    look(session, followers)
+    read_new(session, followers)
     for begin in range(1_000, 6_000, 1_000):
         report(session, range(begin, begin + 1_000), job="job-2")
     report(session, range(1_000, 4_000))
     jobs = {1: "job-1", 2: "job-2"}
-    trace = look(session, followers, jobs)
+    trace = read_new(session, followers, jobs)
     assert trace.counts[-1] == 4_000
-    assert len(followers.look(session, jobs, "loss", Goal.MINIMIZE)[0][2].steps) == 5_000
+    assert len(followers.read_new(session, jobs, "loss", Goal.MINIMIZE)[0][2].steps) == 5_000
 
 
 def test_segments_that_move_into_chunks_between_two_statements_are_read_by_their_count(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followers = Followers()
+    followers = TraceFollower()
     report(session, range(10))
-    look(session, followers)
+    read_new(session, followers)
     report(session, range(10, 20))
 
     def marks_then_compaction(session: Session, owner_ids: Sequence[str]) -> dict[str, tuple[StreamMark, ...]]:
@@ -107,9 +107,9 @@ def test_segments_that_move_into_chunks_between_two_statements_are_read_by_their
         return found
 
     monkeypatch.setattr(f"{FOLLOW}.marks_of", marks_then_compaction)
-    assert len(look(session, followers).steps) == 20
+    assert len(read_new(session, followers).steps) == 20
     monkeypatch.undo()
-    assert len(look(session, followers).steps) == 20
+    assert len(read_new(session, followers).steps) == 20
 
 
 def test_a_new_process_reads_all_in_parts_and_knows_the_same(session: Session) -> None:
@@ -117,42 +117,42 @@ def test_a_new_process_reads_all_in_parts_and_knows_the_same(session: Session) -
         report(session, range(begin, begin + 2_000), begin)
     report(session, range(2_000), 7.0, job="job-2")
     jobs = {1: "job-1", 2: "job-2"}
-    long, again = Followers(), Followers(most_points=1_000)
-    assert told(look(session, again, jobs)) == told(look(session, long, jobs))
-    assert len(again.look(session, jobs, "loss", Goal.MINIMIZE)[0][2].steps) == 2_000
+    long, again = TraceFollower(), TraceFollower(most_points=1_000)
+    assert told(read_new(session, again, jobs)) == told(read_new(session, long, jobs))
+    assert len(again.read_new(session, jobs, "loss", Goal.MINIMIZE)[0][2].steps) == 2_000
 
 
 def test_what_comes_late_and_steps_that_go_back_are_learnt(session: Session) -> None:
-    followers = Followers()
+    followers = TraceFollower()
     report(session, range(10))
-    look(session, followers)
+    read_new(session, followers)
     report(session, [4, 3, 20], 2.0)
-    assert told(look(session, followers)) == {**dict.fromkeys(range(10), 1.0), 3: 2.0, 4: 2.0, 20: 2.0}
+    assert told(read_new(session, followers)) == {**dict.fromkeys(range(10), 1.0), 3: 2.0, 4: 2.0, 20: 2.0}
     report(session, range(5, 8), 3.0, attempt=2)  # it went on from a checkpoint of step 5
-    known = told(look(session, followers))
+    known = told(read_new(session, followers))
     assert [known[step] for step in (4, 5, 7, 8)] == [2.0, 3.0, 3.0, 1.0]
 
 
 def test_a_late_word_of_an_earlier_attempt_is_not_the_last_one(session: Session) -> None:
-    followers = Followers()
+    followers = TraceFollower()
     report(session, range(5))
     report(session, range(3), 2.0, attempt=2)
-    look(session, followers)
+    read_new(session, followers)
     report(session, [1, 9], 8.0)  # of the first attempt, which had kept them while the API was away
-    assert told(look(session, followers)) == {0: 2.0, 1: 2.0, 2: 2.0, 3: 1.0, 4: 1.0, 9: 8.0}
+    assert told(read_new(session, followers)) == {0: 2.0, 1: 2.0, 2: 2.0, 3: 1.0, 4: 1.0, 9: 8.0}
 
 
 def test_the_first_replica_is_believed_also_when_it_is_heard_later(session: Session) -> None:
-    followers = Followers()
+    followers = TraceFollower()
     report(session, range(5), 5.0, index=1)
-    assert told(look(session, followers))[0] == 5.0
+    assert told(read_new(session, followers))[0] == 5.0
     report(session, range(3), 1.0, index=0)
-    assert told(look(session, followers)) == dict.fromkeys(range(3), 1.0)
+    assert told(read_new(session, followers)) == dict.fromkeys(range(3), 1.0)
 
 
 def test_who_runs_no_more_is_forgotten(session: Session) -> None:
-    followers = Followers()
+    followers = TraceFollower()
     report(session, range(5))
-    look(session, followers)
-    assert set(followers.look(session, {2: "job-2"}, "loss", Goal.MINIMIZE)[0]) == {2}
-    assert len(look(session, followers).steps) == 5
+    read_new(session, followers)
+    assert set(followers.read_new(session, {2: "job-2"}, "loss", Goal.MINIMIZE)[0]) == {2}
+    assert len(read_new(session, followers).steps) == 5

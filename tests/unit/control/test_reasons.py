@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Gang, GangRole, Request
-from scheduler.control.planning.snapshot import Loaded
-from scheduler.control.planning.wait_reasons import news_of
+from scheduler.control.planning.snapshot import PlannerInputs
+from scheduler.control.planning.wait_reasons import changed_reasons
 from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -16,11 +16,13 @@ ROOM, RACK = Reason(ReasonCode.NO_ROOM, "no room"), Reason(ReasonCode.TOPOLOGY, 
 QUOTA = Reason(ReasonCode.QUOTA, "project p has all it may", {"project": "p"})
 
 
-def loaded(users: dict[str, str], written=None, own=None, preempted=None) -> Loaded:
+def loaded(users: dict[str, str], written=None, own=None, preempted=None) -> PlannerInputs:
     """``users``: who has which job; all are of one shape."""
     queued = tuple(QueuedGang(JobId(job), job, "p", user, 0, NOW, GANG, "shape") for job, user in users.items())
     keys = {JobId(job): f"shape/p/{user}" for job, user in users.items()}
-    return Loaded(Snapshot(NOW, (), queued), {}, written or {}, own or {}, None, {}, preempted or {}, reason_keys=keys)
+    return PlannerInputs(
+        Snapshot(NOW, (), queued), {}, written or {}, own or {}, None, {}, preempted or {}, reason_keys=keys
+    )
 
 
 def waits(**reasons: Reason) -> Plan:
@@ -31,41 +33,41 @@ USERS = {"a": "ann", "b": "ann", "c": "bob", "d": "bob"}
 
 
 def test_equal_reasons_are_one_row():
-    news = news_of(loaded(USERS), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
+    news = changed_reasons(loaded(USERS), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
     assert (dict(news.shapes), news.gone, dict(news.own)) == ({"shape": ROOM}, (), {})
 
 
 def test_one_users_other_reason_is_one_row_more():
-    news = news_of(loaded(USERS), waits(a=ROOM, b=ROOM, c=QUOTA, d=QUOTA))
+    news = changed_reasons(loaded(USERS), waits(a=ROOM, b=ROOM, c=QUOTA, d=QUOTA))
     assert dict(news.shapes) == {"shape": ROOM, "shape/p/bob": QUOTA}
     assert not news.own
 
 
 def test_what_is_written_stays_while_it_is_anybodys():
     written = {"shape": RACK, "shape/p/ann": ROOM}
-    news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=RACK, d=RACK))
+    news = changed_reasons(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=RACK, d=RACK))
     assert (dict(news.shapes), news.gone) == ({}, ())
-    news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
+    news = changed_reasons(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
     assert (dict(news.shapes), news.gone) == ({"shape": ROOM}, ("shape/p/ann",))
 
 
 def test_what_names_a_project_or_a_user_is_never_told_to_another_one():
-    news = news_of(loaded({"a": "ann"}), waits(a=QUOTA))
+    news = changed_reasons(loaded({"a": "ann"}), waits(a=QUOTA))
     assert dict(news.shapes) == {"shape/p/ann": QUOTA}
-    both = news_of(loaded(USERS), waits(a=QUOTA, b=QUOTA, c=ROOM, d=ROOM))
+    both = changed_reasons(loaded(USERS), waits(a=QUOTA, b=QUOTA, c=ROOM, d=ROOM))
     assert dict(both.shapes) == {"shape": ROOM, "shape/p/ann": QUOTA}
     share = Reason(ReasonCode.RESERVED, "project p has its share", {"project": "p", "before": "x"})
     before = loaded({"a": "ann"}, {"shape": share, "shape/p/ann": ROOM})
-    news = news_of(before, waits(a=share))
+    news = changed_reasons(before, waits(a=share))
     assert (dict(news.shapes), news.gone) == ({"shape/p/ann": share}, ("shape",))
 
 
 def test_a_job_that_differs_from_its_users_others_or_has_a_story_has_its_own():
     told = loaded(USERS, preempted={JobId("a"): "It was stopped for another one."})
-    news = news_of(told, waits(a=ROOM, b=ROOM, c=QUOTA, d=ROOM))
+    news = changed_reasons(told, waits(a=ROOM, b=ROOM, c=QUOTA, d=ROOM))
     assert set(news.own) == {"a", "d"}
     story = news.own[JobId("a")]
     assert story is not None
     assert story.sentence == "no room. It was stopped for another one."
     again = loaded(USERS, own={JobId("a"): ROOM})
-    assert dict(news_of(again, waits(a=ROOM, b=ROOM)).own) == {"a": None}
+    assert dict(changed_reasons(again, waits(a=ROOM, b=ROOM)).own) == {"a": None}

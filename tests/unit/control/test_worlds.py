@@ -11,19 +11,19 @@ from core.domain.jobs.layout import Layout, Ports, ReplicaAddress
 from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent
 from core.domain.jobs.states import AttemptState, ReplicaState
 from executors.base import Phase
-from scheduler.control.attempts.attempt_snapshot import Member, Sight, StopCause
+from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, GangMember, StopCause
 from scheduler.control.attempts.decide import decide
-from scheduler.control.attempts.worlds import CREATE_PATIENCE, JOIN_PATIENCE, LATEST
-from tests.unit.control.test_decide import DONE, KILLED, STOPPED, follow, moved, show, sight
+from scheduler.control.attempts.worlds import CREATE_CALL_TIMEOUT, CREATE_PATIENCE, JOIN_PATIENCE
+from tests.unit.control.test_decide import DONE, KILLED, STOPPED, follow, moved, show, snapshot
 
 ELASTIC = {"worker": {"replicas": {"min": 2, "max": 4}}}
 BROKEN = (1, *KILLED[1:2], "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1")
 
 
-def elastic(**changes) -> Sight:
+def elastic(**changes) -> AttemptSnapshot:
     """Four workers in the first world, all running, on an executor that can tell them of another."""
-    whole = sight(ELASTIC, **changes)
-    return replace(whole, can_change=True, attempt=replace(whole.attempt, layout=layout_of(whole.members)))
+    whole = snapshot(ELASTIC, **changes)
+    return replace(whole, can_change_worlds=True, attempt=replace(whole.attempt, layout=layout_of(whole.members)))
 
 
 def layout_of(members) -> Layout:
@@ -34,23 +34,23 @@ def named(members) -> list[str]:
     return [member.name for member in members]
 
 
-def entered(before: Sight, decision) -> Sight:
+def entered(before: AttemptSnapshot, decision) -> AttemptSnapshot:
     """What the next look sees when the decided world was written, and those that stay have heard of nothing yet."""
     after = follow(before, decision)
-    given_up = {member.id for member in decision.given_up}
-    members = tuple(replace(m, is_holding=m.id not in given_up) for m in after.members)
+    released_members = {member.id for member in decision.releases}
+    members = tuple(replace(m, holds_resources=m.id not in released_members) for m in after.members)
     attempt = replace(after.attempt, world=2, layout=layout_of(decision.world.members))
     return replace(after, members=members, attempt=attempt)
 
 
-def knows(before: Sight, world: int, *names: str, phase=Phase.RUNNING, **facts) -> Sight:
+def knows(before: AttemptSnapshot, world: int, *names: str, phase=Phase.RUNNING, **facts) -> AttemptSnapshot:
     """The executor shows that ``names`` have heard of ``world``."""
     seen = dict(before.seen)
     for name in names:
         role, _, index = name.rpartition("-")
         found = before.seen[role, int(index)]
         seen[role, int(index)] = replace(found, phase=phase, facts={"world": world, **facts})
-    return replace(before, seen=seen)
+    return replace(before, observed=seen)
 
 
 def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
@@ -59,7 +59,7 @@ def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
     assert named(decision.world.members) == ["worker-0", "worker-2", "worker-3"]
     assert "worker-1 was ended by SIGKILL" in decision.world.reason
     assert "3 of 2 to 4 workers go on." in decision.world.reason
-    assert named(decision.given_up) == ["worker-1"]
+    assert named(decision.releases) == ["worker-1"]
     assert decision.stop is None
     assert decision.counted_restarts == 1
 
@@ -68,10 +68,10 @@ def test_whoever_has_not_heard_of_the_new_world_is_told_until_all_have():
     before = show(elastic(), worker_1=KILLED)
     after = knows(entered(before, decide(before)), 1, "worker-0", "worker-2", "worker-3")
     told = decide(after)
-    assert named(told.tells) == ["worker-0", "worker-2", "worker-3"]
+    assert named(told.world_updates) == ["worker-0", "worker-2", "worker-3"]
     assert told.world is None
-    assert named(decide(knows(after, 2, "worker-0", "worker-3")).tells) == ["worker-2"]
-    assert decide(knows(after, 2, "worker-0", "worker-2", "worker-3")).tells == ()
+    assert named(decide(knows(after, 2, "worker-0", "worker-3")).world_updates) == ["worker-2"]
+    assert decide(knows(after, 2, "worker-0", "worker-2", "worker-3")).world_updates == ()
 
 
 def test_with_fewer_than_it_needs_the_gang_starts_again_as_a_whole():
@@ -99,7 +99,7 @@ def test_a_loss_too_many_ends_the_gang():
 def test_before_it_runs_and_where_the_engine_reaches_nobody_a_loss_ends_the_gang():
     starting = elastic(attempt_state=AttemptState.STARTING)
     assert decide(show(starting, worker_1=KILLED)).stop is not None
-    assert decide(show(replace(elastic(), can_change=False), worker_1=KILLED)).stop is not None
+    assert decide(show(replace(elastic(), can_change_worlds=False), worker_1=KILLED)).stop is not None
 
 
 def test_when_one_has_finished_nobody_is_done_without():
@@ -114,12 +114,12 @@ def test_what_was_given_up_decides_nothing_any_more():
     assert decision.stop is None
 
 
-def joining(before: Sight, state=ReplicaState.STARTING) -> Sight:
+def joining(before: AttemptSnapshot, state=ReplicaState.STARTING) -> AttemptSnapshot:
     """The same while worker-4 was given a place; ``before`` may have five."""
     spec = before.job.spec.model_copy(
         update={"roles": {"worker": before.job.spec.roles["worker"].model_copy(update={"replicas": 5})}}
     )
-    member = Member("worker-4", "worker", 4, 1, state, "node-0")
+    member = GangMember("worker-4", "worker", 4, 1, state, "node-0")
     return replace(before, members=(*before.members, member), job=replace(before.job, spec=spec))
 
 
@@ -140,13 +140,13 @@ def test_one_that_fails_while_it_joins_gives_its_place_back_and_nobody_else_noti
     assert decision.world is None
     gone = follow(show(joining(elastic()), worker_4=KILLED), decision)
     gone = replace(gone, members=tuple(replace(m, has_facts=True) for m in gone.members))
-    assert named(decide(gone).given_up) == ["worker-4"]
+    assert named(decide(gone).releases) == ["worker-4"]
 
 
 def test_one_whose_creation_may_still_be_on_its_way_keeps_its_place():
     lost = replace(joining(elastic(), ReplicaState.PENDING), lost_nodes={})
     members = tuple(replace(m, state=ReplicaState.LOST, ended_at=lost.now) if m.index == 4 else m for m in lost.members)
-    assert decide(replace(lost, members=members)).given_up == ()
+    assert decide(replace(lost, members=members)).releases == ()
 
 
 def test_when_the_work_is_done_one_that_still_waits_to_join_is_stopped_at_once():
@@ -166,7 +166,7 @@ def test_whoever_was_given_up_and_still_is_there_is_ended():
     assert named(decision.leaves) == ["worker-1"]
     after = entered(cut_off, decision)
     assert named(decide(after).leaves) == ["worker-1"]
-    assert decide(replace(after, seen={})).leaves == ()
+    assert decide(replace(after, observed={})).leaves == ()
     anew = tuple(replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members)
     assert decide(replace(after, members=anew)).leaves == ()
 
@@ -187,22 +187,22 @@ def test_with_none_left_that_has_trained_the_gang_starts_again_from_its_checkpoi
 def test_one_that_never_gets_ready_gives_its_place_back(state, patience):
     waiting = joining(elastic(), state)
     member = replace(waiting.members[-1], detail="The registry is away.")
-    waiting = replace(waiting, members=(*waiting.members[:-1], member), seen={})
+    waiting = replace(waiting, members=(*waiting.members[:-1], member), observed={})
     if state is ReplicaState.STARTING:
         waiting = knows(show(waiting, worker_4=Phase.PENDING), 0, "worker-4", phase=Phase.PENDING)
     patient = replace(waiting, joining_since={"worker-4": waiting.now - patience + timedelta(seconds=1)})
     first = decide(show(patient, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING,
                         worker_3=Phase.RUNNING))  # fmt: skip
     assert first.moves == ()
-    assert first.next_look == waiting.now + timedelta(seconds=1)
-    late = replace(patient, joining_since={"worker-4": waiting.now - patience}, seen=first_seen(patient))
+    assert first.recheck_at == waiting.now + timedelta(seconds=1)
+    late = replace(patient, joining_since={"worker-4": waiting.now - patience}, observed=first_seen(patient))
     decision = decide(late)
     assert moved(decision) == [("worker-4", ReplicaEvent.FAIL)]
     assert "worker-4 could not join for too long, and the others train on: " in decision.moves[0].exit.sentence
     assert (decision.stop, decision.world) == (None, None)
 
 
-def first_seen(before: Sight):
+def first_seen(before: AttemptSnapshot):
     return show(before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING).seen  # fmt: skip
 
 
@@ -210,11 +210,11 @@ def test_a_place_is_kept_only_as_long_as_a_call_for_it_may_be_under_way():
     waiting = joining(elastic(), ReplicaState.PENDING)
     seen = first_seen(waiting)
 
-    def gone_since(ago: timedelta) -> Sight:
+    def gone_since(ago: timedelta) -> AttemptSnapshot:
         ended = replace(waiting.members[-1], state=ReplicaState.FAILED, ended_at=waiting.now - ago)
-        return replace(waiting, members=(*waiting.members[:-1], ended), seen=seen)
+        return replace(waiting, members=(*waiting.members[:-1], ended), observed=seen)
 
     fresh = decide(gone_since(timedelta(seconds=1)))
-    assert fresh.given_up == ()
-    assert fresh.next_look == waiting.now - timedelta(seconds=1) + LATEST
-    assert named(decide(gone_since(LATEST)).given_up) == ["worker-4"]
+    assert fresh.releases == ()
+    assert fresh.recheck_at == waiting.now - timedelta(seconds=1) + CREATE_CALL_TIMEOUT
+    assert named(decide(gone_since(CREATE_CALL_TIMEOUT)).releases) == ["worker-4"]

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Replica
 from scheduler.control.attempts.storage.attempt_writer import _PLACE_BEHIND
-from scheduler.control.attempts.storage.statement_batch import Writes, flush
+from scheduler.control.attempts.storage.statement_batch import StatementBatch, flush
 
 
 def test_the_worlds_of_two_gangs_are_written_in_one_transaction():
@@ -13,7 +13,7 @@ def test_the_worlds_of_two_gangs_are_written_in_one_transaction():
     Replica.metadata.create_all(engine)
     gangs = []
     for attempt in ("a", "b"):
-        writes = Writes()
+        writes = StatementBatch()
         behind = {"is_attempt": attempt, "members": [f"{attempt}-0", f"{attempt}-1"], "count": 2}
         writes.add(_PLACE_BEHIND, behind, is_alone=True)
         gangs.append(writes)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -17,6 +18,7 @@ from core.db.tables import Base
 from migrations import current_revision, downgrade, head_revision, upgrade
 
 ROOT = Path(__file__).parents[3]
+AT: Final = "2026-01-01 00:00:00"
 
 
 def test_the_migrations_make_exactly_the_tables_that_the_code_wants(database_url: str) -> None:
@@ -67,8 +69,8 @@ def test_nodes_of_the_first_form_keep_all_and_have_no_labels_of_admins(tmp_path:
         )
     upgrade(url)
     with engine.connect() as connection:
-        kept = connection.execute(text("select labels, admin_labels, cordon_reason from nodes")).one()
-    assert tuple(kept) == ('{"a": "b"}', "{}", "dust")
+        row = connection.execute(text("select labels, admin_labels, cordon_reason from nodes")).one()
+    assert tuple(row) == ('{"a": "b"}', "{}", "dust")
     engine.dispose()
     downgrade(url, "0001")
     engine = make_engine(url)
@@ -162,3 +164,66 @@ def _demand_one_version_with_its_file(url: str, *, job: str) -> None:
         assert connection.execute(text("PRAGMA foreign_key_check")).all() == []
         assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1  # of all but migrations
     engine.dispose()
+
+
+# Of each table whose name or columns change in 0034, one row of the form before.
+_ROWS_OF_0033: Final = {
+    "strangers": {"attempt_id": "a", "database_id": "d", "is_foreign": 1, "since": AT},
+    "kept_checkpoints": {"job_id": "j", "path": "step-1", "user": "ann", "created_at": AT},
+    "outlooks": {"job_id": "j", "position": 1, "likely": AT, "at": AT, "code": "expected", "sentence": "", "nodes": "[]"},
+    "mlflow_registered": {
+        "project_id": "p", "name": "digits", "description": "", "tags": "{}", "created_at": AT, "updated_at": AT,
+    },
+    "mlflow_versions": {
+        "project_id": "p", "name": "digits", "version": 1, "job_id": "j", "run_id": "r", "model_id": "m", "source": "s",
+        "description": "", "tags": "{}", "created_at": AT, "updated_at": AT,
+    },
+    "vertex_links": {"above_id": "x", "below_id": "y", "kind": "child", "created_at": AT},
+    "tokens": {
+        "id": "t", "user_id": "u", "name": "n", "digest": "d", "scopes": "[]", "created_at": AT, "opened_by": "t0",
+    },
+    "questions": {
+        "id": "q", "user_id": "u", "asked_at": AT, "kind": "forecast", "ask": "{}", "expires_at": AT,
+    },
+    "studies": {
+        "id": "s", "project_id": "p", "user_id": "u", "name": "n", "spec": "{}", "seed": 1, "state": "running",
+        "generation": 1, "reason": "", "note": "", "output_volume": "", "trial_count": 1, "proposed": 3,
+        "prepared": '[{"memo": 1}]', "prepared_at": 2, "known": "[]", "winner": '{"trial": 1}', "created_at": AT,
+        "started_at": AT, "updated_at": AT,
+    },
+}  # fmt: skip
+
+
+def test_rows_keep_their_values_under_the_new_names_and_back(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path / 'a.sqlite3'}", tmp_path / "a.sqlite3"
+    upgrade(url, "0033")
+    raw = sqlite3.connect(file)  # without the keys of projects and users
+    for table, row in _ROWS_OF_0033.items():
+        names, marks = ", ".join(f'"{name}"' for name in row), ", ".join("?" for _ in row)
+        raw.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))  # noqa: S608 (names of this test)
+    raw.commit()
+    before = {table: _rows_of(raw, table) for table in _ROWS_OF_0033}
+    raw.close()
+    upgrade(url)
+    raw = sqlite3.connect(file)
+    assert raw.execute("SELECT attempt_id, found_at FROM orphans").fetchall() == [("a", AT)]
+    assert raw.execute("SELECT path, user FROM pinned_checkpoints").fetchall() == [("step-1", "ann")]
+    assert raw.execute("SELECT position, likely FROM start_forecasts").fetchall() == [(1, AT)]
+    assert raw.execute("SELECT name FROM mlflow_registered_models").fetchall() == [("digits",)]
+    assert raw.execute("SELECT parent_id, child_id FROM vertex_links").fetchall() == [("x", "y")]
+    assert raw.execute("SELECT parent_token_id FROM tokens").fetchall() == [("t0",)]
+    assert raw.execute("SELECT arguments, created_at FROM questions").fetchall() == [("{}", AT)]
+    found = raw.execute(
+        "SELECT proposed_count, prefetched_points, prefetched_after, best_trial FROM studies"
+    ).fetchall()
+    assert found == [(3, '[{"memo": 1}]', 2, '{"trial": 1}')]
+    raw.close()
+    downgrade(url, "0033")
+    raw = sqlite3.connect(file)
+    assert {table: _rows_of(raw, table) for table in _ROWS_OF_0033} == before
+    raw.close()
+
+
+def _rows_of(connection: sqlite3.Connection, table: str) -> list[dict[str, object]]:
+    found = connection.execute(f"SELECT * FROM {table}")  # noqa: S608 (names of this test)
+    return [dict(zip((column[0] for column in found.description), row, strict=True)) for row in found]

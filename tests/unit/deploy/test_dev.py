@@ -35,18 +35,38 @@ def test_only_what_a_verb_needs_is_installed_and_nothing_twice(dev: Any, monkeyp
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev, "LOCKS", ROOT / "requirements")
     assert dev.need() == 0
-    assert len(commands) == 1
-    assert commands[0].endswith("-e ./.")
+    requirements, platform = commands
+    assert "--require-hashes" in requirements
+    assert requirements.endswith("platform.lock")
+    assert platform.endswith("-e ./.")
     assert dev.need("train") == 0
-    assert "torch" in commands[1]
-    assert commands[2].endswith("-e ./.[train]")
+    assert commands[2].endswith("train.lock")
+    assert "torch" in commands[3]
+    assert len(commands) == 5
     assert dev.need("train") == 0
     assert dev.need() == 0
-    assert len(commands) == 3
-    # What is there stays there.
+    assert len(commands) == 5
+    # Installed extras stay.
     assert dev.need("lint") == 0
-    assert commands[-1].endswith("-e ./.[train,lint]")
+    assert commands[5].count(".lock") == 3
+
+
+def test_a_changed_lock_installs_again(dev: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev, "LOCKS", tmp_path)
+    (tmp_path / "platform.lock").write_text("a==1 --hash=sha256:00\n")
+    assert dev.need() == 0
+    (tmp_path / "platform.lock").write_text("a==2 --hash=sha256:00\n")
+    assert dev.need() == 0
+    assert len(commands) == 4
 
 
 def test_ctrl_c_is_no_traceback(dev: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

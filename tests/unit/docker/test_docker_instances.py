@@ -13,9 +13,9 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.sharing.resources import Request
 from executors.base import Gpu, ReplicaKey, ReplicaOrder
 from executors.docker import DockerExecutor
-from executors.docker.engine import Engine
+from executors.docker.engine import DockerEngine
 from executors.docker.nodes import node_name
-from executors.docker.render import Rules, render_container, tombstone_name
+from executors.docker.render import ContainerSettings, render_container, tombstone_name
 
 KEY = ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 0)
 INFO = {"Name": "box", "ID": "engine-1", "MemTotal": 2**30}
@@ -92,14 +92,14 @@ class TwoDatabases:
         order = replace(
             ORDER, request=Request(cpu_milli=2000, memory_bytes=2**30), gpus=(self._containers[int(name)]["Gpu"],)
         )
-        made = render_container(order, "i", Rules("ours"))
+        made = render_container(order, "i", ContainerSettings("ours"))
         return {"Config": {"Labels": made["Labels"]}, "HostConfig": made["HostConfig"]}
 
 
 def free_beside(*containers: tuple[str, str, str]) -> tuple[list[str], int, int, int]:
     made = DockerExecutor(
         cast("Engine", TwoDatabases(*containers)),
-        Rules("ours"),
+        ContainerSettings("ours"),
         runtime_image="r",
         gpus=lambda: (Gpu("GPU-a", "a100", 2**30, ("0",)), Gpu("GPU-b", "a100", 2**30, ("1",))),
     )
@@ -118,7 +118,7 @@ def test_what_another_database_holds_is_not_given_out_again() -> None:
 
 
 def driver(engine: OneContainer) -> DockerExecutor:
-    return DockerExecutor(cast("Engine", engine), Rules("ours"), runtime_image="r", default_image="i")
+    return DockerExecutor(cast("Engine", engine), ContainerSettings("ours"), runtime_image="r", default_image="i")
 
 
 def test_a_container_of_another_platform_is_neither_started_nor_stopped() -> None:

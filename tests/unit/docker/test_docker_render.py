@@ -11,9 +11,9 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
 from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
-from executors.docker.render import Rules, check, render_container, render_network
+from executors.docker.render import ContainerSettings, check, render_container, render_network
 
-RULES = Rules("lab", uid=1000, gid=1000, shm_bytes=2**33)
+RULES = ContainerSettings("lab", uid=1000, gid=1000, shm_bytes=2**33)
 LABELS = {
     "trainmaster/instance": "lab",
     "trainmaster/job": "job-1",

@@ -8,7 +8,7 @@ from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
 from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
-from executors.docker.engine import EngineSaysNo, Missing
+from executors.docker.engine import EngineError, EngineObjectMissing
 from executors.docker.error_messages import not_created, not_pulled
 from executors.docker.files import Owner, owner_of
 from executors.docker.nodes import describe, node_name, parse_gpus
@@ -31,17 +31,17 @@ ORDER = ReplicaOrder(
     ("error", "kind", "words"),
     [
         (
-            EngineSaysNo(400, 'invalid mount config for type "bind": bind source path does not exist: /srv/data'),
+            EngineError(400, 'invalid mount config for type "bind": bind source path does not exist: /srv/data'),
             ExecutorRefused,
             "/data/data: the folder /srv/data of volume datasets does not exist",
         ),
         (
-            EngineSaysNo(500, "mkdir /var/lib/docker/overlay2/x: no space left on device"),
+            EngineError(500, "mkdir /var/lib/docker/overlay2/x: no space left on device"),
             ExecutorTryAgain,
             "disk of the Docker engine's machine is full",
         ),
         (
-            EngineSaysNo(
+            EngineError(
                 500,
                 "could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network",
             ),
@@ -49,28 +49,28 @@ ORDER = ReplicaOrder(
             "default-address-pools",
         ),
         (
-            EngineSaysNo(500, 'could not select device driver "" with capabilities: [[gpu]]'),
+            EngineError(500, 'could not select device driver "" with capabilities: [[gpu]]'),
             ExecutorRefused,
             "NVIDIA container toolkit",
         ),
         (
-            EngineSaysNo(500, "nvidia-container-cli: device error: GPU-1: unknown device: unknown"),
+            EngineError(500, "nvidia-container-cli: device error: GPU-1: unknown device: unknown"),
             ExecutorTryAgain,
             "does not answer",
         ),
-        (EngineSaysNo(400, "exec /x: exec format error: unknown"), ExecutorRefused, "another kind of processor"),
+        (EngineError(400, "exec /x: exec format error: unknown"), ExecutorRefused, "another kind of processor"),
         (
-            EngineSaysNo(400, "unable to find user app: no matching entries in passwd file"),
+            EngineError(400, "unable to find user app: no matching entries in passwd file"),
             ExecutorRefused,
             "wants to run as app",
         ),
         (
-            EngineSaysNo(400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available"),
+            EngineError(400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available"),
             ExecutorRefused,
             "only 2 CPUs available",
         ),
-        (Missing(404, "No such image: gone:1"), ExecutorTryAgain, "taken away"),
-        (EngineSaysNo(500, "something new"), ExecutorTryAgain, "something new"),
+        (EngineObjectMissing(404, "No such image: gone:1"), ExecutorTryAgain, "taken away"),
+        (EngineError(500, "something new"), ExecutorTryAgain, "something new"),
     ],
 )
 def test_why_a_replica_was_not_created(error, kind, words):

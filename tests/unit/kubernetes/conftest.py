@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from executors.kubernetes.api_server.client import Cluster
+from executors.kubernetes.api_server.client import KubernetesClient
 
 Json = dict[str, Any]
 
@@ -151,7 +151,7 @@ def access(server: Server, tmp_path: Any) -> Any:
 
 
 @pytest.fixture
-def cluster(access: Any) -> Iterator[Cluster]:
-    made = Cluster(access, qps=10_000, timeout_s=5)
+def cluster(access: Any) -> Iterator[KubernetesClient]:
+    made = KubernetesClient(access, qps=10_000, timeout_s=5)
     yield made
     made.close()

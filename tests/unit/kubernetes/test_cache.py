@@ -15,8 +15,8 @@ from executors.kubernetes.api_server.client import path
 from executors.kubernetes.api_server.reflector import Reflector
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.options import Options
-from executors.kubernetes.pod_usage import Use
+from executors.kubernetes.options import KubernetesOptions
+from executors.kubernetes.pod_usage import NodeUsage
 from tests.unit.kubernetes.conftest import Answer
 
 ATTEMPT = AttemptId("att-1")
@@ -82,8 +82,8 @@ def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache)
     assert own["metadata"]["name"] == "a"
     assert "managedFields" not in own["metadata"]
     assert own["spec"]["containers"] == [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]
-    assert [mark[labels.ATTEMPT] for mark in cache.marks()] == [ATTEMPT]
-    assert cache.foreign_use() == {"node-0": Use(2000, 0, {}, 3)}
+    assert [mark[labels.ATTEMPT] for mark in cache.labels_of_attempts()] == [ATTEMPT]
+    assert cache.foreign_usage() == {"node-0": NodeUsage(2000, 0, {}, 3)}
 
 
 def test_what_another_database_made_counts_as_any_tenants(server, cache):
@@ -93,10 +93,12 @@ def test_what_another_database_made_counts_as_any_tenants(server, cache):
         one["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
     made[2]["status"]["phase"] = "Succeeded"
     server.say(page(made[:2], 9, "t"), page(made[2:], 9))
-    assert cache.foreign_use("aa") == {"node-0": Use(1000, 0, {"nvidia.com/gpu": 2}, 3)}
-    assert cache.foreign_use("bb") == {"node-0": Use(1000, 0, {"nvidia.com/gpu": 2}, 3)}
-    assert cache.foreign_use("cc") == {"node-0": Use(2000, 0, {"nvidia.com/gpu": 4}, 3)}, "nobody's counts as its own"
-    assert cache.foreign_use() == {"node-0": Use(0, 0, {}, 3)}
+    assert cache.foreign_usage("aa") == {"node-0": NodeUsage(1000, 0, {"nvidia.com/gpu": 2}, 3)}
+    assert cache.foreign_usage("bb") == {"node-0": NodeUsage(1000, 0, {"nvidia.com/gpu": 2}, 3)}
+    assert cache.foreign_usage("cc") == {"node-0": NodeUsage(2000, 0, {"nvidia.com/gpu": 4}, 3)}, (
+        "nobody's counts as its own"
+    )
+    assert cache.foreign_usage() == {"node-0": NodeUsage(0, 0, {}, 3)}
 
 
 def test_a_pod_with_our_labels_in_a_namespace_that_is_not_ours_is_foreign(server, cache):
@@ -104,13 +106,13 @@ def test_a_pod_with_our_labels_in_a_namespace_that_is_not_ours_is_foreign(server
     other["metadata"]["namespace"] = "elsewhere"
     server.say(page([other], 9))
     assert cache.pods(ATTEMPT) == ()
-    assert cache.marks() == []
-    assert cache.foreign_use() == {"node-0": Use(1000, 0, {}, 1)}
+    assert cache.labels_of_attempts() == []
+    assert cache.foreign_usage() == {"node-0": NodeUsage(1000, 0, {}, 1)}
 
 
 def test_with_a_namespace_for_each_project_names_tell_which_are_ours(cluster):
     long = "vision-" + "x" * 70
-    namespaces = Namespaces(cluster, Options("here", "jobs", "runtime:1", is_per_project=True))
+    namespaces = Namespaces(cluster, KubernetesOptions("here", "jobs", "runtime:1", is_per_project=True))
     ours = ["jobs", namespaces.name_of("vision"), namespaces.name_of("A Team"), namespaces.name_of(long)]
     assert [name for name in ours if not namespaces.may_hold(name)] == []
     assert not namespaces.may_hold("jobsite")
@@ -129,11 +131,11 @@ def test_events_move_the_copy_and_ring(server, cache):
         ),
     )
     cache.pods(ATTEMPT)
-    until(lambda: names(cache.pods(ATTEMPT)) == ["b"] and len(cache.foreign_use()) == 1)
+    until(lambda: names(cache.pods(ATTEMPT)) == ["b"] and len(cache.foreign_usage()) == 1)
     assert cache.wait_for_change(5) == {ATTEMPT}
     assert cache.wait_for_change(0.01) == frozenset()
-    assert cache.foreign_use()["node-0"].cpu_milli == 1000
-    assert cache.foreign_use()["node-0"].pods == 2
+    assert cache.foreign_usage()["node-0"].cpu_milli == 1000
+    assert cache.foreign_usage()["node-0"].pods == 2
 
 
 def test_a_version_that_the_server_forgot_costs_exactly_one_list(server, cache):
@@ -182,7 +184,7 @@ def test_a_pod_that_was_deleted_does_not_come_back_by_a_late_answer(server, cach
     until(lambda: not cache.pods(ATTEMPT))
     cache.put(pod("a", 11))
     assert cache.pods(ATTEMPT) == ()
-    assert cache.foreign_use() == {}
+    assert cache.foreign_usage() == {}
 
 
 def test_absence_is_believed_only_after_a_fresh_list(server, cache):

@@ -12,17 +12,17 @@ import pytest
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from executors.kubernetes.api_server.access import Access, ClusterUnknown
 from executors.kubernetes.api_server.client import (
-    AlreadyExists,
-    Closed,
-    Cluster,
-    Conflict,
+    ApiRefused,
+    ClientClosed,
     Gone,
-    NotFound,
-    Refused,
+    KubernetesClient,
+    ObjectConflict,
+    ObjectExists,
+    ObjectNotFound,
+    RateLimiter,
     path,
 )
 from executors.kubernetes.api_server.errors import QuotaFull
-from executors.kubernetes.api_server.rate_limiter import Pace
 from tests.unit.kubernetes.conftest import Answer
 
 POD = {"metadata": {"name": "a"}}
@@ -45,21 +45,21 @@ def test_paths_are_those_of_the_api():
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (status(404, "NotFound", "pods a not found"), NotFound),
-        (status(409, "AlreadyExists", "pods a already exists"), AlreadyExists),
-        (status(409, "Conflict", "the object has been modified"), Conflict),
+        (status(404, "NotFound", "pods a not found"), ObjectNotFound),
+        (status(409, "AlreadyExists", "pods a already exists"), ObjectExists),
+        (status(409, "Conflict", "the object has been modified"), ObjectConflict),
         (status(410, "Expired", "too old"), Gone),
         (
             status(403, "Forbidden", f"{QUOTA}, requested: pods=1,cpu=2, used: pods=1,cpu=0, limited: pods=4,cpu=1"),
-            Refused,
+            ApiRefused,
         ),
         (
             status(403, "Forbidden", f"{QUOTA}, requested: pods=1,cpu=1, used: pods=1,cpu=1, limited: pods=4,cpu=1"),
             QuotaFull,
         ),
         (status(403, "Forbidden", QUOTA), QuotaFull),
-        (status(400, "", 'admission webhook "w" denied the request: no'), Refused),
-        (status(422, "Invalid", "spec.containers: Required value"), Refused),
+        (status(400, "", 'admission webhook "w" denied the request: no'), ApiRefused),
+        (status(422, "Invalid", "spec.containers: Required value"), ApiRefused),
         (status(418, "", "tea"), RuntimeError),
     ],
 )
@@ -68,7 +68,7 @@ def test_each_answer_has_its_error_and_is_not_asked_for_twice(server, cluster, a
     with pytest.raises(error) as raised:
         cluster.post(path("pods", "jobs"), POD)
     assert len(server.asked) == 1
-    if error is Refused:
+    if error is ApiRefused:
         assert isinstance(raised.value, ExecutorRefused)
         assert raised.value.sentence == f"The Kubernetes cluster refuses it: {answer.body['message']}."
         assert raised.value.http_status == answer.status
@@ -143,7 +143,7 @@ def test_a_token_that_was_renewed_is_read_again_once(server, cluster, access):
 
 def test_a_context_chooses_who_we_are(server, access):
     server.say(Answer(200, POD))
-    cluster = Cluster(Access(context="second", kubeconfig=access.kubeconfig))
+    cluster = KubernetesClient(Access(context="second", kubeconfig=access.kubeconfig))
     cluster.get(path("pods", "jobs", "a"))
     cluster.close()
     assert server.asked[0].headers["Authorization"] == "Bearer other"
@@ -166,7 +166,7 @@ def test_a_kubeconfig_that_is_just_being_written_is_read_later(tmp_path):
 
 def test_a_server_that_is_away_is_told_as_such(access, server):
     server.close()
-    cluster = Cluster(access)
+    cluster = KubernetesClient(access)
     with pytest.raises(ExecutorTryAgain, match="does not answer"):
         cluster.get(path("pods", "jobs", "a"))
     cluster.close()
@@ -214,13 +214,13 @@ def test_closing_wakes_a_watch_that_is_silent(server, cluster):
     cluster.close()
     reader.join(5)
     assert not reader.is_alive()
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         cluster.get(path("pods"))
 
 
 def test_our_own_limit_lets_a_burst_through_and_then_spreads_requests():
     now = 100.0
-    pace = Pace(10, 5, clock=lambda: now)
+    pace = RateLimiter(10, 5, clock=lambda: now)
     assert [round(pace.reserve(), 3) for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
     now = 200.0
     assert pace.reserve() == 0

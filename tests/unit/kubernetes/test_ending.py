@@ -10,7 +10,7 @@ import pytest
 from core.domain.ids import AttemptId
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.pods.delete import Ending
+from executors.kubernetes.pods.delete import PodDeleter
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_observe import NOW, pod
 from tests.unit.kubernetes.test_render import OPTIONS
@@ -41,14 +41,14 @@ def test_a_pod_that_does_not_end_long_after_its_grace_is_forgotten(server, clust
     server.otherwise = answer
     cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
     late = NOW + timedelta(seconds=61)
-    ending = Ending(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: late)
+    ending = PodDeleter(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: late)
     try:
         ending.remove(AttemptId("att-1"))
     finally:
         cache.reflector.stop()
     assert graces == [0]
-    (told,) = ending.leftovers(AttemptId("att-1"))
+    (told,) = ending.unkilled_replicas(AttemptId("att-1"))
     assert "node node-a does not end it" in told
-    assert ending.leftovers(AttemptId("att-1")) == (told,), "whoever writes it down may fail"
-    ending.forget_leftovers(AttemptId("att-1"))
-    assert ending.leftovers(AttemptId("att-1")) == ()
+    assert ending.unkilled_replicas(AttemptId("att-1")) == (told,), "whoever writes it down may fail"
+    ending.forget_unkilled_replicas(AttemptId("att-1"))
+    assert ending.unkilled_replicas(AttemptId("att-1")) == ()

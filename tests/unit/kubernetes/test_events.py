@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executors.kubernetes.events import Warnings
+from executors.kubernetes.events import PodWarnings
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_observe import NOW, at, pod
 
@@ -28,7 +28,7 @@ def told(server, cluster, *events, waits_s=100):
         return Answer(200, {"metadata": {}, "items": [one for one in events if one[key] == value]})
 
     server.otherwise = answer
-    return Warnings(cluster).about(pod(startTime=at(waits_s)), NOW)
+    return PodWarnings(cluster).about(pod(startTime=at(waits_s)), NOW)
 
 
 def test_a_warning_of_this_wait_is_told(server, cluster):

@@ -9,7 +9,7 @@ import pytest
 
 from core.domain.jobs.exits import ExitCause
 from executors.base import Phase
-from executors.kubernetes.pods.observe import Patience, has_begun, is_beginning, read_pod, runs_nothing, waits_since
+from executors.kubernetes.pods.observe import Patience, has_begun, has_stopped, is_beginning, read_pod, waits_since
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 LABELS = {
@@ -309,11 +309,11 @@ def test_a_deleted_pod_whose_command_had_finished_has_finished():
 
 
 def test_only_what_kubelet_says_is_over_runs_nothing():
-    assert not runs_nothing(pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True))
-    assert not runs_nothing(pod(main=waiting("PodInitializing"), init={"running": {}}, deleted=True))
-    assert not runs_nothing(pod())
-    assert runs_nothing(pod(phase="Failed"))
-    assert runs_nothing(pod(phase="Running", main={"terminated": {}}, init={"terminated": {}}, deleted=True))
+    assert not has_stopped(pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True))
+    assert not has_stopped(pod(main=waiting("PodInitializing"), init={"running": {}}, deleted=True))
+    assert not has_stopped(pod())
+    assert has_stopped(pod(phase="Failed"))
+    assert has_stopped(pod(phase="Running", main={"terminated": {}}, init={"terminated": {}}, deleted=True))
 
 
 def test_a_pod_is_beginning_while_nothing_went_wrong():

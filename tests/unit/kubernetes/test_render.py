@@ -14,11 +14,11 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.sharing.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.kubernetes.nodes import NodeRules
-from executors.kubernetes.options import Options
+from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods.render import check, owned, render_pod, render_service, render_tombstone
 from executors.kubernetes.pods.secret import render_secret
 
-OPTIONS = Options("tm", "jobs", "runtime:1", "default:1", host_paths=("/srv",))
+OPTIONS = KubernetesOptions("tm", "jobs", "runtime:1", "default:1", host_paths=("/srv",))
 OUTPUT = VolumeSource("output", "local", {"path": "/srv/output"}, "alice/job-1")
 ORDER = ReplicaOrder(
     key=ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 2, 3),

@@ -77,7 +77,7 @@ def script(server, patched, deleted):
 def test_the_last_one_deletes_exactly_the_version_that_it_saw(held, server):
     reservations = held(reservation("5", MINE))
     script(server, [reservation("6")], [Answer(200, {"kind": "Status"})])
-    reservations.let_go(AttemptId("att-1"))
+    reservations.release(AttemptId("att-1"))
     (deleted,) = asked_of(server, "DELETE")
     assert deleted.body["preconditions"] == {"uid": "uid-1", "resourceVersion": "6"}
 
@@ -85,14 +85,14 @@ def test_the_last_one_deletes_exactly_the_version_that_it_saw(held, server):
 def test_a_device_that_somebody_else_holds_stays(held, server):
     reservations = held(reservation("5", MINE, THEIRS))
     script(server, [reservation("6", THEIRS)], [])
-    reservations.let_go(AttemptId("att-1"))
+    reservations.release(AttemptId("att-1"))
     assert asked_of(server, "DELETE") == []
 
 
 def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(held, server):
     reservations = held(reservation("5", MINE))
     script(server, [reservation("6"), reservation("7", THEIRS)], [CONFLICT])
-    reservations.let_go(AttemptId("att-1"))
+    reservations.release(AttemptId("att-1"))
     assert len(asked_of(server, "DELETE")) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.pods.create import Starting
+from executors.kubernetes.pods.create import PodCreator
 from executors.kubernetes.reservations import Reservations
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_render import OF_REPLICA, OPTIONS, ORDER
@@ -30,7 +30,7 @@ def pod(generation, *, index="2", phase="Pending"):
     }
 
 
-class Cluster:
+class KubernetesClient:
     """What the server holds: pods, and a Service that may be another one each time."""
 
     def __init__(self, server, pods):
@@ -69,11 +69,11 @@ def start(server, cluster):
     with contextlib.ExitStack() as stack:
 
         def make(*pods):
-            held = Cluster(server, pods)
+            held = KubernetesClient(server, pods)
             cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
             namespaces = Namespaces(cluster, OPTIONS)
             reservations = Reservations(cluster, OPTIONS, namespaces, cache, lambda: NOW)
-            starting = Starting(cluster, OPTIONS, namespaces, cache, reservations)
+            starting = PodCreator(cluster, OPTIONS, namespaces, cache, reservations)
             stack.callback(starting.close)
             stack.callback(cache.reflector.stop)
             return held, starting

@@ -13,9 +13,9 @@ from core.domain.errors import ExecutorRefused
 from executors.base import Phase
 from executors.kubernetes.cache import PodCache, lean_pod
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.pods.delete import Ending
+from executors.kubernetes.pods.delete import PodDeleter
 from executors.kubernetes.pods.render import check, render_pod
-from executors.kubernetes.pods.world_updates import Telling, encode
+from executors.kubernetes.pods.world_updates import WorldUpdates, encode
 from tests.orders import bare_order
 from tests.unit.kubernetes.conftest import Answer
 from tests.unit.kubernetes.test_observe import NOW, pod, seen_of
@@ -26,7 +26,7 @@ TOLD = bare_order(
     world=3,
     env={"RANK": "0", "API_KEY": "hunter2"},
     process_env=({"LOCAL_RANK": "0"},),
-    kept_env=frozenset({"API_KEY"}),
+    job_variables=frozenset({"API_KEY"}),
 )
 
 
@@ -112,7 +112,7 @@ def pods(server, cluster):
 @pytest.mark.parametrize(("known", "is_told"), [("0", True), ("2", True), ("3", False), ("4", False)])
 def test_only_a_newer_world_is_written(cluster, pods, known, is_told):
     cache, changes = pods(of_world(known))
-    Telling(cluster, cache).change_world(TOLD)
+    WorldUpdates(cluster, cache).change_world(TOLD)
     assert bool(changes) is is_told
     if is_told:
         ((_, body),) = changes
@@ -123,7 +123,7 @@ def test_only_a_newer_world_is_written(cluster, pods, known, is_told):
 def test_nobody_tells_a_pod_that_is_over_or_of_no_elastic_gang(cluster, pods):
     for one in (of_world("1") | {"status": {"phase": "Succeeded"}}, pod(phase="Running", main=RUNNING)):
         cache, changes = pods(one)
-        Telling(cluster, cache).change_world(TOLD)
+        WorldUpdates(cluster, cache).change_world(TOLD)
         assert changes == []
 
 
@@ -132,12 +132,12 @@ def test_one_that_was_given_up_ends_and_on_a_node_that_is_silent_its_name_is_fre
     cluster, pods, ready, grace_s
 ):
     cache, changes = pods(of_world("1"), ready)
-    ending = Ending(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW)
-    ending.give_up(TOLD.key)
+    ending = PodDeleter(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW)
+    ending.kill(TOLD.key)
     assert [(method, body["gracePeriodSeconds"]) for method, body in changes] == [("DELETE", grace_s)]
 
 
 def test_what_has_ended_stays_to_be_seen(cluster, pods):
     cache, changes = pods(of_world("1") | {"status": {"phase": "Failed"}})
-    Ending(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW).give_up(TOLD.key)
+    PodDeleter(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW).kill(TOLD.key)
     assert changes == []

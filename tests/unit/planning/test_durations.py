@@ -10,14 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.domain.jobs.progress_rate import KEY, told_progress
-from scheduler.planning.forecast.durations import Durations, Past, Traits, capped, of_progress, pattern_of
+from scheduler.planning.forecast.durations import (
+    DurationModel,
+    JobTraits,
+    PastRun,
+    capped,
+    estimate_from_progress,
+    pattern_of,
+)
 from scheduler.planning.model import Estimate
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def past(name: str, ran_s: float, *, user: str = "ann", project: str = "vision", age: int = 0, **more) -> Past:
-    return Past(Traits(project, user, name), ran_s, NOW - timedelta(minutes=age), **more)
+def past(name: str, ran_s: float, *, user: str = "ann", project: str = "vision", age: int = 0, **more) -> PastRun:
+    return PastRun(JobTraits(project, user, name), ran_s, NOW - timedelta(minutes=age), **more)
 
 
 def test_names_that_differ_in_numbers_are_one() -> None:
@@ -27,8 +34,10 @@ def test_names_that_differ_in_numbers_are_one() -> None:
 
 
 def test_namesakes_tell_how_long_a_job_runs_and_more_of_them_tell_it_closer() -> None:
-    few = Durations([past("sweep-1", 600)]).estimate(Traits("vision", "ann", "sweep-9"))
-    many = Durations([past(f"sweep-{n}", 600, age=n) for n in range(20)]).estimate(Traits("vision", "ann", "sweep-99"))
+    few = DurationModel([past("sweep-1", 600)]).estimate(JobTraits("vision", "ann", "sweep-9"))
+    many = DurationModel([past(f"sweep-{n}", 600, age=n) for n in range(20)]).estimate(
+        JobTraits("vision", "ann", "sweep-99")
+    )
     assert few is not None
     assert many is not None
     assert few.likely_s == pytest.approx(600, rel=0.15)
@@ -40,22 +49,22 @@ def test_namesakes_tell_how_long_a_job_runs_and_more_of_them_tell_it_closer() ->
 def test_the_narrowest_that_has_samples_counts_most() -> None:
     history = [past(f"sweep-{n}", 100, age=n) for n in range(10)] + [past(f"train-{n}", 9000) for n in range(10)]
     history += [past(f"sweep-{n}", 4000, user="bob", age=n) for n in range(10)]
-    learnt = Durations(history)
-    anns, bobs = (learnt.estimate(Traits("vision", user, "sweep-50")) for user in ("ann", "bob"))
+    learnt = DurationModel(history)
+    anns, bobs = (learnt.estimate(JobTraits("vision", user, "sweep-50")) for user in ("ann", "bob"))
     assert anns is not None
     assert bobs is not None
     assert anns.likely_s == pytest.approx(100, rel=0.1)
     assert bobs.likely_s == pytest.approx(4000, rel=0.1)
-    new_name = learnt.estimate(Traits("vision", "ann", "other"))
+    new_name = learnt.estimate(JobTraits("vision", "ann", "other"))
     assert new_name is not None
     assert new_name.source == "20 finished jobs of ann that ask for the same"
-    assert learnt.estimate(Traits("speech", "ann", "sweep-50")) is None
+    assert learnt.estimate(JobTraits("speech", "ann", "sweep-50")) is None
 
 
 def test_a_job_that_has_outlived_the_short_ones_is_one_of_the_long_ones() -> None:
     history = [past(f"s-{n}", 30, age=n) for n in range(8)] + [past(f"s-{n}", 7200, age=n) for n in range(8, 16)]
-    learnt = Durations(history)
-    young, old = (learnt.estimate(Traits("vision", "ann", "s-1"), ran_s=ran) for ran in (0, 600))
+    learnt = DurationModel(history)
+    young, old = (learnt.estimate(JobTraits("vision", "ann", "s-1"), ran_s=ran) for ran in (0, 600))
     assert young is not None
     assert old is not None
     assert young.early_s < 60
@@ -63,19 +72,19 @@ def test_a_job_that_has_outlived_the_short_ones_is_one_of_the_long_ones() -> Non
 
 
 def test_one_that_has_outlived_all_is_expected_to_go_on_as_long_again() -> None:
-    found = Durations([past("s-1", 60)]).estimate(Traits("vision", "ann", "s-2"), ran_s=100_000)
+    found = DurationModel([past("s-1", 60)]).estimate(JobTraits("vision", "ann", "s-2"), ran_s=100_000)
     assert found is not None
     assert found.likely_s == pytest.approx(100_000)
     assert found.late_s == pytest.approx(900_000)
 
 
 def test_its_max_run_time_ends_it_in_any_case_and_what_it_ended_would_have_run_longer() -> None:
-    learnt = Durations([past(f"s-{n}", 3600, age=n) for n in range(5)])
-    bound = learnt.estimate(Traits("vision", "ann", "s-9"), ran_s=600, max_run_time_s=1200)
+    learnt = DurationModel([past(f"s-{n}", 3600, age=n) for n in range(5)])
+    bound = learnt.estimate(JobTraits("vision", "ann", "s-9"), ran_s=600, max_run_time_s=1200)
     assert bound is not None
     assert (bound.early_s, bound.likely_s, bound.late_s) == (600, 600, 600)
-    cut = Durations([past(f"s-{n}", 3600, age=n, is_cut_off=True) for n in range(5)]).estimate(
-        Traits("vision", "ann", "s-9")
+    cut = DurationModel([past(f"s-{n}", 3600, age=n, is_cut_off=True) for n in range(5)]).estimate(
+        JobTraits("vision", "ann", "s-9")
     )
     assert cut is not None
     assert cut.early_s >= 3600
@@ -86,12 +95,12 @@ def test_its_max_run_time_ends_it_in_any_case_and_what_it_ended_would_have_run_l
 def test_a_training_s_own_progress_tells_its_end() -> None:
     start = NOW.timestamp() - 100
     progress = {"step": 100, "steps": 300, KEY: [[start + second, second] for second in range(0, 101, 10)]}
-    found = of_progress(told_progress(progress, is_running=True), NOW)
+    found = estimate_from_progress(told_progress(progress, is_running=True), NOW)
     assert found is not None
     assert found.likely_s == pytest.approx(200)
     assert found.early_s <= 190
     assert found.late_s >= 210
-    assert of_progress({"step": 3}, NOW) is None
+    assert estimate_from_progress({"step": 3}, NOW) is None
 
 
 names = st.sampled_from(["a-1", "a-2", "b", "c-3-4"])
@@ -104,7 +113,7 @@ pasts = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(pasts, min_size=1, max_size=30), names, st.floats(0, 1e8), st.floats(0, 1e8), st.randoms())
 def test_an_estimate_is_in_order_never_negative_and_its_end_moves_only_later(history, name, one, other, chance) -> None:
-    learnt, traits = Durations(history), Traits("vision", "ann", name)
+    learnt, traits = DurationModel(history), JobTraits("vision", "ann", name)
     sooner, later = (learnt.estimate(traits, ran_s=ran) for ran in sorted((one, other)))
     if sooner is None or later is None:
         assert sooner is later
@@ -119,7 +128,7 @@ def test_an_estimate_is_in_order_never_negative_and_its_end_moves_only_later(his
     assert all(then >= before * (1 - 1e-9) for before, then in zip(*ends, strict=True))
     shuffled = list(history)
     chance.shuffle(shuffled)
-    assert Durations(shuffled).estimate(traits, ran_s=one) == learnt.estimate(traits, ran_s=one)
+    assert DurationModel(shuffled).estimate(traits, ran_s=one) == learnt.estimate(traits, ran_s=one)
 
 
 def test_on_histories_of_many_users_the_bounds_hold_and_the_middle_is_nearer_than_one_for_all() -> None:
@@ -127,13 +136,13 @@ def test_on_histories_of_many_users_the_bounds_hold_and_the_middle_is_nearer_tha
     chance = Random(6)
     kinds = [(f"u{n % 12}", f"k{'abcdefghijklmnop'[n % 16]}-{{}}", 10 ** chance.uniform(1.5, 5)) for n in range(60)]
 
-    def one(number: int) -> Past:
+    def one(number: int) -> PastRun:
         user, name, typical = kinds[chance.randrange(len(kinds))]
         ran = typical * chance.lognormvariate(0, 0.4) if chance.random() > 0.1 else chance.uniform(1, 30)
         return past(name.format(number), ran, user=user, age=5000 - number)
 
     history = [one(number) for number in range(2500)]
-    learnt = Durations(history[:2000])
+    learnt = DurationModel(history[:2000])
     middle = sorted(p.ran_s for p in history[:2000])[1000]
     below = {"early_s": 0, "likely_s": 0, "late_s": 0}
     off, off_for_all = [], []

@@ -12,7 +12,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang, Request
 from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
 from scheduler.planning.forecast.start_times import StartCode, outlook
-from scheduler.planning.forecast.what_if import Forecast, Option, OptionCode, another_cluster, forecast
+from scheduler.planning.forecast.what_if import Alternative, AlternativeCode, Forecast, changed_cluster, forecast
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
 
@@ -21,7 +21,7 @@ def asked(wanted: Gang, *nodes, queued=(), running=(), limit: float | None = Non
     return forecast(Snapshot(NOW, nodes, tuple(queued), tuple(running)), job("me", wanted, limit=limit))
 
 
-def told(found: Forecast) -> dict[OptionCode, tuple[object, str]]:
+def told(found: Forecast) -> dict[AlternativeCode, tuple[object, str]]:
     return {option.code: (option.value, option.sentence) for option in found.options}
 
 
@@ -47,9 +47,9 @@ def test_one_that_would_wait_is_told_why_its_place_and_what_would_start_at_once(
     assert found.reason is not None
     assert found.position is None  # no rack is large enough, so it waits for nobody
     assert told(found) == {
-        OptionCode.FEWER_REPLICAS: (1, "With 1 worker instead of 4 it would start now, on a."),
-        OptionCode.FEWER_GPUS: (1, "With 1 GPU of H100 for each worker instead of 4 it would start now, on a."),
-        OptionCode.OTHER_MODEL: ("A100", "With GPUs of A100 instead of H100 it would start now, on c and d."),
+        AlternativeCode.FEWER_REPLICAS: (1, "With 1 worker instead of 4 it would start now, on a."),
+        AlternativeCode.FEWER_GPUS: (1, "With 1 GPU of H100 for each worker instead of 4 it would start now, on a."),
+        AlternativeCode.OTHER_MODEL: ("A100", "With GPUs of A100 instead of H100 it would start now, on c and d."),
     }
 
 
@@ -72,24 +72,24 @@ def test_a_question_stops_nobody_and_names_who_would_be() -> None:
 def test_amounts_labels_and_nearness_are_options_too() -> None:
     big = gang(2, 0, cpu=100_000, memory=8 * GIB)
     assert told(asked(big, node("a"))) == {
-        OptionCode.LESS_CPU: (32, "With 32 CPUs for each worker instead of 100 it would start now, on a.")
+        AlternativeCode.LESS_CPU: (32, "With 32 CPUs for each worker instead of 100 it would start now, on a.")
     }
     small = gang(4, 0, cpu=1000)
     assert told(asked(small, node("a"), queued=[job("first", gang(1, 0, cpu=61_500), age=9)])) == {
-        OptionCode.FEWER_REPLICAS: (2, "With 2 workers instead of 4 it would start now, on a."),
-        OptionCode.LESS_CPU: ("600m", "With 0.6 CPUs for each worker instead of 1 it would start now, on a."),
+        AlternativeCode.FEWER_REPLICAS: (2, "With 2 workers instead of 4 it would start now, on a."),
+        AlternativeCode.LESS_CPU: ("600m", "With 0.6 CPUs for each worker instead of 1 it would start now, on a."),
     }
     wide = gang(1, 0, cpu=1000, memory=1000 * GIB)
     assert told(asked(wide, node("a"))) == {
-        OptionCode.LESS_MEMORY: ("256Gi", "With 256 GiB of memory for its worker instead of 1000 GiB it would start now, on a.")
+        AlternativeCode.LESS_MEMORY: ("256Gi", "With 256 GiB of memory for its worker instead of 1000 GiB it would start now, on a.")
     }  # fmt: skip
     near = gang(2, 8, topology="node", topology_required=True)
-    assert told(asked(near, node("a"), node("b")))[OptionCode.ANYWHERE] == (
+    assert told(asked(near, node("a"), node("b")))[AlternativeCode.ANYWHERE] == (
         None, "With replicas on more than one node it would start now, on a and b.",
     )  # fmt: skip
     picky = gang(1, 1, node_selector=(("pool", "x"),))
     assert told(asked(picky, node("a"))) == {
-        OptionCode.ANY_NODE: (None, "With nodes that need not carry pool=x it would start now, on a.")
+        AlternativeCode.ANY_NODE: (None, "With nodes that need not carry pool=x it would start now, on a.")
     }
 
 
@@ -104,15 +104,15 @@ def test_what_is_kept_for_a_job_before_it_is_no_room_for_an_option() -> None:
     nodes, running = (node("a", free=4),), [runs("r", 4, "a", 60)]
     assert asked(gang(2, 4), *nodes, queued=[first], running=running).options == ()
     short = asked(gang(2, 4), *nodes, queued=[first], running=running, limit=60)
-    assert told(short)[OptionCode.FEWER_REPLICAS][0] == 1
+    assert told(short)[AlternativeCode.FEWER_REPLICAS][0] == 1
 
 
-def changed(wanted: Gang, option: Option) -> Gang:
+def changed(wanted: Gang, option: Alternative) -> Gang:
     """The gang with what the option says, as a user would write it."""
 
     def one(request: Request) -> Request:
         match option.field:
-            case "gpus" if option.code is OptionCode.PART_OF_GPU:
+            case "gpus" if option.code is AlternativeCode.PART_OF_GPU:
                 return replace(request, gpu_count=0, gpu_milli=round(1000 * option.value))
             case "gpus":
                 return replace(request, gpu_count=option.value)
@@ -153,31 +153,31 @@ def test_it_is_told_when_it_will_probably_start_and_with_which_changes_sooner() 
         "With 1 worker instead of 2 it would probably start at about 12:30 UTC.",
     ]
     one = asked(gang(1, 8, "H100"), *nodes, running=running)
-    assert [(option.code, option.value) for option in one.later] == [(OptionCode.OTHER_MODEL, "A100")]
+    assert [(option.code, option.value) for option in one.later] == [(AlternativeCode.OTHER_MODEL, "A100")]
 
 
 def test_what_if_the_cluster_were_another_one() -> None:
     me = job("me", gang(2, 8, "H100"))
     snapshot = Snapshot(NOW, (node("a", free=0), node("b", free=8)), (), (runs("r", 8, "a", None),))
     assert forecast(snapshot, me).reason is not None
-    more = another_cluster(snapshot, more_nodes=1, like=NodeId("a"))
+    more = changed_cluster(snapshot, more_nodes=1, like=NodeId("a"))
     assert {p.node for p in forecast(more, me).placements} == {"a-more-1", "b"}
-    less = another_cluster(more, without=[NodeId("b")])
+    less = changed_cluster(more, without=[NodeId("b")])
     assert forecast(less, me).reason is not None
     with pytest.raises(ValueError, match="like: there is no node x"):
-        another_cluster(snapshot, more_nodes=1, like=NodeId("x"))
+        changed_cluster(snapshot, more_nodes=1, like=NodeId("x"))
     with pytest.raises(ValueError, match="without: there is no node x"):
-        another_cluster(snapshot, without=[NodeId("x")])
+        changed_cluster(snapshot, without=[NodeId("x")])
 
 
 def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None:
     both, one = [NodeId("a"), NodeId("b")], [NodeId("a")]
     snapshot = Snapshot(NOW, (node("a"), node("b", 2, model="A100")), (), (runs("r", 4, "a", None),))
-    found = forecast(another_cluster(snapshot, without=one), job("me", gang(1, 8)), left_out=one)
+    found = forecast(changed_cluster(snapshot, without=one), job("me", gang(1, 8)), left_out=one)
     assert found.reason is not None
     assert found.start is not None
     assert (found.reason.code, found.position, found.start.code) == (ReasonCode.NEVER_FITS, None, StartCode.NEVER)
-    none = forecast(another_cluster(snapshot, without=both), job("me", gang(1, 1)), left_out=both)
+    none = forecast(changed_cluster(snapshot, without=both), job("me", gang(1, 1)), left_out=both)
     assert none.reason is not None
     assert none.start is not None
     assert (none.reason.code, none.position, none.start.code) == (ReasonCode.NO_NODES, None, StartCode.NEVER)

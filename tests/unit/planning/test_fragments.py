@@ -10,14 +10,14 @@ import pytest
 
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView
+from scheduler.planning import NodeSnapshot
 from scheduler.planning.placement.capacity import Capacity
-from scheduler.planning.placement.cluster import Cluster
+from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import demand_of
-from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import NEVER, Ledger
-from scheduler.planning.placement.search import Budget
+from scheduler.planning.placement.search import SearchBudget
 
 GIB = 2**30
 # Weight, GPUs in thousandths, CPUs, GiB of memory.
@@ -35,10 +35,10 @@ WORKLOADS: dict[str, _Mix] = {
 }
 
 
-def nodes() -> list[NodeView]:
+def nodes() -> list[NodeSnapshot]:
     sizes = [(96, 768, 8, "a100")] * 30 + [(64, 256, 4, "l4")] * 20 + [(104, 512, 2, "t4")] * 20
     wholes = [Amounts(cpu * 1000, memory * GIB, {model: gpus}) for cpu, memory, gpus, model in sizes]
-    return [NodeView(f"n{number:03}", {}, whole, whole) for number, whole in enumerate(wholes)]
+    return [NodeSnapshot(f"n{number:03}", {}, whole, whole) for number, whole in enumerate(wholes)]
 
 
 def request(milli: int, cpu: int, memory: int) -> Request:
@@ -48,20 +48,22 @@ def request(milli: int, cpu: int, memory: int) -> Request:
 
 def given_away(mix: _Mix, seed: int, *, is_judged: bool) -> float:
     """The share of all GPUs in % once 130 % of them were asked for."""
-    cluster = Cluster(nodes())
+    cluster = ClusterIndex(nodes())
     capacity = Capacity.free(cluster)
     ledger = Ledger(capacity)
     requests = [request(*asked) for _, *asked in mix]
     weights = [weight for weight, *_ in mix]
     if is_judged:
-        capacity.expect(partial(Typical.of, Counter(dict(zip(requests, weights, strict=True))).items(), cluster))
+        capacity.expect(
+            partial(WorkloadProfile.of, Counter(dict(zip(requests, weights, strict=True))).items(), cluster)
+        )
     gpus = sum(node.allocatable.gpu_count for node in cluster.nodes) * WHOLE
     chance, asked, given = Random(seed), 0, 0
     while asked < 1.3 * gpus:
         one = chance.choices(requests, weights)[0]
         milli = WHOLE * one.gpu_count + one.gpu_milli
         asked += milli
-        draft = place(demand_of(Gang((GangRole("worker", 1, one),)), cluster), capacity, Budget())
+        draft = place(demand_of(Gang((GangRole("worker", 1, one),)), cluster), capacity, SearchBudget())
         if draft is not None:
             ledger.start(draft, NEVER)
             given += milli
@@ -78,15 +80,15 @@ def test_more_is_given_away_than_by_best_fit(name: str) -> None:
 def test_a_job_without_gpus_leaves_the_cpus_that_the_gpus_need() -> None:
     # Two nodes with a free GPU each; jobs here want 8 CPUs beside a GPU, so it must go where more than that stays.
     wholes = [Amounts(16_000, 64 * GIB, {"l4": 1}), Amounts(32_000, 64 * GIB, {"l4": 1})]
-    cluster = Cluster(NodeView(f"n{number}", {}, whole, whole) for number, whole in enumerate(wholes))
+    cluster = ClusterIndex(NodeSnapshot(f"n{number}", {}, whole, whole) for number, whole in enumerate(wholes))
     capacity = Capacity.free(cluster)
-    capacity.expect(lambda: Typical.of([(request(1000, 8, 8), 100.0)], cluster))
-    draft = place(demand_of(Gang((GangRole("worker", 1, request(0, 12, 8)),)), cluster), capacity, Budget())
+    capacity.set_workload(lambda: WorkloadProfile.of([(request(1000, 8, 8), 100.0)], cluster))
+    draft = place(demand_of(Gang((GangRole("worker", 1, request(0, 12, 8)),)), cluster), capacity, SearchBudget())
     assert draft is not None
     assert [pick.number for _, picks in draft.picks for pick in picks] == [1]
 
 
 def test_nothing_is_typical_where_there_are_no_gpus() -> None:
     whole = Amounts(16_000, 64 * GIB)
-    cluster = Cluster([NodeView("n0", {}, whole, whole)])
-    assert Typical.of([(request(0, 1, 1), 1.0)], cluster).requests == ()
+    cluster = ClusterIndex([NodeSnapshot("n0", {}, whole, whole)])
+    assert WorkloadProfile.of([(request(0, 1, 1), 1.0)], cluster).requests == ()

@@ -15,7 +15,7 @@ from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
     Booking,
-    NodeView,
+    NodeSnapshot,
     Plan,
     Policy,
     QueuedGang,
@@ -26,9 +26,9 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.explain.options import OptionCode
+from scheduler.planning.explain.options import AlternativeCode
 from scheduler.planning.forecast.what_if import forecast
-from scheduler.planning.placement.fragmentation import Typical
+from scheduler.planning.placement.fragmentation import WorkloadProfile
 from scheduler.planning.placement.gpu_headroom import per_gpu
 from scheduler.planning.queue.shares import GPUS, JOBS, of_model
 
@@ -38,9 +38,9 @@ GIB = 2**30
 
 def node(
     name: str, cpu: int, gpus: int = 0, *, model: str = "H100", free: Amounts | None = None, **more: Any
-) -> NodeView:
+) -> NodeSnapshot:
     whole = Amounts(cpu * 1000, 256 * GIB, {model: gpus} if gpus else {})
-    return NodeView(NodeId(name), more.pop("labels", {}), whole, free or whole, **more)
+    return NodeSnapshot(NodeId(name), more.pop("labels", {}), whole, free or whole, **more)
 
 
 def asks(cpu: int, gpus: int = 0, *models: str, milli: int = 0, memory: int = GIB, role: str = "worker") -> GangRole:
@@ -64,7 +64,7 @@ def runs(name: str, role: GangRole, on: str, minutes: float | None = None, **mor
 
 
 def planned(
-    nodes: list[NodeView], *queued: QueuedGang, running: tuple[RunningGang, ...] = (), policy: Policy | None = None
+    nodes: list[NodeSnapshot], *queued: QueuedGang, running: tuple[RunningGang, ...] = (), policy: Policy | None = None
 ) -> Plan:
     return plan(Snapshot(NOW, tuple(nodes), queued, running, policy=policy or Policy()))
 
@@ -79,7 +79,7 @@ HALF = node("gpu-07", 68, 8, free=Amounts(36_000, 200 * GIB, {"H100": 4}))
 SMALL = node("cpu-1", 16)
 
 
-def reason(*queued: QueuedGang, nodes: list[NodeView] | None = None, **more: Any) -> Reason:
+def reason(*queued: QueuedGang, nodes: list[NodeSnapshot] | None = None, **more: Any) -> Reason:
     made = planned(nodes or [HALF, replace(SMALL, free=Amounts(2_000, 64 * GIB))], *queued, running=(TAKEN,), **more)
     return made.waits[JobId("me")]
 
@@ -92,7 +92,7 @@ def test_it_leaves_what_the_free_gpus_need_and_takes_what_is_spare() -> None:
 
 def test_the_reason_tells_where_enough_is_free_for_how_many_gpus_it_is_kept_and_what_nodes_without_have() -> None:
     why = reason(job("me", asks(8)))
-    assert why.code is ReasonCode.KEPT_FOR_GPUS
+    assert why.code is ReasonCode.GPU_HEADROOM
     assert why.sentence.startswith(
         "needs 8 CPUs and 1 GiB of memory on one node for its worker; 36 CPUs are free on gpu-07, of which 32 CPUs are kept "
         "for its 4 free GPUs; of the nodes without GPUs cpu-1 comes nearest with 2 CPUs free"
@@ -146,10 +146,10 @@ def test_for_gpus_of_a_model_that_nobody_asks_for_nothing_is_kept() -> None:
         (Quota(limit={JOBS: 1}), True),  # used up: it starts after that one
         (Quota(user_limit={GPUS: 0}), False),
         (Quota(user_limits={"v": {GPUS: 0}}), True),
-        (Quota(limit={of_model("H100"): 0}), False),
+        (Quota(limit={model_key("H100"): 0}), False),
         # It may have A100s, and of these there are not enough; or there are.
-        (Quota(limit={of_model("H100"): 15_000, of_model("A100"): 8_000}), False),
-        (Quota(limit={of_model("A100"): 0}), True),
+        (Quota(limit={model_key("H100"): 15_000, model_key("A100"): 8_000}), False),
+        (Quota(limit={model_key("A100"): 0}), True),
     ],
 )
 def test_nothing_is_kept_for_jobs_that_their_quota_never_lets_start(quota: Quota, keeps: bool) -> None:
@@ -237,10 +237,10 @@ def test_parts_of_gpus_keep_their_part(left: tuple[int, ...], fits: int) -> None
 
 def test_typical_is_what_three_in_four_of_the_gpus_get_along_with() -> None:
     usual, odd, part = Request(8_000, GIB, 1), Request(96_000, GIB, 1), Request(1_000, GIB, 0, (), 500)
-    assert per_gpu(Typical(((usual, 3.0), (odd, 1.0)), 2), "H100") == (8_000, GIB)
-    assert per_gpu(Typical(((usual, 2.0), (odd, 1.0)), 2), "H100") == (96_000, GIB)
-    assert per_gpu(Typical(((part, 1.0),), 1), "H100") == (2_000, 2 * GIB)
-    assert per_gpu(Typical(((usual, 8.0),), 0), "H100") == (0, 0)  # only suspected
+    assert per_gpu(WorkloadProfile(((usual, 3.0), (odd, 1.0)), 2), "H100") == (8_000, GIB)
+    assert per_gpu(WorkloadProfile(((usual, 2.0), (odd, 1.0)), 2), "H100") == (96_000, GIB)
+    assert per_gpu(WorkloadProfile(((part, 1.0),), 1), "H100") == (2_000, 2 * GIB)
+    assert per_gpu(WorkloadProfile(((usual, 8.0),), 0), "H100") == (0, 0)  # only suspected
 
 
 def test_no_more_is_kept_than_the_gpus_share_of_their_node() -> None:
@@ -258,7 +258,7 @@ def test_nobody_is_stopped_for_what_is_kept() -> None:
     urgent = job("me", asks(8), priority=90)
     made = planned([taken, full], urgent, running=(TAKEN, replace(small, priority=10)))
     assert not made.preempts
-    assert made.waits[JobId("me")].code is ReasonCode.KEPT_FOR_GPUS
+    assert made.waits[JobId("me")].code is ReasonCode.GPU_HEADROOM
     off = planned(
         [replace(taken, free=Amounts(6_000, 200 * GIB, {"H100": 4})), full],
         urgent,
@@ -294,7 +294,7 @@ def behind_a_promise(*queued: QueuedGang) -> Plan:
 def test_nobody_is_stopped_for_what_is_kept_beside_what_is_held_for_others() -> None:
     made = behind_a_promise(job("me", replace(asks(20), replicas=2)))
     assert not made.preempts
-    assert made.waits[JobId("me")].code is ReasonCode.KEPT_FOR_GPUS
+    assert made.waits[JobId("me")].code is ReasonCode.GPU_HEADROOM
 
 
 def test_somebody_is_stopped_where_that_helps_beside_what_is_kept_and_held_for_others() -> None:
@@ -340,5 +340,5 @@ def test_elastic_jobs_do_not_grow_into_what_is_kept() -> None:
 def test_what_would_start_now_is_what_is_spare() -> None:
     nodes = (HALF, replace(SMALL, free=Amounts(2_000, 64 * GIB)))
     asked = forecast(Snapshot(NOW, nodes, (), (TAKEN,)), job("me", asks(8)))
-    less = [option for option in asked.options if option.code is OptionCode.LESS_CPU]
+    less = [option for option in asked.options if option.code is AlternativeCode.LESS_CPU]
     assert [option.value for option in less] == [4]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import Account, NodeView, Policy, QueuedGang, Quota, RunningGang, Snapshot, plan
+from scheduler.planning import Account, NodeSnapshot, Policy, QueuedGang, Quota, RunningGang, Snapshot, plan
 from scheduler.planning.queue.shares import Shares
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -39,7 +39,7 @@ def snapshot(jobs: int) -> Snapshot:
     )  # fmt: skip
     waits = QueuedGang(JobId("next"), "next", "vision", "ann", 50, NOW, gang(1), gang(1).shape())
     account = Account("vision", quota=Quota(limit={"jobs": jobs}))
-    nodes = (NodeView(NodeId("a"), {}, whole, Amounts(63_800, 2**37 - 2**28, {MODEL: 2})),)
+    nodes = (NodeSnapshot(NodeId("a"), {}, whole, Amounts(63_800, 2**37 - 2**28, {MODEL: 2})),)
     return Snapshot(NOW, nodes, (waits,), (stays, leaves), policy=Policy(), accounts=(account,))
 
 

@@ -13,7 +13,7 @@ from scheduler.planning import (
     Account,
     Booking,
     Estimate,
-    NodeView,
+    NodeSnapshot,
     Plan,
     Policy,
     QueuedGang,
@@ -24,16 +24,16 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.queue.ordering import turn_of
+from scheduler.planning.queue.ordering import sort_key
 from scheduler.planning.queue.shares import Shares
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 QUIET = Policy(preempts_priority=False, reclaims=False, usage_weight=0.0)
 
 
-def node(name: str, gpus: int = 8, free: int | None = None, model: str = "h100-80gb-hbm3") -> NodeView:
+def node(name: str, gpus: int = 8, free: int | None = None, model: str = "h100-80gb-hbm3") -> NodeSnapshot:
     whole = Amounts(640_000, 2**40, {model: gpus})
-    return NodeView(NodeId(name), {}, whole, whole if free is None else replace(whole, gpus={model: free}))
+    return NodeSnapshot(NodeId(name), {}, whole, whole if free is None else replace(whole, gpus={model: free}))
 
 
 def gang(gpus: int, *models: str, replicas: int = 1, **more) -> Gang:
@@ -82,22 +82,22 @@ def test_without_fair_shares_there_is_one_line() -> None:
 def test_the_dominant_share_is_of_the_scarcest_resource_that_is_held() -> None:
     # A project with all the CPUs has no less of the cluster than one with all of the A100s.
     whole = Amounts(8000, 2**40, {"a100": 8})
-    view = NodeView(NodeId("n0"), {}, whole, whole)
+    view = NodeSnapshot(NodeId("n0"), {}, whole, whole)
     cpus = RunningGang(
         JobId("c"), "c", "cpus", 50, Gang((GangRole("worker", 1, Request(6000, 1)),)), (("worker", NodeId("n0")),)
     )
     gpus = RunningGang(JobId("g"), "g", "gpus", 50, gang(2), (("worker", NodeId("n0")),))
     shares = Shares(Snapshot(NOW, (view,), (), (cpus, gpus), policy=QUIET))
-    assert shares.of_project("cpus") == pytest.approx(0.75)
-    assert shares.of_project("gpus") == pytest.approx(0.25)
-    assert shares.of_project("nobody") == 0
+    assert shares.project_share("cpus") == pytest.approx(0.75)
+    assert shares.project_share("gpus") == pytest.approx(0.25)
+    assert shares.project_share("nobody") == 0
 
 
 def test_parts_of_a_gpu_count_as_parts() -> None:
     part = Gang((GangRole("worker", 2, Request(100, 2**27, gpu_milli=500)),))
     held = RunningGang(JobId("g"), "g", "p", 50, part, (("worker", NodeId("n0")), ("worker", NodeId("n0"))))
     shares = Shares(Snapshot(NOW, (node("n0", 4),), (), (held,), policy=QUIET))
-    assert shares.of_project("p") == pytest.approx(0.25)
+    assert shares.project_share("p") == pytest.approx(0.25)
 
 
 def test_who_is_below_what_is_guaranteed_to_it_comes_before_smaller_shares() -> None:
@@ -117,7 +117,7 @@ def test_shortest_first_goes_by_gpu_seconds_that_are_left_and_takes_the_unknown_
     fresh, second, last = (job(f"u{had}", gang(1), attained_gpu_s=had) for had in (0.0, 3600.0, 9000.0))
     waits = job("starving", gang(8), attained_gpu_s=1e9, age=25 * 3600)
     jobs = [known, cpu_only, fresh, second, last, waits]
-    ranked = sorted(jobs, key=lambda one: turn_of(one, policy, NOW))
+    ranked = sorted(jobs, key=lambda one: sort_key(one, policy, NOW))
     assert [one.name for one in ranked] == ["starving", "u0.0", "cpu", "known", "u3600.0", "u9000.0"]
 
 
@@ -130,7 +130,7 @@ def test_attained_service_goes_by_levels_then_age_and_raises_who_starves() -> No
         job("preempted-long-ago", gang(1), attained_gpu_s=9e9, age=3, waits_since=NOW - timedelta(days=2)),
         job("just-preempted", gang(1), attained_gpu_s=9e9, age=10**7, waits_since=NOW),
     ]
-    ranked = [one.name for one in sorted(jobs, key=lambda one: turn_of(one, policy, NOW))]
+    ranked = [one.name for one in sorted(jobs, key=lambda one: sort_key(one, policy, NOW))]
     assert ranked == ["preempted-long-ago", "older", "young", "just-preempted", "old-with-much"]
 
 

@@ -12,12 +12,12 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, RunningGang, Snapshot, plan
 from scheduler.planning.forecast.projection import given_back, taken
-from scheduler.planning.forecast.start_times import Expected, Outlook, StartCode, outlook
+from scheduler.planning.forecast.start_times import QueueForecast, StartCode, StartForecast, outlook
 from tests.properties.planner_worlds import any_snapshots
 from tests.unit.planning.test_reasons import NOW, gang, job, node, quarantined, runs
 
 
-def minutes(expected: Expected | None) -> tuple[float | None, ...]:
+def minutes(expected: StartForecast | None) -> tuple[float | None, ...]:
     assert expected is not None
     return tuple(
         None if at is None else (at - NOW).total_seconds() / 60
@@ -29,7 +29,7 @@ def guessed(view: RunningGang | QueuedGang, early: float, likely: float, late: f
     return replace(view, estimate=Estimate(likely * 60, early * 60, late * 60, "3 finished jobs named a-*"))
 
 
-def of(found: Outlook, name: str) -> Expected | None:
+def of(found: QueueForecast, name: str) -> StartForecast | None:
     return found.of(JobId(name))
 
 
@@ -186,9 +186,9 @@ def test_every_waiting_job_has_an_outlook_in_order_of_time_and_the_order_of_the_
 
 def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known() -> None:
     """Held against the other program that runs the planner forward, with ends that are exactly as expected."""
-    from scheduler.simulator.world import World
+    from scheduler.simulator.world import SimulatedCluster
 
-    world = World([node("a"), node("b")])
+    world = SimulatedCluster([node("a"), node("b")])
     lengths = {}
     for number in range(30):
         length = 60.0 * (7 + number * 13 % 17)

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, Placement, QueuedGang, Snapshot, plan
+from scheduler.planning import NodeSnapshot, Placement, QueuedGang, Snapshot, plan
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def node(name: str, cpu: int = 16, memory: int = 64, **gpus: int) -> NodeView:
+def node(name: str, cpu: int = 16, memory: int = 64, **gpus: int) -> NodeSnapshot:
     whole = Amounts(cpu, memory, gpus)
-    return NodeView(NodeId(name), {}, whole, whole)
+    return NodeSnapshot(NodeId(name), {}, whole, whole)
 
 
-def placed(nodes: list[NodeView], *roles: GangRole, **more) -> tuple[Placement, ...]:
+def placed(nodes: list[NodeSnapshot], *roles: GangRole, **more) -> tuple[Placement, ...]:
     gang = Gang(roles, **more)
     queued = QueuedGang(JobId("j"), "j", "p", "u", 50, NOW, gang, gang.shape())
     made = plan(Snapshot(NOW, tuple(nodes), (queued,)))
@@ -117,7 +117,7 @@ def test_the_first_job_is_not_stopped_by_one_that_can_never_run() -> None:
 
 
 def test_what_a_node_has_too_little_of_counts_as_nothing() -> None:
-    over = NodeView(NodeId("a"), {}, Amounts(4, 4, {"H100": 2}), Amounts(-2, 4, {"H100": -1}))
+    over = NodeSnapshot(NodeId("a"), {}, Amounts(4, 4, {"H100": 2}), Amounts(-2, 4, {"H100": -1}))
     gang = Gang((GangRole("worker", 1, Request(0, 0, 1)),))
     queued = QueuedGang(JobId("j"), "j", "p", "u", 50, NOW, gang, gang.shape())
     assert not plan(Snapshot(NOW, (over,), (queued,))).starts
@@ -127,7 +127,7 @@ def family(*models: str, **more) -> GangRole:
     return GangRole("worker", more.pop("replicas", 1), Request(1, 1, more.pop("gpus", 1), models))
 
 
-def on_model(name: str, **gpus: int) -> NodeView:
+def on_model(name: str, **gpus: int) -> NodeSnapshot:
     return node(name, **{model.replace("_", "-"): count for model, count in gpus.items()})
 
 

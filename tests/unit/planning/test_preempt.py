@@ -14,7 +14,7 @@ from scheduler.planning import (
     Booking,
     Defragment,
     Estimate,
-    NodeView,
+    NodeSnapshot,
     Plan,
     Policy,
     PreemptCode,
@@ -79,7 +79,7 @@ def snapshot(nodes: int, running: list[RunningGang], queued: list[QueuedGang], *
             request = next(one.request for one in job.gang.roles if one.role == role)
             used[node] = used.get(node, 0) + request.gpu_count
     views = tuple(
-        NodeView(NodeId(f"n{n}"), {}, WHOLE, replace(WHOLE, gpus={"h100": 8 - used.get(f"n{n}", 0)}))
+        NodeSnapshot(NodeId(f"n{n}"), {}, WHOLE, replace(WHOLE, gpus={"h100": 8 - used.get(f"n{n}", 0)}))
         for n in range(nodes)
     )
     return Snapshot(NOW, views, tuple(queued), tuple(running), **more)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_what_is_guaranteed_is_given_back_whatever_the_priority_and_taken_by_nob
     assert planned(1, within, [waits("theirs", gang(8), 90, "guest")], accounts=accounts).preempts == ()
 
 
-def of_model(name: str, model: str, gpus: int, project: str, priority: int = 50) -> QueuedGang:
+def model_key(name: str, model: str, gpus: int, project: str, priority: int = 50) -> QueuedGang:
     wanted = Gang((GangRole("worker", 1, Request(1000, 1 << 30, gpus, (model,))),))
     return waits(name, wanted, priority, project)
 
@@ -164,7 +164,7 @@ def with_models(h100: dict[str, int], a100: dict[str, int], job: QueuedGang, gua
     nodes, running = [], []
     for model, held in (("h100", h100), ("a100", a100)):
         whole = Amounts(64_000, 64 << 30, {model: 16})
-        nodes.append(NodeView(NodeId(model), {}, whole, replace(whole, gpus={model: 16 - sum(held.values())})))
+        nodes.append(NodeSnapshot(NodeId(model), {}, whole, replace(whole, gpus={model: 16 - sum(held.values())})))
         for project, gpus in held.items():
             for at in range(gpus // 2):
                 gang_of = runs(f"{project}-{model}-{at}", gang(2), model, project=project)
@@ -180,40 +180,40 @@ def test_what_is_guaranteed_of_a_model_stays_so_whatever_is_borrowed_of_another(
         return len(with_models(h100, a100, job, both).preempts)
 
     # Twelve H100s and four more of whatever model are its own, and what it has beside that is borrowed.
-    urgent = of_model("urgent", "h100", 4, "guest", 90)
-    assert gone({"owner": 12, "guest": 4}, {"owner": 16}, of_model("urgent", "h100", 6, "guest", 90)) == 0
+    urgent = model_key("urgent", "h100", 4, "guest", 90)
+    assert gone({"owner": 12, "guest": 4}, {"owner": 16}, model_key("urgent", "h100", 6, "guest", 90)) == 0
     assert gone({"owner": 16}, {"owner": 16}, urgent) == 2
-    assert gone({"owner": 16}, {}, of_model("urgent", "h100", 6, "guest", 90)) == 0
-    assert gone({"owner": 12}, {"owner": 16}, of_model("urgent", "a100", 12, "guest", 90)) == 6
-    assert gone({"owner": 12}, {"owner": 16}, of_model("urgent", "a100", 14, "guest", 90)) == 0
-    assert gone({}, {"owner": 16}, of_model("urgent", "a100", 2, "guest", 90)) == 0
+    assert gone({"owner": 16}, {}, model_key("urgent", "h100", 6, "guest", 90)) == 0
+    assert gone({"owner": 12}, {"owner": 16}, model_key("urgent", "a100", 12, "guest", 90)) == 6
+    assert gone({"owner": 12}, {"owner": 16}, model_key("urgent", "a100", 14, "guest", 90)) == 0
+    assert gone({}, {"owner": 16}, model_key("urgent", "a100", 2, "guest", 90)) == 0
     # It gets its H100s back though it has sixteen A100s, and of all others what is left of the sixteen.
-    assert gone({"guest": 16}, {"owner": 16}, of_model("mine", "h100", 12, "owner", 10)) == 6
-    assert gone({"guest": 16}, {"owner": 16}, of_model("mine", "h100", 14, "owner", 10)) == 0
-    assert gone({"owner": 16}, {"guest": 16}, of_model("mine", "a100", 4, "owner", 10)) == 2
-    assert gone({"owner": 16}, {"guest": 16}, of_model("mine", "a100", 6, "owner", 10)) == 0
+    assert gone({"guest": 16}, {"owner": 16}, model_key("mine", "h100", 12, "owner", 10)) == 6
+    assert gone({"guest": 16}, {"owner": 16}, model_key("mine", "h100", 14, "owner", 10)) == 0
+    assert gone({"owner": 16}, {"guest": 16}, model_key("mine", "a100", 4, "owner", 10)) == 2
+    assert gone({"owner": 16}, {"guest": 16}, model_key("mine", "a100", 6, "owner", 10)) == 0
     # No wish: it may get a model of which it has enough already, and is judged by all that its project has.
     assert gone({"guest": 16}, {"owner": 16}, waits("mine", gang(2), 10, "owner")) == 0
 
 
 def test_guarantees_of_models_do_not_exceed_that_of_all_gpus() -> None:
     more = {"gpu_milli": 16_000, "gpu_milli/h100": 12_000, "gpu_milli/a100": 12_000}
-    urgent = of_model("urgent", "a100", 8, "guest", 90)
+    urgent = model_key("urgent", "a100", 8, "guest", 90)
     assert len(with_models({"owner": 12, "guest": 4}, {"owner": 12, "guest": 4}, urgent, more).preempts) == 4
     assert len(with_models({"owner": 8, "guest": 8}, {"owner": 8, "guest": 8}, urgent, more).preempts) == 4
-    mine = of_model("mine", "a100", 4, "owner", 10)
+    mine = model_key("mine", "a100", 4, "owner", 10)
     assert len(with_models({"owner": 12}, {"guest": 16}, mine, more).preempts) == 2
-    assert not with_models({"owner": 14}, {"guest": 16}, of_model("mine", "a100", 6, "owner", 10), more).preempts
+    assert not with_models({"owner": 14}, {"guest": 16}, model_key("mine", "a100", 6, "owner", 10), more).preempts
 
 
 def test_an_elastic_gang_keeps_what_is_guaranteed_of_its_model() -> None:
     whole = {model: Amounts(64_000, 64 << 30, {model: 8}) for model in ("h100", "a100")}
-    nodes = tuple(NodeView(NodeId(m), {}, amounts, replace(amounts, gpus={m: 0})) for m, amounts in whole.items())
+    nodes = tuple(NodeSnapshot(NodeId(m), {}, amounts, replace(amounts, gpus={m: 0})) for m, amounts in whole.items())
     wide = runs("wide", gang(1, 1, 8), *["h100"] * 8, project="owner")
     other = replace(runs("other", gang(8), "a100", project="owner"), gpu_models=("a100",))
     quota = Quota(guaranteed={"gpu_milli": 8000, "gpu_milli/h100": 6000})
     for gpus, replicas in ((2, [2]), (3, [])):
-        job = of_model("urgent", "h100", gpus, "guest", 50)
+        job = model_key("urgent", "h100", gpus, "guest", 50)
         made = plan(Snapshot(NOW, nodes, (job,), (wide, other), accounts=(Account("owner", quota=quota),)))
         assert [len(shrink.indices) for shrink in made.shrinks] == replicas
 
@@ -403,9 +403,9 @@ def test_a_plan_has_others_stopped_for_so_many_jobs_and_the_next_one_for_the_res
     assert plan(after(after(given, made), rest)).preempts == ()
 
 
-def kinds_in_vain(number: int) -> tuple[list[NodeView], list[RunningGang], list[QueuedGang]]:
+def kinds_in_vain(number: int) -> tuple[list[NodeSnapshot], list[RunningGang], list[QueuedGang]]:
     """Gangs, each of another kind, for which stopping the only one that may be stopped on n1 is not enough; behind them one
-    that is helped on n0.
+    that is preemptors on n0.
     """
     queued = []
     for n in range(number):
@@ -414,7 +414,7 @@ def kinds_in_vain(number: int) -> tuple[list[NodeView], list[RunningGang], list[
     queued.append(waits("z", replace(gang(8), node_selector=(("pool", "n0"),)), 60))
     running = [runs("goes", gang(8), "n0"), runs("small", gang(4), "n1")]
     running.append(replace(runs("stays", gang(4), "n1"), is_preemptible=False))
-    nodes = [NodeView(NodeId(n), {"pool": n}, WHOLE, replace(WHOLE, gpus={"h100": 0})) for n in ("n0", "n1")]
+    nodes = [NodeSnapshot(NodeId(n), {"pool": n}, WHOLE, replace(WHOLE, gpus={"h100": 0})) for n in ("n0", "n1")]
     return nodes, running, queued
 
 

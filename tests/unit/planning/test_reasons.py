@@ -9,17 +9,27 @@ import pytest
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import Account, Estimate, NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
+from scheduler.planning import (
+    Account,
+    Estimate,
+    NodeSnapshot,
+    QueuedGang,
+    Reason,
+    ReasonCode,
+    RunningGang,
+    Snapshot,
+    plan,
+)
 from scheduler.planning.explain.queue_position import standing
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
 
 
-def node(name: str, gpus: int = 8, free: int | None = None, model: str = "H100", **more) -> NodeView:
+def node(name: str, gpus: int = 8, free: int | None = None, model: str = "H100", **more) -> NodeSnapshot:
     whole = Amounts(64_000, 256 * GIB, {model: gpus} if gpus else {})
     left = whole if free is None else replace(whole, gpus={model: free})
-    return NodeView(NodeId(name), more.pop("labels", {}), whole, left, **more)
+    return NodeSnapshot(NodeId(name), more.pop("labels", {}), whole, left, **more)
 
 
 def gang(
@@ -131,7 +141,7 @@ def test_cpus_and_memory_bind_too() -> None:
 
 def test_a_default_that_binds_is_named_and_that_nobody_stated_it() -> None:
     # 10 GiB hold 80 times the memory that is set aside for who states none, and CPUs for ten thousand.
-    small = NodeView(NodeId("n"), {}, Amounts(10_000, 10 * GIB, {}), Amounts(10_000, 10 * GIB, {}))
+    small = NodeSnapshot(NodeId("n"), {}, Amounts(10_000, 10 * GIB, {}), Amounts(10_000, 10 * GIB, {}))
     never = why([small], gang(200, 0, cpu=1))
     assert never.sentence == (
         "needs 0.001 CPUs and 128 MiB of memory (the default where none is stated) for each of 200 workers, and even "
@@ -275,7 +285,7 @@ def test_a_part_of_a_gpu_is_told_as_what_it_is() -> None:
         return Gang((GangRole("worker", 1, Request(100, 2**27, 0, models, milli)),))
 
     whole = Amounts(64_000, 256 * GIB, {"H100": 2})
-    shared = NodeView(NodeId("a"), {}, whole, replace(whole, gpus={"H100": 0}, shares={"H100": (200, 300)}))
+    shared = NodeSnapshot(NodeId("a"), {}, whole, replace(whole, gpus={"H100": 0}, shares={"H100": (200, 300)}))
     assert why([shared], part(500, "H100")).sentence.startswith(
         "needs 0.5 GPU of H100 for its worker; the most that is left of one is 0.3, on a"
     )
@@ -356,7 +366,7 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
 SHUT = "is quarantined since 2026-11-21 11:00 UTC (uncorrectable ECC error in job x), until 2026-11-21 15:00 UTC"
 
 
-def quarantined(name: str, free: int = 8) -> NodeView:
+def quarantined(name: str, free: int = 8) -> NodeSnapshot:
     return node(
         name, free=free, is_schedulable=False, why_not=SHUT, is_quarantined=True, opens_at=NOW + timedelta(hours=3)
     )

@@ -9,7 +9,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
-    NodeView,
+    NodeSnapshot,
     Plan,
     Policy,
     PreemptCode,
@@ -44,9 +44,9 @@ def runs(name: str, gpus: int, user: str, priority: int = 50, project: str = "vi
 
 def planned(running: list[RunningGang], job: QueuedGang, policy: Policy = RECLAIMS, accounts=(), model="h100") -> Plan:
     left = 8 - sum(one.gang.gpu_count for one in running if one.nodes[0][1] == "n0")
-    nodes = [NodeView(NodeId("n0"), {}, Amounts(99, 99, {"h100": 8}), Amounts(90, 90, {"h100": left}))]
+    nodes = [NodeSnapshot(NodeId("n0"), {}, Amounts(99, 99, {"h100": 8}), Amounts(90, 90, {"h100": left}))]
     if any(one.nodes[0][1] == "n1" for one in running):
-        nodes.append(NodeView(NodeId("n1"), {}, Amounts(99, 99, {"a100": 2}), Amounts(90, 90, {"a100": 0})))
+        nodes.append(NodeSnapshot(NodeId("n1"), {}, Amounts(99, 99, {"a100": 2}), Amounts(90, 90, {"a100": 0})))
     return plan(Snapshot(NOW, tuple(nodes), (job,), tuple(running), accounts=accounts, policy=policy))
 
 
@@ -116,7 +116,7 @@ def test_no_equal_user_gets_a_replica_of_what_is_guaranteed_to_another_one_of_th
     at = NOW - timedelta(hours=1)
     places = tuple(("worker", NodeId("n0")) for _ in range(6))
     elastic = RunningGang(JobId("wide"), "wide", "vision", 50, wide, places, user="ann", queued_at=at, started_at=at)
-    nodes = (NodeView(NodeId("n0"), {}, Amounts(99, 99, {"h100": 8}), Amounts(90, 90, {"h100": 2})),)
+    nodes = (NodeSnapshot(NodeId("n0"), {}, Amounts(99, 99, {"h100": 8}), Amounts(90, 90, {"h100": 2})),)
 
     def given(job: QueuedGang, accounts=OF_ANN) -> list[int]:
         made = plan(Snapshot(NOW, nodes, (job,), (elastic,), accounts=accounts, policy=RECLAIMS))

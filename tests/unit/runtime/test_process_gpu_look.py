@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executors.base import Gpu
-from executors.process.machine import GpuLook
+from executors.process.machine import GpuCache
 
 A, B = Gpu("0", "a100", 1), Gpu("1", "a100", 1)
 
@@ -11,7 +11,7 @@ A, B = Gpu("0", "a100", 1), Gpu("1", "a100", 1)
 def test_gpus_are_looked_for_again_after_half_a_minute_and_not_before() -> None:
     answers = [(A, B), (A,), ()]
     now = 1000.0
-    look = GpuLook(lambda: answers.pop(0), monotonic=lambda: now)
+    look = GpuCache(lambda: answers.pop(0), monotonic=lambda: now)
     assert look() == (A, B)
     now += 29.9
     assert look() == (A, B)

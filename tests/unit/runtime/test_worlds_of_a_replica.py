@@ -97,7 +97,7 @@ def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: Worlds, t
     worlds = Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
     (asked / "world").touch()
     assert worlds.news() is None
-    whole = encode(bare_order(world=2, env={"RANK": "0", "API_KEY": "hunter2"}, kept_env=frozenset({"API_KEY"})))
+    whole = encode(bare_order(world=2, env={"RANK": "0", "API_KEY": "hunter2"}, job_variables=frozenset({"API_KEY"})))
     (asked / "world").write_text(whole[:40])
     assert worlds.news() is None  # half of it is there
     (asked / "world").write_text(whole)

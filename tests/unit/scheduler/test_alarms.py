@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.messaging.timers import Alarms
+from scheduler.messaging.timers import Timers
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -41,10 +41,10 @@ class Timer:
 class Clock:
     def __init__(self) -> None:
         self.rung: list[tuple[str, str]] = []
-        self.alarms = Alarms(lambda topic, key: self.rung.append((topic, key)), lambda: NOW)
+        self.timers = Timers(lambda topic, key: self.rung.append((topic, key)), lambda: NOW)
 
     def set(self, key: str, seconds: float) -> None:
-        self.alarms.set("endpoint", key, NOW + timedelta(seconds=seconds))
+        self.timers.set("endpoint", key, NOW + timedelta(seconds=seconds))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_the_earliest_is_rung_once_and_then_the_next_may_be_set(timers: list[Tim
     clock.set("a", -5)  # over already: at once
     assert timers[2].wait_s == 0
     clock.set("b", 2)
-    clock.alarms.close()
+    clock.timers.close()
     assert [one.is_cancelled for one in timers[2:]] == [True, True]
 
 
@@ -92,7 +92,7 @@ def test_what_finds_no_thread_is_in_nobodys_way(timers: list[Timer], monkeypatch
 
 def test_once_closed_nothing_is_set(timers: list[Timer]) -> None:
     clock = Clock()
-    clock.alarms.close()
+    clock.timers.close()
     clock.set("a", 1)
     assert timers == []
 

@@ -8,27 +8,27 @@ import pytest
 from core.settings import BadSettings, Settings
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
-from scheduler.messaging.coalescing import Crowd, Gate, Solo
-from scheduler.messaging.wakeups import AppBell
+from scheduler.messaging.coalescing import BatchQueue, PendingDeduplicator, SingleFlight
+from scheduler.messaging.wakeups import AppWakeup
 
 
 def test_an_equal_message_that_waits_is_not_sent_again():
-    gate = Gate(is_local=True)
-    assert gate.enter("tick", "")
-    assert not gate.enter("tick", "")
-    assert gate.enter("reconcile", "att-1")
-    gate.leave("tick", "")
-    assert gate.enter("tick", "")
+    deduplicator = PendingDeduplicator(is_local=True)
+    assert deduplicator.add("tick", "")
+    assert not deduplicator.add("tick", "")
+    assert deduplicator.add("reconcile", "att-1")
+    deduplicator.discard("tick", "")
+    assert deduplicator.add("tick", "")
 
 
 def test_with_a_shared_broker_every_message_is_sent():
-    gate = Gate(is_local=False)
-    assert gate.enter("tick", "")
-    assert gate.enter("tick", "")
+    deduplicator = PendingDeduplicator(is_local=False)
+    assert deduplicator.add("tick", "")
+    assert deduplicator.add("tick", "")
 
 
 def test_a_call_during_a_run_makes_one_more_run():
-    solo = Solo()
+    solo = SingleFlight()
     runs = []
 
     def work():
@@ -42,7 +42,7 @@ def test_a_call_during_a_run_makes_one_more_run():
 
 
 def test_a_run_that_fails_does_not_block_the_next():
-    solo = Solo()
+    solo = SingleFlight()
     with pytest.raises(ZeroDivisionError):
         solo.run(lambda: [1 // 0, None][1])
     runs = []
@@ -59,7 +59,7 @@ def test_keys_are_worked_on_one_by_one_and_together_where_they_pile_up():
             for key in "abcda":  # while somebody works
                 crowd.run(key)
 
-    crowd = Crowd(work, hands=1, at_once=3)
+    crowd = BatchQueue(work, workers=1, batch_size=3)
     crowd.run("first")
     assert seen == [["first"], ["a", "b", "c"], ["d"]]
     crowd.run("a")
@@ -75,7 +75,7 @@ def test_what_fails_for_some_keys_is_told_when_the_others_are_done():
             crowd.run("later")
             raise ZeroDivisionError
 
-    crowd = Crowd(work, hands=1, at_once=3)
+    crowd = BatchQueue(work, workers=1, batch_size=3)
     with pytest.raises(ZeroDivisionError):
         crowd.run("first")
     assert seen == [["first"], ["later"]]
@@ -97,7 +97,7 @@ def test_a_hand_that_is_silent_is_not_waited_for_and_there_are_not_more_and_more
         thread.start()
         return thread
 
-    crowd = Crowd(work, hands=1, at_once=1, silent_s=60.0, extra=1, clock=lambda: now_s[0])
+    crowd = BatchQueue(work, workers=1, batch_size=1, stuck_after_s=60.0, max_replacements=1, clock=lambda: now_s[0])
     first = bring("hangs")
     assert silent.acquire(timeout=30)
     now_s[0] = 59.0
@@ -134,32 +134,32 @@ class RecordingApp:
 
 def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
     app = RecordingApp()
-    bell = AppBell(app, Gate(is_local=True))
-    bell.ring("tick")
-    bell.ring("tick")
-    bell.ring("reconcile", "att-1")
-    bell.ring("nonsense")
+    wakeup = AppWakeup(app, PendingDeduplicator(is_local=True))
+    wakeup.notify("tick")
+    wakeup.notify("tick")
+    wakeup.notify("reconcile", "att-1")
+    wakeup.notify("nonsense")
     assert app.sent == [(TICK, ()), (RECONCILE, ("att-1",))]
 
 
 def test_a_ring_that_the_broker_does_not_take_may_be_rung_again():
     app = RecordingApp(OSError("away"))
-    bell = AppBell(app, Gate(is_local=True))
-    bell.ring("tick")
+    wakeup = AppWakeup(app, PendingDeduplicator(is_local=True))
+    wakeup.notify("tick")
     app.error = None
-    bell._away_until_s = 0.0  # a while later
-    bell.ring("tick")
+    wakeup._away_until_s = 0.0  # a while later
+    wakeup.notify("tick")
     assert app.sent == [(TICK, ())]
 
 
 def test_while_the_broker_takes_no_ring_the_work_is_done_here():
     app, done = RecordingApp(OSError("away")), []
-    bell = AppBell(app, Gate(is_local=False), lambda topic, key: done.append((topic, key)))
-    bell.ring("tick")
+    wakeup = AppWakeup(app, PendingDeduplicator(is_local=False), lambda topic, key: done.append((topic, key)))
+    wakeup.notify("tick")
     app.error = None
-    bell.ring("reconcile", "att-1")  # the broker is not asked again at once
+    wakeup.notify("reconcile", "att-1")  # the broker is not asked again at once
     assert (app.sent, done) == ([], [("tick", ""), ("reconcile", "att-1")])
-    assert bell.is_broker_away
+    assert wakeup.is_broker_away
 
 
 def test_the_clock_rings_for_everything_and_its_rings_expire():

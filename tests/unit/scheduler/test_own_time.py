@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from scheduler.messaging import fallback as module
 from scheduler.messaging.beat import Beat
-from scheduler.messaging.fallback import Hands, OwnClock
-from scheduler.probe import Probe, serve_probe
+from scheduler.messaging.fallback import FallbackBeat, LocalTaskPool
+from scheduler.probe import ProcessProbe, serve_probe
 
 
 def until(holds) -> None:
@@ -43,18 +43,18 @@ def test_a_worker_that_hears_no_beat_keeps_its_own_time_until_it_hears_one(monke
     monkeypatch.setattr(module, "_LOOK_S", 0.01)
     monkeypatch.setattr(module, "_SILENT_S", 0.2)
     done: list[str] = []
-    clock = OwnClock({"tick": 0.02}, done.append)
+    clock = FallbackBeat({"tick": 0.02}, done.append)
     clock.start()
     until(lambda: len(done) > 2)
-    assert clock.is_alone
-    clock.heard("tick")
-    until(lambda: not clock.is_alone)
+    assert clock.is_active
+    clock.note_message("tick")
+    until(lambda: not clock.is_active)
     clock.stop()
 
 
 def test_a_worker_whose_fellows_take_one_task_s_messages_still_hears_the_beat(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_SILENT_S", 10.0)
-    clock = OwnClock({"tick": 1.0, "sync": 5.0}, lambda _: None)
+    clock = FallbackBeat({"tick": 1.0, "sync": 5.0}, lambda _: None)
     now_s = time.monotonic()
     for sync_s, tick_s, missed in (
         (now_s, now_s - 20, []),
@@ -66,22 +66,22 @@ def test_a_worker_whose_fellows_take_one_task_s_messages_still_hears_the_beat(mo
 
 
 def test_equal_work_that_waits_is_done_once():
-    hands, gate, done = Hands(1), threading.Event(), []
-    hands.do("other", "", lambda: gate.wait(5))
+    task_pool, deduplicator, done = LocalTaskPool(1), threading.Event(), []
+    task_pool.submit("other", "", lambda: deduplicator.wait(5))
     for _ in range(5):
-        hands.do("reconcile", "att-1", lambda: done.append("att-1"))
-    gate.set()
+        task_pool.submit("reconcile", "att-1", lambda: done.append("att-1"))
+    deduplicator.set()
     until(lambda: done == ["att-1"])
-    hands.do("reconcile", "att-1", lambda: done.append("again"))
+    task_pool.submit("reconcile", "att-1", lambda: done.append("again"))
     until(lambda: done == ["att-1", "again"])
-    hands.stop()
-    hands.do("late", "", lambda: done.append("late"))
+    task_pool.stop()
+    task_pool.submit("late", "", lambda: done.append("late"))
     assert "late" not in done
 
 
 def test_a_probe_tells_life_from_readiness():
     said = {"dead": "", "not_ready": "the database does not answer"}
-    probe = Probe(lambda: said["dead"], lambda: said["not_ready"], CollectorRegistry())
+    probe = ProcessProbe(lambda: said["dead"], lambda: said["not_ready"], CollectorRegistry())
     server = serve_probe(probe, "127.0.0.1", 0)
 
     def status(path: str) -> int:
@@ -113,7 +113,7 @@ def test_a_prober_that_hangs_up_leaves_no_trace(capsys: pytest.CaptureFixture[st
         return {one for one in threading.enumerate() if "process_request" in one.name}
 
     others = handlers()  # what other tests of this process have left
-    server = serve_probe(Probe(str, why_not_ready, CollectorRegistry()), "127.0.0.1", 0)
+    server = serve_probe(ProcessProbe(str, why_not_ready, CollectorRegistry()), "127.0.0.1", 0)
     try:
         prober = socket.create_connection(("127.0.0.1", server.server_port))
         prober.sendall(b"GET /ready HTTP/1.0\r\n\r\n")

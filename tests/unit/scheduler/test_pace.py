@@ -9,8 +9,8 @@ import pytest
 
 from core.wakeups import TOPIC_TICK
 from scheduler.control.planning.tick import TickReport
-from scheduler.messaging.duty_cycle import Pace
-from scheduler.process import Service
+from scheduler.messaging.duty_cycle import DutyCycle
+from scheduler.process import SchedulerProcess
 
 
 class Clock:
@@ -21,49 +21,49 @@ class Clock:
         return self.now_s
 
 
-def ran(pace: Pace, clock: Clock, took_s: float) -> float:
+def ran(pace: DutyCycle, clock: Clock, took_s: float) -> float:
     with pace.run():
         clock.now_s += took_s
-    return pace.left_s
+    return pace.rest_s
 
 
 def test_what_took_long_rests_as_long_again():
     clock = Clock()
-    pace = Pace(clock)
-    assert pace.left_s == 0
+    pace = DutyCycle(clock)
+    assert pace.rest_s == 0
     assert ran(pace, clock, 0.5) == pytest.approx(0.5)
     clock.now_s += 0.3
-    assert pace.left_s == pytest.approx(0.2)
+    assert pace.rest_s == pytest.approx(0.2)
     clock.now_s += 0.3
-    assert pace.left_s == 0
+    assert pace.rest_s == 0
 
 
 def test_a_rest_has_an_end_however_long_the_run_was():
     clock = Clock()
-    assert ran(Pace(clock), clock, 60.0) == pytest.approx(1.0)
+    assert ran(DutyCycle(clock), clock, 60.0) == pytest.approx(1.0)
 
 
 def test_a_short_run_needs_no_rest():
     clock = Clock()
-    assert ran(Pace(clock), clock, 0.01) == 0
+    assert ran(DutyCycle(clock), clock, 0.01) == 0
 
 
 def test_a_run_that_fails_rests_too():
     clock = Clock()
-    pace = Pace(clock)
+    pace = DutyCycle(clock)
     with pytest.raises(ZeroDivisionError), pace.run():
         clock.now_s += 0.4
         _ = 1 // 0
-    assert pace.left_s == pytest.approx(0.4)
+    assert pace.rest_s == pytest.approx(0.4)
 
 
 def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
     clock, ticks, rung = Clock(), [], threading.Event()
-    service = Service.__new__(Service)  # without a database: the tick and its rest alone
-    service._tick_pace, service._timer_lock, service._is_resting = Pace(clock), threading.Lock(), False
+    process = SchedulerProcess.__new__(SchedulerProcess)  # without a database: the tick and its rest alone
+    process._tick_pace, process._timer_lock, process._is_resting = DutyCycle(clock), threading.Lock(), False
     rings = []
 
-    def ring(topic: str) -> None:
+    def notify(topic: str) -> None:
         rings.append(topic)
         rung.set()
 
@@ -72,15 +72,15 @@ def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
         clock.now_s += 0.2
         return TickReport()
 
-    service.control = SimpleNamespace(bell=SimpleNamespace(ring=ring))
-    service.ticker = SimpleNamespace(tick=tick)
+    process.control = SimpleNamespace(wakeup=SimpleNamespace(notify=notify))
+    process.ticker = SimpleNamespace(tick=tick)
     for _ in range(4):
-        service._tick()
+        process._tick()
     assert ticks == [100.0]
     assert rung.wait(60)
     assert rings == [TOPIC_TICK]
     clock.now_s += 0.2
-    service._tick()
+    process._tick()
     assert len(ticks) == 2
 
 
@@ -89,24 +89,24 @@ def test_what_finds_no_thread_to_ring_in_keeps_no_later_one_away(monkeypatch):
         started: ClassVar[list[float]] = []
         has_room = False
 
-        def __init__(self, left_s, *_):
-            self.left_s = left_s
+        def __init__(self, rest_s, *_):
+            self.rest_s = rest_s
 
         def start(self):
             if not self.has_room:
                 raise RuntimeError("can't start new thread")
-            self.started.append(self.left_s)
+            self.started.append(self.rest_s)
 
     monkeypatch.setattr("scheduler.process.threading.Timer", Timer)
-    service = Service.__new__(Service)
-    service._timer_lock, service._is_resting, service._timers = threading.Lock(), False, set()
+    process = SchedulerProcess.__new__(SchedulerProcess)
+    process._timer_lock, process._is_resting, process._timers = threading.Lock(), False, set()
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    service._tick_after(0.5)
-    service._tick_at(at)
+    process._tick_after(0.5)
+    process._tick_at(at)
     Timer.has_room = True
-    service._tick_after(0.25)
-    service._tick_at(at)
+    process._tick_after(0.25)
+    process._tick_at(at)
     assert Timer.started == [0.25, 0.0]
-    service._tick_after(0.25)  # each is asked for already
-    service._tick_at(at)
+    process._tick_after(0.25)  # each is asked for already
+    process._tick_at(at)
     assert len(Timer.started) == 2

@@ -6,11 +6,11 @@ import pytest
 import structlog
 
 from core.domain.errors import IllegalTransition, Unavailable
-from scheduler.control.attempts.reconcile_result import Look, Verdict
+from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcileResult
 from scheduler.messaging.celery_app import RECONCILE
 from scheduler.messaging.tasks import Tasks
-from scheduler.process import Logged, Service
-from scheduler.process_metrics import Meter
+from scheduler.process import AlreadyReported, SchedulerProcess
+from scheduler.process_metrics import ProcessMetrics
 
 
 class Looked:
@@ -29,17 +29,17 @@ class Looked:
 
 
 def service_of(looked):
-    service = Service.__new__(Service)
-    service.reconciler = service.watch = looked
-    return service
+    process = SchedulerProcess.__new__(SchedulerProcess)
+    process.reconciler = process.watch = looked
+    return process
 
 
 def test_each_that_fails_is_logged_with_its_own_key_and_the_others_are_watched():
     illegal = IllegalTransition("It is no move.")
     illegal.history = ({"kind": "job.placed"},)
-    looked = Looked(a=ValueError("x"), b=illegal, c=Look(Verdict.SETTLED))
-    with structlog.testing.capture_logs() as logs, pytest.raises(Logged):
-        service_of(looked)._look_at(["a", "b", "c"])
+    looked = Looked(a=ValueError("x"), b=illegal, c=ReconcileResult(ReconcileOutcome.IN_SYNC))
+    with structlog.testing.capture_logs() as logs, pytest.raises(AlreadyReported):
+        service_of(looked)._reconcile_batch(["a", "b", "c"])
     assert [(line["event"], line["attempt"], line["exc_info"]) for line in logs] == [
         ("task.failed", "a", looked.outcomes["a"]),
         ("task.failed", "b", illegal),
@@ -49,18 +49,20 @@ def test_each_that_fails_is_logged_with_its_own_key_and_the_others_are_watched()
 
 
 def test_one_that_fails_alone_is_logged_once_and_counted_as_failed():
-    service = service_of(Looked(a=ValueError("x")))
-    service.reconcile = lambda key: service._look_at([key])
+    process = service_of(Looked(a=ValueError("x")))
+    process.reconcile = lambda key: process._reconcile_batch([key])
     for name in ("tick", "forecast", "study", "studies_due", "reconcile_due", "sync_nodes", "sweep", "housekeep"):
-        setattr(service, name, None)
-    meter = Meter()
+        setattr(process, name, None)
+    meter = ProcessMetrics()
     with structlog.testing.capture_logs() as logs:
-        Tasks(service, meter).do(RECONCILE, "a")
+        Tasks(process, meter).run(RECONCILE, "a")
     assert [line["event"] for line in logs] == ["task.failed"]
     assert meter.registry.get_sample_value("trainmaster_tasks_total", {"task": RECONCILE, "outcome": "failed"}) == 1
 
 
 def test_a_database_that_is_away_is_raised_and_not_logged():
     with structlog.testing.capture_logs() as logs, pytest.raises(Unavailable):
-        service_of(Looked(a=Unavailable("away"), b=Look(Verdict.SETTLED)))._look_at(["a", "b"])
+        service_of(Looked(a=Unavailable("away"), b=ReconcileResult(ReconcileOutcome.IN_SYNC)))._reconcile_batch(
+            ["a", "b"]
+        )
     assert not logs

@@ -107,7 +107,7 @@ def asked() -> Iterator[Any]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
 
-    def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def probe_health(method: str, path: str, body: Any = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
         try:
             connection.request(method, path, body, encode_chunked=isinstance(body, list))
@@ -116,8 +116,8 @@ def asked() -> Iterator[Any]:
         finally:
             connection.close()
 
-    ask.server = server  # type: ignore[attr-defined]
-    yield ask
+    probe_health.server = server  # type: ignore[attr-defined]
+    yield probe_health
     server.shutdown()
     server.server_close()
     thread.join()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scheduler.control.serving.probe import Health, ask, ask_all
+from scheduler.control.serving.probe import Health, probe_all, probe_health
 
 Serve = Callable[[Callable[[socket.socket], object]], str]
 
@@ -59,7 +59,7 @@ def _drip(*, until_s: float) -> Callable[[socket.socket], object]:
 
 def test_a_server_that_drips_its_answer_is_given_up_at_the_deadline(serve: Serve) -> None:
     address, begun = serve(_drip(until_s=240)), time.monotonic()
-    assert ask(address, "/health", timeout_s=0.2) == Health(
+    assert probe_health(address, "/health", timeout_s=0.2) == Health(
         False, "its health route /health did not answer within 0.2 s."
     )
     assert time.monotonic() - begun < 120
@@ -67,7 +67,7 @@ def test_a_server_that_drips_its_answer_is_given_up_at_the_deadline(serve: Serve
 
 def test_headers_without_end_are_not_kept(serve: Serve) -> None:
     address = serve(lambda stream: stream.sendall(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000))
-    health = ask(address, "/health")
+    health = probe_health(address, "/health")
     assert not health.is_ready
     assert "headers of its answer are too long" in health.words
 
@@ -91,13 +91,13 @@ def test_headers_without_end_are_not_kept(serve: Serve) -> None:
     ],
 )
 def test_what_a_server_answers_is_told(serve: Serve, answer: bytes, health: Health) -> None:
-    assert ask(serve(lambda stream: stream.sendall(answer)), "/h") == health
+    assert probe_health(serve(lambda stream: stream.sendall(answer)), "/h") == health
 
 
 def test_nobody_listens_yet() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert ask(f"127.0.0.1:{port}", "/h").words == "nothing listens at its port yet."
+    assert probe_health(f"127.0.0.1:{port}", "/h").words == "nothing listens at its port yet."
 
 
 def test_of_many_those_that_answer_in_time_are_known() -> None:
@@ -111,7 +111,7 @@ def test_of_many_those_that_answer_in_time_are_known() -> None:
     asked = {"a": ("quick", "/a"), "b": ("slow", "/b"), "c": ("quick", "/c")}
     try:
         begun = time.monotonic()
-        heard = ask_all(probe, asked, within_s=3)
+        heard = probe_all(probe, asked, within_s=3)
         assert time.monotonic() - begun < 60
     finally:
         go_on.set()

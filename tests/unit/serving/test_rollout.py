@@ -19,7 +19,7 @@ def revision(number: int, **more: object) -> Revision:
 
 
 def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> Server:
-    fields = {"created_at": NOW - TEN, "runs_since": NOW - TEN / 2, "is_healthy": state is ServingState.READY, **more}
+    fields = {"created_at": NOW - TEN, "running_since": NOW - TEN / 2, "is_healthy": state is ServingState.READY, **more}
     return Server(name, of, state, **fields)  # type: ignore[arg-type]
 
 
@@ -40,7 +40,7 @@ def test_an_update_without_room_begins_with_one_less() -> None:
 
 
 def test_asked_again_nothing_more_is_begun() -> None:
-    starting = server("c", 2, ServingState.STARTING, runs_since=None, is_healthy=None)
+    starting = server("c", 2, ServingState.STARTING, running_since=None, is_healthy=None)
     assert not plan(deployed(server("a", 1), server("b", 1), starting), NOW)
 
 
@@ -59,7 +59,7 @@ def test_going_back_keeps_those_of_the_old_revision_that_run() -> None:
 
 
 def test_waiting_in_the_queue_is_no_failure() -> None:
-    waits = server("c", 2, ServingState.STARTING, runs_since=None, is_healthy=None, created_at=NOW - timedelta(days=2))
+    waits = server("c", 2, ServingState.STARTING, running_since=None, is_healthy=None, created_at=NOW - timedelta(days=2))
     steps = plan(deployed(server("a", 1), server("b", 1), waits), NOW)
     assert steps.deployed.revision(2).failures == 0
     assert not steps
@@ -72,16 +72,16 @@ def test_back_off_doubles_and_has_an_end() -> None:
 def test_what_starts_is_looked_at_again_soon_and_then_ever_more_seldom() -> None:
     def asked_after(seconds: float) -> float | None:
         begun = NOW - timedelta(seconds=seconds)
-        starting = server("a", 2, ServingState.STARTING, created_at=begun, runs_since=begun, is_healthy=False)
+        starting = server("a", 2, ServingState.STARTING, created_at=begun, running_since=begun, is_healthy=False)
         steps = plan(deployed(starting, replicas=1), NOW)
         return None if steps.next_look is None else (steps.next_look - NOW).total_seconds()
 
     assert [asked_after(seconds) for seconds in (0, 1, 5)] == [0.15, 0.15, 0.5]
     assert asked_after(9.95) == pytest.approx(0.995)
-    waits = server("a", 2, ServingState.STARTING, created_at=NOW, runs_since=None, is_healthy=None)
+    waits = server("a", 2, ServingState.STARTING, created_at=NOW, running_since=None, is_healthy=None)
     assert plan(deployed(waits, replicas=1), NOW).next_look == NOW + timedelta(seconds=0.15)
     # Who has waited for long is found by the control loop's own rounds.
-    waits = server("a", 2, ServingState.STARTING, created_at=NOW - TEN, runs_since=None, is_healthy=None)
+    waits = server("a", 2, ServingState.STARTING, created_at=NOW - TEN, running_since=None, is_healthy=None)
     assert plan(deployed(waits, replicas=1), NOW).next_look is None
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from trainmaster.spec.shelltext import lost_by_list, lost_words, places_words
+from trainmaster.spec.shelltext import has_placeholder, reason_list_loses_words, reason_words_are_lost
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("for i in 1 2; do python train.py; done", "behind done the shell"),
-        ("while read x; do train; done < list", "behind done the shell"),
-        ("if true; then train; fi", "behind fi the shell"),
-        ("{ train; } 2>&1", "behind } the shell"),
-        ("(cd src; train)", "behind ) the shell"),
-        ("(cd src; train) > log", "behind > the shell"),
-        ("train &", "behind & they would be a command"),
-        ("train;  ", "behind ; they would be a command"),
+        ("for i in 1 2; do python train.py; done", "after done they are"),
+        ("while read x; do train; done < list", "after done they are"),
+        ("if true; then train; fi", "after fi they are"),
+        ("{ train; } 2>&1", "after } they are"),
+        ("(cd src; train)", "after ) they are"),
+        ("(cd src; train) > log", "after > they are"),
+        ("train &", "after & they would be a separate command"),
+        ("train;  ", "after ; they would be a separate command"),
         ("train & \n wait", "they would go to wait, not to train"),
         ("A=1 python train.py 2>&1 | tee log", "they would go to tee, not to python"),
         ("python train.py || exit 1", "they would go to exit, not to python"),
@@ -35,7 +35,7 @@ from trainmaster.spec.shelltext import lost_by_list, lost_words, places_words
     ],
 )
 def test_texts_that_pass_no_words_on(text: str, why: str) -> None:
-    assert why in (lost_words(text) or "")
+    assert why in (reason_words_are_lost(text) or "")
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_texts_that_pass_no_words_on(text: str, why: str) -> None:
     ],
 )
 def test_texts_that_pass_words_on(text: str) -> None:
-    assert lost_words(text) is None
-    checked = subprocess.run(["/bin/sh", "-nc", text if places_words(text) else f"{text} --lr=1"], check=False)
+    assert reason_words_are_lost(text) is None
+    checked = subprocess.run(["/bin/sh", "-nc", text if has_placeholder(text) else f"{text} --lr=1"], check=False)
     assert checked.returncode == 0
 
 
@@ -79,7 +79,7 @@ def test_texts_that_pass_words_on(text: str) -> None:
     ],
 )
 def test_a_text_says_where_its_words_belong(text: str, *, places: bool) -> None:
-    assert places_words(text) is places
+    assert has_placeholder(text) is places
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_text_says_where_its_words_belong(text: str, *, places: bool) -> None:
         (["sh", "-c", "python one.py"], "they go to the shell"),
         (["/bin/bash", "-euo", "pipefail", "-c", "python one.py", "bash"], "they go to the shell"),
         (["bash", "-lc", "python one.py | awk '{print $1}'"], "they go to the shell"),
-        (["sh", "-c", 'python one.py "$@"'], "for its own name ($0)"),
+        (["sh", "-c", 'python one.py "$@"'], "as its own name ($0)"),
         (["sh", "-c", 'python one.py "$@"', "sh"], None),
         (["sh", "-c", 'python one.py "$0" "$@"'], None),
         (["sh", "-c", "python -c 'os.environ[\"TRAINMASTER_PARAMETERS\"]'"], None),
@@ -101,4 +101,4 @@ def test_a_text_says_where_its_words_belong(text: str, *, places: bool) -> None:
     ],
 )
 def test_a_list_whose_shell_keeps_the_words(words: list[str], why: str | None) -> None:
-    assert why in (lost_by_list(words) or "") if why else lost_by_list(words) is None
+    assert why in (reason_list_loses_words(words) or "") if why else reason_list_loses_words(words) is None

@@ -8,7 +8,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text
-from trainmaster.spec.model import Grace, Mount, Resources, RoleSpec, Shorthands
+from trainmaster.spec.model import Grace, Mount, Resources, RoleSpec
+from trainmaster.spec.shorthand import Shorthands
 
 _WORDS = sorted(
     {name for model in (JobSpec, RoleSpec, Resources, Mount, Grace, Shorthands) for name in model.model_fields}
@@ -95,7 +96,7 @@ def check(parse, value):
             assert mistake.message
             assert "\n" not in str(mistake)
             assert not any(words in str(mistake) for words in _PYDANTIC)
-            assert "is not what belongs here" not in mistake.message
+            assert "is not a value of this field" not in mistake.message
             assert len(str(mistake)) < 1000
     else:
         assert parse_spec(spec.model_dump(mode="json")) == spec

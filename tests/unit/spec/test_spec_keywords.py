@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 from trainmaster import JobSpec
 from trainmaster.spec import parse_spec
-from trainmaster.spec.keywords import SpecKeywords
-from trainmaster.spec.model import Contract, Resources, RoleSpec, Shorthands
+from trainmaster.spec.enums import Contract
+from trainmaster.spec.model import Resources, RoleSpec, SpecKeywords
+from trainmaster.spec.shorthand import Shorthands
 
 
 def test_the_keywords_are_the_fields_and_the_shorthands() -> None:

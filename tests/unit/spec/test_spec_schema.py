@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 from trainmaster.spec import SpecError, parse_spec, parse_spec_text, spec_json_schema
-from trainmaster.spec.reference import with_tables
+from trainmaster.spec.publish import with_tables
 
 from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES
 

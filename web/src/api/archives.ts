@@ -1,4 +1,4 @@
-import { ApiError, api, got, type Problem, send } from "./client";
+import { ApiError, api, unwrap, type Problem, send } from "./client";
 import type { components } from "./schema.gen";
 
 type ArchiveView = components["schemas"]["ArchiveView"];
@@ -6,11 +6,11 @@ type ArchiveView = components["schemas"]["ArchiveView"];
 const PIECE = 4 * 2 ** 20; // bytes of one request
 const TRIES = 5;
 
-/** Sends an archive, or what the API has not of it yet. `told`: bytes that are there. */
-export async function uploadArchive(blob: Blob, digest: string, told: (bytes: number) => void): Promise<void> {
-  let view = await got(api.POST("/api/v1/archives", { params: { query: { digest, size: blob.size } } }));
+/** Uploads an archive, or the part that the API does not have yet. `onProgress`: bytes received so far. */
+export async function uploadArchive(blob: Blob, digest: string, onProgress: (bytes: number) => void): Promise<void> {
+  let view = await unwrap(api.POST("/api/v1/archives", { params: { query: { digest, size: blob.size } } }));
   for (let tries = 0; !view.is_complete;) {
-    told(view.received_bytes);
+    onProgress(view.received_bytes);
     try {
       const from = view.received_bytes;
       view = await append(digest, from, blob.slice(from, from + PIECE));
@@ -19,7 +19,7 @@ export async function uploadArchive(blob: Blob, digest: string, told: (bytes: nu
       tries += 1;
       if (tries >= TRIES || (error instanceof ApiError && error.status < 500 && error.status !== 409)) throw error;
       await new Promise((resolve) => setTimeout(resolve, 500 * tries));
-      view = await got(api.GET("/api/v1/archives/{digest}", { params: { path: { digest } } }));
+      view = await unwrap(api.GET("/api/v1/archives/{digest}", { params: { path: { digest } } }));
     }
   }
 }

@@ -1,10 +1,10 @@
 import createClient from "openapi-fetch";
-import { hasAnsweredSince, noteAnswer, noteSilence } from "./connection";
+import { hasAnsweredSince, noteAnswer, noteUnreachable } from "./connection";
 import type { components, paths } from "./schema.gen";
 
 export type Problem = components["schemas"]["Problem"];
 
-/** An answer that says no: `message` is the API's own sentence, which says what to do. */
+/** An error response: `message` is the API's own sentence, which says what to do. */
 export class ApiError extends Error {
   readonly status: number;
   readonly code: string;
@@ -18,54 +18,54 @@ export class ApiError extends Error {
   }
 }
 
-/** No answer at all, or none of the API's: it is away, and may come back. */
+/** No response at all, or none from the API: it is unreachable, and may come back. */
 export class Unreachable extends Error {
   constructor() {
-    super("The API does not answer. Running jobs go on; this page tries again by itself.");
+    super("The API does not respond. Running jobs continue; this page retries automatically.");
   }
 }
 
-export function isPassing(error: unknown): boolean {
+export function isTransient(error: unknown): boolean {
   return error instanceof Unreachable || (error instanceof ApiError && [429, 502, 503, 504].includes(error.status));
 }
 
 let whenLoggedOut: () => void = () => undefined;
 
-/** What to do when a session is no good any more. */
+/** What to do when the session is no longer valid. */
 export function onLoggedOut(act: () => void): void {
   whenLoggedOut = act;
 }
 
-const PATIENCE_MS = 4_000;
+const PROBE_AFTER_MS = 4_000;
 
 /**
- * A request may take long, and a connection to a process that is gone may wait for the next one: where nothing at all has
- * answered since it was sent, ask for the cheapest thing that there is.
+ * A slow request and a connection to a dead process look alike: if there was no response at all since the request was
+ * * sent, probe the cheapest route.
  */
-async function lookAgain(sentMs: number): Promise<void> {
+async function probeApi(sentMs: number): Promise<void> {
   if (hasAnsweredSince(sentMs)) return;
   try {
-    await fetch("/api/v1/health/live", { signal: AbortSignal.timeout(PATIENCE_MS) });
+    await fetch("/api/v1/health/live", { signal: AbortSignal.timeout(PROBE_AFTER_MS) });
     noteAnswer();
   } catch {
-    if (!hasAnsweredSince(sentMs)) noteSilence();
+    if (!hasAnsweredSince(sentMs)) noteUnreachable();
   }
 }
 
 export const send: typeof fetch = async (input, init) => {
   const sentMs = Date.now();
-  const timer = setTimeout(() => void lookAgain(sentMs), PATIENCE_MS);
+  const timer = setTimeout(() => void probeApi(sentMs), PROBE_AFTER_MS);
   let response: Response;
   try {
     response = await fetch(input, init);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    noteSilence();
+    noteUnreachable();
     throw new Unreachable();
   } finally {
     clearTimeout(timer);
   }
-  if ([502, 503, 504].includes(response.status)) noteSilence();
+  if ([502, 503, 504].includes(response.status)) noteUnreachable();
   else noteAnswer();
   const isLogin = new URL(response.url).pathname.endsWith("/api/v1/session");
   if (response.status === 401 && !isLogin) whenLoggedOut();
@@ -80,8 +80,8 @@ interface Answer<T> {
   response: Response;
 }
 
-/** The data of an answer; throws {@link ApiError} or {@link Unreachable}. */
-export async function got<T>(answer: Promise<Answer<T>>): Promise<T> {
+/** The data of a response; throws {@link ApiError} or {@link Unreachable}. */
+export async function unwrap<T>(answer: Promise<Answer<T>>): Promise<T> {
   const { data, error, response } = await answer;
   if (response.ok) return data as T;
   const problem = typeof error === "object" && error !== null ? (error as Partial<Problem>) : {};

@@ -1,21 +1,21 @@
 import { useSyncExternalStore } from "react";
 
-/* Whether the API answers, as the last request saw it. */
+/* Whether the API is reachable, by the last request. */
 
 let isAway = false;
-let answeredMs = 0; // when something answered last
+let answeredMs = 0; // time of the last response
 const listeners = new Set<() => void>();
 
-function tell(away: boolean): void {
+function setAway(away: boolean): void {
   if (away === isAway) return;
   isAway = away;
   for (const listener of listeners) listener();
 }
 
-export const noteSilence = (): void => tell(true);
+export const noteUnreachable = (): void => setAway(true);
 export const noteAnswer = (): void => {
   answeredMs = Date.now();
-  tell(false);
+  setAway(false);
 };
 export const hasAnsweredSince = (ms: number): boolean => answeredMs >= ms;
 

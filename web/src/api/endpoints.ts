@@ -1,8 +1,8 @@
 import { queryOptions } from "@tanstack/react-query";
-import { api, ApiError, got, type Problem, Unreachable } from "./client";
+import { api, ApiError, unwrap, type Problem, Unreachable } from "./client";
 import type { EndpointDetail } from "./types";
 
-/* Every read about endpoints, and asking one. */
+/* Reads of endpoints, and prediction requests. */
 
 const LIVE_MS = 2_000;
 const CALM_MS = 5_000;
@@ -20,10 +20,10 @@ export const readEndpoints = (
   signal?: AbortSignal,
 ) => {
   const query = { limit, ...(cursor ? { cursor } : {}), ...(project ? { project } : {}) };
-  return got(api.GET("/api/v1/endpoints", { params: { query }, ...(signal ? { signal } : {}) }));
+  return unwrap(api.GET("/api/v1/endpoints", { params: { query }, ...(signal ? { signal } : {}) }));
 };
 
-/** Names to choose from. */
+/** Names to offer in a form. */
 export const endpointNamesQuery = (project: string) =>
   queryOptions({
     queryKey: [...endpointKeys.all, "names", project],
@@ -36,7 +36,7 @@ export const endpointQuery = (project: string, endpoint: string) =>
   queryOptions({
     queryKey: endpointKeys.one(project, endpoint),
     queryFn: () =>
-      got(
+      unwrap(
         api.GET("/api/v1/projects/{project}/endpoints/{endpoint}", { params: { path: { project, endpoint } } }),
       ) as Promise<EndpointDetail>,
     refetchInterval: (query) =>
@@ -48,11 +48,11 @@ export const predictHref = (project: string, endpoint: string, deployment?: stri
   return deployment ? `${at}?deployment=${encodeURIComponent(deployment)}` : at;
 };
 
-export interface Told {
+export interface PredictionAnswer {
   status: number;
-  /** As it came; laid out where it is JSON. */
+  /** Indented where it is JSON. */
   text: string;
-  /** From sending to the last byte, in this browser. */
+  /** From sending to the last byte, measured in this browser. */
   tookMs: number;
   deployment: string;
   revision: string;
@@ -62,20 +62,20 @@ export interface Told {
 const MOST_SHOWN = 200_000; // characters
 
 /**
- * What the model says to a body, errors of its own included.
+ * The model's response to a body, including the model's own errors.
  *
- * @throws ApiError what the platform says instead of the model: nothing is ready, too slow, too large.
+ * @throws ApiError the platform's error instead of the model's response: no ready replica, timeout, too large.
  */
-export async function ask(
+export async function predict(
   project: string,
   endpoint: string,
   deployment: string,
   body: string,
   signal: AbortSignal,
-): Promise<Told> {
+): Promise<PredictionAnswer> {
   const beganMs = performance.now();
   const headers = { "Content-Type": "application/json" };
-  // Not by the client: 503 and 504 are what is said of the model here, not that the API is away.
+  // Not through the API client: 503 and 504 are about the model here, they do not mean that the API is unreachable.
   const answer = await fetch(predictHref(project, endpoint, deployment), {
     method: "POST",
     body,
@@ -90,7 +90,7 @@ export async function ask(
   const header = (name: string) => answer.headers.get(`Trainmaster-${name}`) ?? "";
   return {
     status: answer.status,
-    text: laidOut(text),
+    text: prettyJson(text),
     tookMs,
     deployment: header("Deployment"),
     revision: header("Revision"),
@@ -106,14 +106,13 @@ function problemOf(text: string): Partial<Problem> {
   }
 }
 
-function laidOut(text: string): string {
+function prettyJson(text: string): string {
   let shown = text;
   try {
     shown = JSON.stringify(JSON.parse(text), null, 2);
   } catch {
-    // Not JSON: as it came.
+    // Not JSON: shown unchanged.
   }
   return shown.length > MOST_SHOWN
-    ? `${shown.slice(0, MOST_SHOWN)}\n… and ${shown.length - MOST_SHOWN} characters more`
-    : shown;
+    ? `${shown.slice(0, MOST_SHOWN)}\n… and ${shown.length - MOST_SHOWN} more characters` : shown;
 }

@@ -1,9 +1,9 @@
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { upTo } from "./allPages";
-import { api, got } from "./client";
+import { readPages } from "./paging";
+import { api, unwrap } from "./client";
 import type { ModelVersion, Stage } from "./types";
 
-/* Every read about registered models. A version whose files are still being copied is asked for often. */
+/* Reads of registered models. A version whose files are still being copied is polled often. */
 
 const LIVE_MS = 2_000;
 const CALM_MS = 10_000;
@@ -31,22 +31,22 @@ export const readModels = (filters: ModelFilters, cursor: string | null, limit: 
     stage: list(filters.stage) as Stage[],
     project: list(filters.project),
   };
-  return got(api.GET("/api/v1/models", { params: { query }, ...(signal ? { signal } : {}) }));
+  return unwrap(api.GET("/api/v1/models", { params: { query }, ...(signal ? { signal } : {}) }));
 };
 
 /** The models that have a version of a job. */
 export const modelsOfJobQuery = (job: string) =>
   queryOptions({
     queryKey: [...modelKeys.all, "job", job],
-    queryFn: () => got(api.GET("/api/v1/models", { params: { query: { job, limit: 20 } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/models", { params: { query: { job, limit: 20 } } })),
     refetchInterval: CALM_MS,
   });
 
-/** Names to choose from. */
+/** Names to offer in a form. */
 export const modelNamesQuery = (project: string) =>
   queryOptions({
     queryKey: [...modelKeys.all, "names", project],
-    queryFn: () => got(api.GET("/api/v1/models", { params: { query: { project: [project], limit: 200 } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/models", { params: { query: { project: [project], limit: 200 } } })),
     enabled: project !== "",
     staleTime: 5_000,
   });
@@ -54,11 +54,11 @@ export const modelNamesQuery = (project: string) =>
 export const modelQuery = (project: string, model: string) =>
   queryOptions({
     queryKey: [...modelKeys.one(project, model), "itself"],
-    queryFn: () => got(api.GET("/api/v1/projects/{project}/models/{model}", { params: { path: { project, model } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/projects/{project}/models/{model}", { params: { path: { project, model } } })),
     refetchInterval: 5_000,
   });
 
-const isMoving = (version: ModelVersion | undefined): boolean =>
+const isInProgress = (version: ModelVersion | undefined): boolean =>
   version !== undefined && ["waiting", "registering"].includes(version.state);
 
 /** All versions, newest first. */
@@ -66,27 +66,27 @@ export const versionsQuery = (project: string, model: string) =>
   queryOptions({
     queryKey: [...modelKeys.one(project, model), "versions"],
     queryFn: () =>
-      upTo(MANY, (cursor) => {
+      readPages(MANY, (cursor) => {
         const query = { limit: 200, ...(cursor ? { cursor } : {}) };
-        return got(
+        return unwrap(
           api.GET("/api/v1/projects/{project}/models/{model}/versions", {
             params: { path: { project, model }, query },
           }),
         );
       }),
-    refetchInterval: (query) => (query.state.data?.items.some(isMoving) ? LIVE_MS : CALM_MS),
+    refetchInterval: (query) => (query.state.data?.items.some(isInProgress) ? LIVE_MS : CALM_MS),
   });
 
 export const versionQuery = (project: string, model: string, version: string) =>
   queryOptions({
     queryKey: [...modelKeys.one(project, model), "version", version],
     queryFn: () =>
-      got(
+      unwrap(
         api.GET("/api/v1/projects/{project}/models/{model}/versions/{version}", {
           params: { path: { project, model, version } },
         }),
       ),
-    refetchInterval: (query) => (isMoving(query.state.data) ? LIVE_MS : CALM_MS),
+    refetchInterval: (query) => (isInProgress(query.state.data) ? LIVE_MS : CALM_MS),
   });
 
 /** A version's files; they never change. */
@@ -94,10 +94,10 @@ export const versionFilesQuery = (project: string, model: string, version: numbe
   queryOptions({
     queryKey: [...modelKeys.one(project, model), "files", version],
     queryFn: () =>
-      upTo(MANY, (cursor) => {
+      readPages(MANY, (cursor) => {
         const query = { limit: 1000, ...(cursor ? { cursor } : {}) };
         const path = { project, model, version: String(version) };
-        return got(
+        return unwrap(
           api.GET("/api/v1/projects/{project}/models/{model}/versions/{version}/files", { params: { path, query } }),
         );
       }),
@@ -109,9 +109,9 @@ export const modelHistoryQuery = (project: string, model: string) =>
   queryOptions({
     queryKey: [...modelKeys.one(project, model), "history"],
     queryFn: () =>
-      upTo(MANY, (cursor) => {
+      readPages(MANY, (cursor) => {
         const query = { limit: 200, ...(cursor ? { cursor } : {}) };
-        return got(
+        return unwrap(
           api.GET("/api/v1/projects/{project}/models/{model}/history", { params: { path: { project, model }, query } }),
         );
       }),

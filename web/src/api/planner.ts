@@ -1,9 +1,8 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { upTo } from "./allPages";
-import type { Changes } from "~/pages/whatIf/question";
-import { api, got } from "./client";
+import { readPages } from "./paging";
+import { api, unwrap } from "./client";
 
-/* Reads of what the planner shows. Whoever changes one invalidates `plannerKeys.all`. */
+/* Reads of the planner's state. Every mutation invalidates `plannerKeys.all`. */
 
 export const plannerKeys = {
   all: ["planner"] as const,
@@ -22,13 +21,13 @@ const LIVE_MS = 5_000;
 const PAGE = 50;
 const MANY = 1_000;
 
-/** The jobs that wait, the next one first; of one project, or of all where it is empty. */
+/** Waiting jobs in queue order, of one project, or of all projects if it is empty. */
 export const queueQuery = (project: string) =>
   infiniteQueryOptions({
     queryKey: plannerKeys.queue(project),
     queryFn: ({ pageParam }) => {
       const query = { limit: PAGE, ...(project ? { project } : {}), ...(pageParam ? { cursor: pageParam } : {}) };
-      return got(api.GET("/api/v1/queue", { params: { query } }));
+      return unwrap(api.GET("/api/v1/queue", { params: { query } }));
     },
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor ?? undefined,
@@ -40,70 +39,76 @@ export const queueQuery = (project: string) =>
 export const runningQuery = queryOptions({
   queryKey: plannerKeys.running,
   queryFn: () =>
-    upTo(MANY, (cursor) =>
-      got(api.GET("/api/v1/queue/running", { params: { query: { limit: 200, ...(cursor ? { cursor } : {}) } } })),
+    readPages(MANY, (cursor) =>
+      unwrap(api.GET("/api/v1/queue/running", { params: { query: { limit: 200, ...(cursor ? { cursor } : {}) } } })),
     ),
   refetchInterval: LIVE_MS,
 });
 
 export const sharesQuery = queryOptions({
   queryKey: plannerKeys.shares,
-  queryFn: () => got(api.GET("/api/v1/shares")),
+  queryFn: () => unwrap(api.GET("/api/v1/shares")),
   refetchInterval: LIVE_MS,
 });
 
 export const quotaQuery = (project: string) =>
   queryOptions({
     queryKey: plannerKeys.quota(project),
-    queryFn: () => got(api.GET("/api/v1/projects/{project}/quota", { params: { path: { project } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/projects/{project}/quota", { params: { path: { project } } })),
     refetchInterval: LIVE_MS,
   });
 
 export const policyQuery = queryOptions({
   queryKey: plannerKeys.policy,
-  queryFn: () => got(api.GET("/api/v1/policy")),
+  queryFn: () => unwrap(api.GET("/api/v1/policy")),
 });
 
 export const reservationsQuery = queryOptions({
   queryKey: plannerKeys.reservations,
   queryFn: () =>
-    upTo(MANY, (cursor) =>
-      got(api.GET("/api/v1/reservations", { params: { query: { limit: 200, ...(cursor ? { cursor } : {}) } } })),
+    readPages(MANY, (cursor) =>
+      unwrap(api.GET("/api/v1/reservations", { params: { query: { limit: 200, ...(cursor ? { cursor } : {}) } } })),
     ),
   refetchInterval: LIVE_MS,
 });
 
-/** A job that waits, or a spec that was checked. */
+/** A waiting job, or a valid spec. */
 export type WhatIfSubject = { job: string } | { spec: object };
+
+/** A merge patch of the job's spec, and the cluster's nodes where they differ. */
+export interface WhatIfChanges {
+  changes: Record<string, unknown>;
+  cluster: { more_nodes: number; like: string | null; without: string[] } | null;
+}
 
 let before: Promise<unknown> = Promise.resolve();
 
-/** The planner hears a few questions of one user at a time: several are asked one after the other. */
+/** The API limits concurrent planner questions per user, so they are sent one after the other. */
 function inTurn<T>(ask: () => Promise<T>): Promise<T> {
   const answer = before.then(ask, ask);
   before = answer.catch(() => undefined);
   return answer;
 }
 
-/** What would become of a job with changes to it, or in another cluster. It is asked again only when somebody wants to know. */
-export const whatIfQuery = (subject: WhatIfSubject, { changes, cluster }: Changes) =>
+/** Forecast for a job with changes to its spec or to the cluster. Repeated only on request. */
+export const whatIfQuery = (subject: WhatIfSubject, { changes, cluster }: WhatIfChanges) =>
   queryOptions({
     queryKey: [...plannerKeys.whatIf, subject, changes, cluster],
     queryFn: ({ signal }) => {
       const body = "job" in subject ? { job: subject.job } : { spec: subject.spec as Record<string, unknown> };
-      return inTurn(() => got(api.POST("/api/v1/forecasts", { body: { ...body, changes, cluster }, signal })));
+      return inTurn(() => unwrap(api.POST("/api/v1/forecasts", { body: { ...body, changes, cluster }, signal })));
     },
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 60_000,
   });
 
-/** Why a job waited at a time; of the past the answer stays the same. */
+/** Why a job waited at a time; the answer about the past never changes. */
 export const explanationQuery = (job: string, at: string | null) =>
   queryOptions({
     queryKey: plannerKeys.explanation(job, at),
     queryFn: () => {
       const query = at === null ? {} : { at };
-      return inTurn(() => got(api.GET("/api/v1/jobs/{job}/explanation", { params: { path: { job }, query } })));
+      return inTurn(() => unwrap(api.GET("/api/v1/jobs/{job}/explanation", { params: { path: { job }, query } })));
     },
     enabled: at !== null,
     staleTime: Number.POSITIVE_INFINITY,
@@ -112,11 +117,11 @@ export const explanationQuery = (job: string, at: string | null) =>
 
 const SIMULATION_MS = 1_000;
 
-/** How a simulation stands, looked at until it is done or has failed. */
+/** State of a simulation, polled until it is done or has failed. */
 export const simulationQuery = (simulation: string) =>
   queryOptions({
     queryKey: plannerKeys.simulation(simulation),
-    queryFn: () => got(api.GET("/api/v1/simulations/{simulation}", { params: { path: { simulation } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/simulations/{simulation}", { params: { path: { simulation } } })),
     refetchInterval: ({ state }) => (state.error !== null || state.data?.state === "done" ? false : SIMULATION_MS),
     staleTime: ({ state }) => (state.data?.state === "done" ? Number.POSITIVE_INFINITY : 0),
   });

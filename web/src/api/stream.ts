@@ -1,20 +1,20 @@
 import { send } from "./client";
-import { noteAnswer, noteSilence } from "./connection";
+import { noteAnswer, noteUnreachable } from "./connection";
 
-/* Server-sent events that go on after a break where they were. The browser does most of it: it connects again with the last
- * id that it saw. What it does not do is to try again after an answer that is an error, such as a proxy's 502. */
+/* Server-sent events that resume after a break. The browser does most of it: it reconnects with the last
+ * * event id. It does not retry after an error response, such as a proxy's 502. */
 
-const AGAIN_MS = 3_000;
+const RETRY_MS = 3_000;
 
 interface Listener {
   /** One event's data, by the event's name. */
   [kind: string]: unknown;
   failed: (error: Error) => void;
-  /** A connection stands: the first, or one after a break, which may tell again what was told. */
+  /** Connected: for the first time or after a break, when events may be repeated. */
   opened?: () => void;
 }
 
-/** Follows `path`; returns how to stop. `end` and a refusal (`error`) stop it, too. */
+/** Follows `path`; returns a function that stops it. `end` and a refusal (`error`) stop it, too. */
 export function follow(path: string, listener: Listener): () => void {
   let source: EventSource | null = null;
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -25,11 +25,11 @@ export function follow(path: string, listener: Listener): () => void {
     source?.close();
     clearTimeout(timer);
   };
-  /** The browser keeps to itself what an answer said that was no stream: ask once more, and read it. */
+  /** The browser hides the body of an error response: request it once more, and read it. */
   const probe = async () => {
-    const asked = new AbortController();
+    const abort = new AbortController();
     try {
-      const response = await send(path, { signal: asked.signal });
+      const response = await send(path, { signal: abort.signal });
       if (isStopped) return;
       if (response.status >= 400 && response.status < 500 && ![401, 408, 429].includes(response.status)) {
         const problem = (await response.json()) as { detail?: string };
@@ -38,15 +38,15 @@ export function follow(path: string, listener: Listener): () => void {
         return;
       }
     } catch {
-      // No answer at all: it may come back.
+      // No response at all: the API may come back.
     } finally {
-      asked.abort();
+      abort.abort();
     }
-    if (!isStopped) timer = setTimeout(connect, AGAIN_MS);
+    if (!isStopped) timer = setTimeout(connect, RETRY_MS);
   };
   const connect = () => {
-    // A new EventSource does not know the id of the one before; only a header of ours could tell, which it cannot send.
-    // So a stream that is begun anew tells all again, and listeners drop what they have by its id or place.
+    // A new EventSource does not know the last event id, and it cannot send a header with it.
+    // So a new stream repeats all events, and listeners drop duplicates by id or offset.
     source = new EventSource(path);
     source.onopen = () => {
       noteAnswer();
@@ -54,7 +54,7 @@ export function follow(path: string, listener: Listener): () => void {
     };
     source.onerror = () => {
       if (source?.readyState !== EventSource.CLOSED || isStopped) {
-        noteSilence();
+        noteUnreachable();
         return;
       }
       void probe();

@@ -1,9 +1,9 @@
 import { keepPreviousData, queryOptions, type QueryClient } from "@tanstack/react-query";
-import { laidOverColumns, type Trials, NO_TRIALS } from "~/pages/study/trialRows";
-import { api, got } from "./client";
+import { mergeColumns, type Trials, NO_TRIALS } from "./trialRows";
+import { api, unwrap } from "./client";
 import type { StudyDetail, StudyState } from "./types";
 
-/* Every read about studies. A study that has ended is asked for calmly. */
+/* Reads of studies. A study that has ended is polled slowly. */
 
 const LIVE_MS = 2_000;
 const CALM_MS = 10_000;
@@ -33,35 +33,35 @@ export const readStudies = (filters: StudyFilters, cursor: string | null, limit:
     project: list(filters.project),
     user: list(filters.user),
   };
-  return got(api.GET("/api/v1/studies", { params: { query }, ...(signal ? { signal } : {}) }));
+  return unwrap(api.GET("/api/v1/studies", { params: { query }, ...(signal ? { signal } : {}) }));
 };
 
 export const studyQuery = (id: string) =>
   queryOptions({
     queryKey: studyKeys.one(id),
-    queryFn: () => got(api.GET("/api/v1/studies/{study}", { params: { path: { study: id } } })) as Promise<StudyDetail>,
+    queryFn: () => unwrap(api.GET("/api/v1/studies/{study}", { params: { path: { study: id } } })) as Promise<StudyDetail>,
     refetchInterval: (query) => (isStudyOver(query.state.data?.state) ? CALM_MS : LIVE_MS),
   });
 
 export const studyBestQuery = (id: string, ended: number) =>
   queryOptions({
     queryKey: [...studyKeys.one(id), "best", ended],
-    queryFn: () => got(api.GET("/api/v1/studies/{study}/best", { params: { path: { study: id } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/studies/{study}/best", { params: { path: { study: id } } })),
     placeholderData: keepPreviousData,
     staleTime: Number.POSITIVE_INFINITY,
   });
 
-/** An AutoML study's leaderboard and its final test, which is told some time after the search is over. */
+/** An AutoML study's leaderboard and its final test, which follows some time after the search. */
 export const automlQuery = (id: string, ended: number, isOver: boolean) =>
   queryOptions({
     queryKey: [...studyKeys.one(id), "automl", ended],
-    queryFn: () => got(api.GET("/api/v1/automl/{study}", { params: { path: { study: id }, query: { limit: 1000 } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/automl/{study}", { params: { path: { study: id }, query: { limit: 1000 } } })),
     placeholderData: keepPreviousData,
     refetchInterval: (query) =>
       !isOver ? CALM_MS : query.state.data?.test != null || query.state.data?.winner == null ? false : LIVE_MS,
   });
 
-/** All trials in columns. Read whole once; then only what has changed since. */
+/** All trials in columns: read whole once, then only the changes. */
 export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) => {
   const queryKey = [...studyKeys.one(id), "trials"];
   return queryOptions({
@@ -69,8 +69,8 @@ export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) =>
     queryFn: async () => {
       const known = client.getQueryData<Trials>(queryKey) ?? NO_TRIALS;
       const query = known.until ? { since: known.until } : {};
-      const told = await got(api.GET("/api/v1/studies/{study}/columns", { params: { path: { study: id }, query } }));
-      return laidOverColumns(known, told);
+      const columns = await unwrap(api.GET("/api/v1/studies/{study}/columns", { params: { path: { study: id }, query } }));
+      return mergeColumns(known, columns);
     },
     structuralSharing: false,
     refetchInterval: isOver ? CALM_MS : LIVE_MS,
@@ -78,8 +78,8 @@ export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) =>
   });
 };
 
-/** States of the trials' jobs that have not begun, or not gone on: to the study such a trial runs. */
-export const waitingJobsQuery = (study: StudyDetail | undefined, isWanted: boolean) =>
+/** States of trials' jobs that are queued, starting or paused: the study itself reports such a trial as running. */
+export const waitingJobsQuery = (study: StudyDetail | undefined, isEnabled: boolean) =>
   queryOptions({
     queryKey: [...studyKeys.one(study?.id ?? ""), "waiting"],
     queryFn: async () => {
@@ -88,10 +88,10 @@ export const waitingJobsQuery = (study: StudyDetail | undefined, isWanted: boole
         state: ["queued" as const, "starting" as const, "paused" as const],
         limit: 200,
       };
-      const { items } = await got(api.GET("/api/v1/jobs", { params: { query } }));
+      const { items } = await unwrap(api.GET("/api/v1/jobs", { params: { query } }));
       return items.map((job) => [job.id, job.state] as const);
     },
-    enabled: study !== undefined && isWanted,
+    enabled: study !== undefined && isEnabled,
     refetchInterval: LIVE_MS,
   });
 
@@ -99,7 +99,7 @@ export const importanceQuery = (id: string, metric: string | undefined, results:
   queryOptions({
     queryKey: [...studyKeys.one(id), "importance", metric ?? "", results],
     queryFn: () =>
-      got(
+      unwrap(
         api.GET("/api/v1/studies/{study}/importance", {
           params: { path: { study: id }, query: metric === undefined ? {} : { metric } },
         }),
@@ -113,7 +113,7 @@ export const predictionQuery = (id: string, more: number | undefined, results: n
   queryOptions({
     queryKey: [...studyKeys.one(id), "prediction", more ?? 0, results],
     queryFn: () =>
-      got(
+      unwrap(
         api.GET("/api/v1/studies/{study}/prediction", {
           params: { path: { study: id }, query: more === undefined ? {} : { more } },
         }),
@@ -127,6 +127,6 @@ export const curvesQuery = (id: string, isOver: boolean) =>
   queryOptions({
     queryKey: [...studyKeys.one(id), "curves"],
     queryFn: () =>
-      got(api.GET("/api/v1/studies/{study}/curves", { params: { path: { study: id }, query: { limit: 60 } } })),
+      unwrap(api.GET("/api/v1/studies/{study}/curves", { params: { path: { study: id }, query: { limit: 60 } } })),
     refetchInterval: isOver ? false : 5_000,
   });

@@ -1,6 +1,6 @@
 import type { LucideIcon } from "lucide-react";
 import type { ReactNode } from "react";
-import { Bones, Empty, Failure } from "./parts";
+import { Skeleton, Empty, Failure } from "./parts";
 
 interface Column<T> {
   head: ReactNode;
@@ -12,7 +12,7 @@ interface DataTableProps<T> {
   query: { data: readonly T[] | undefined; error: unknown; isPending: boolean; refetch: () => unknown };
   rowKey: (row: T) => string;
   columns: readonly Column<T>[];
-  empty: { icon: LucideIcon; title: string; words: ReactNode };
+  empty: { icon: LucideIcon; title: string; description: ReactNode };
   label: string;
 }
 
@@ -22,7 +22,7 @@ export function DataTable<T>({ query, rowKey, columns, empty, label }: DataTable
     return (
       <section className="card">
         <div className="body">
-          <Bones rows={4} height={22} />
+          <Skeleton rows={4} height={22} />
         </div>
       </section>
     );
@@ -32,7 +32,7 @@ export function DataTable<T>({ query, rowKey, columns, empty, label }: DataTable
     <section className="card" aria-label={label}>
       {query.data.length === 0 ? (
         <Empty icon={empty.icon} title={empty.title}>
-          <p>{empty.words}</p>
+          <p>{empty.description}</p>
         </Empty>
       ) : (
         <div className="table-box">

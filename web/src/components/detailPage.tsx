@@ -1,34 +1,34 @@
 import { Compass } from "lucide-react";
 import type { ReactNode } from "react";
 import { ApiError } from "~/api/client";
-import { Bones, Empty, Failure } from "./parts";
+import { Skeleton, Empty, Failure } from "./parts";
 
-/* What the pages of one thing have in common: a job, a study, a model, an endpoint. */
+/* Common parts of the detail pages of a job, a study, a model and an endpoint. */
 
-interface FoundProps<T> {
+interface QueryBoundaryProps<T> {
   query: { data: T | undefined; error: unknown; isPending: boolean; refetch: () => unknown };
-  /** What it is called: "job". */
+  /** The noun: "job". */
   kind: string;
-  /** A link to all of its kind. */
-  all: ReactNode;
-  children: (thing: T) => ReactNode;
+  /** A link to the list. */
+  listLink: ReactNode;
+  children: (data: T) => ReactNode;
 }
 
-/** The page of a thing, once it is read; or that there is none. */
-export function Found<T>({ query, kind, all, children }: FoundProps<T>) {
+/** Renders the data of a query, its loading state, or its error. */
+export function QueryBoundary<T>({ query, kind, listLink, children }: QueryBoundaryProps<T>) {
   if (query.data !== undefined) return children(query.data);
   if (query.isPending) {
     return (
       <div className="page-body">
-        <Bones rows={2} height={26} />
-        <Bones rows={8} />
+        <Skeleton rows={2} height={26} />
+        <Skeleton rows={8} />
       </div>
     );
   }
   return query.error instanceof ApiError && query.error.status === 404 ? (
-    <Empty icon={Compass} title={`There is no such ${kind}`}>
-      <p>It was deleted, or it is in a project that you are not a member of.</p>
-      {all}
+    <Empty icon={Compass} title={`${kind.charAt(0).toUpperCase()}${kind.slice(1)} not found`}>
+      <p>It was deleted, or you are not a member of its project.</p>
+      {listLink}
     </Empty>
   ) : (
     <div className="page-body">
@@ -37,12 +37,12 @@ export function Found<T>({ query, kind, all, children }: FoundProps<T>) {
   );
 }
 
-interface ThingProps {
+interface DetailPageProps {
   kind: string;
-  /** Links to where it belongs. */
+  /** Links to its list and project. */
   crumbs: ReactNode;
   title: string;
-  /** Beside the title: its state, whose it is. */
+  /** Next to the title: state, user, age. */
   about: ReactNode;
   actions: ReactNode;
   /** Links with {@link TAB}. */
@@ -50,12 +50,12 @@ interface ThingProps {
   children: ReactNode;
 }
 
-/** A head with tabs, and below it the chosen one. */
-export function Thing({ kind, crumbs, title, about, actions, tabs, children }: ThingProps) {
+/** A header with tabs, and the selected tab. */
+export function DetailPage({ kind, crumbs, title, about, actions, tabs, children }: DetailPageProps) {
   return (
     <div className="job">
       <header className="job-head">
-        <nav aria-label="Where you are" className="crumbs">
+        <nav aria-label="Breadcrumb" className="crumbs">
           {crumbs}
         </nav>
         <div className="page-head">
@@ -65,7 +65,7 @@ export function Thing({ kind, crumbs, title, about, actions, tabs, children }: T
           </div>
           <div className="row wrapping">{actions}</div>
         </div>
-        <nav aria-label={`Of this ${kind}`} className="tabs">
+        <nav aria-label={`Sections of the ${kind}`} className="tabs">
           {tabs}
         </nav>
       </header>
@@ -74,7 +74,7 @@ export function Thing({ kind, crumbs, title, about, actions, tabs, children }: T
   );
 }
 
-/** How the link of a tab looks. */
+/** Properties of a tab's link. */
 export const TAB = {
   className: "tab",
   activeOptions: { exact: true, includeSearch: false },

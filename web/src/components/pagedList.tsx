@@ -1,11 +1,11 @@
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import type { LucideIcon } from "lucide-react";
 import { type ReactNode } from "react";
-import { Bones, Empty, Failure } from "./parts";
+import { Skeleton, Empty, Failure } from "./parts";
 
 const MANY = 4; // pages
 
-/** The pages of a list as {@link PagedList} takes them: asked for again every so often, calmly where many were read. */
+/** The pages of a list for {@link PagedList}, polled every `liveMs`, and more slowly once many pages were read. */
 export function usePages<Page extends { next_cursor?: string | null }>(
   queryKey: readonly unknown[],
   read: (cursor: string | null, signal: AbortSignal) => Promise<Page>,
@@ -17,7 +17,7 @@ export function usePages<Page extends { next_cursor?: string | null }>(
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor ?? undefined,
     refetchInterval: (now) => ((now.state.data?.pages.length ?? 1) > MANY ? 5 * liveMs : liveMs),
-    // While somebody types, what was found before stays in sight.
+    // While the user types, the previous results stay visible.
     placeholderData: keepPreviousData,
   });
 }
@@ -33,23 +33,23 @@ interface PagedListProps<T> {
     fetchNextPage: () => unknown;
   };
   label: string;
-  /** The class of every row, which says how wide the columns are. */
-  look: string;
+  /** CSS class of every row, which sets the column widths. */
+  rowClass: string;
   columns: readonly string[];
   /** A `div` of role `row`. */
   row: (item: T) => ReactNode;
-  empty: { icon: LucideIcon; title: string; words: ReactNode };
+  empty: { icon: LucideIcon; title: string; description: ReactNode };
 }
 
-/** A list that comes page by page, with its loading, error and empty states. */
-export function PagedList<T>({ query, label, look, columns, row, empty }: PagedListProps<T>) {
+/** A paged list with its loading, error and empty states. */
+export function PagedList<T>({ query, label, rowClass, columns, row, empty }: PagedListProps<T>) {
   const items = query.data?.pages.flatMap((page) => page.items) ?? [];
   const failure = query.error !== null && <Failure error={query.error} retry={() => void query.refetch()} />;
   if (query.isPending) {
     return (
       <section className="card">
         <div className="body">
-          <Bones rows={6} height={22} />
+          <Skeleton rows={6} height={22} />
         </div>
       </section>
     );
@@ -59,7 +59,7 @@ export function PagedList<T>({ query, label, look, columns, row, empty }: PagedL
       failure || (
         <section className="card">
           <Empty icon={empty.icon} title={empty.title}>
-            <p>{empty.words}</p>
+            <p>{empty.description}</p>
           </Empty>
         </section>
       )
@@ -71,7 +71,7 @@ export function PagedList<T>({ query, label, look, columns, row, empty }: PagedL
       <section className="card">
         <div role="table" aria-label={label}>
           <div role="rowgroup" className="grid-head">
-            <div role="row" className={`grid-row ${look}`}>
+            <div role="row" className={`grid-row ${rowClass}`}>
               {columns.map((column) => (
                 <div key={column} role="columnheader">
                   {column}

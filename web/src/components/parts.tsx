@@ -2,9 +2,9 @@ import { CircleAlert, Copy, type LucideIcon, RotateCw } from "lucide-react";
 import { Fragment, type ReactNode, useId, useState } from "react";
 import { toast } from "./shell/toasts";
 
-/* Small parts that every page uses. */
+/* Small components used by every page. */
 
-/** A sentence of the API, with its `commands` set as such. */
+/** A sentence of the API, with its `commands` as code. */
 export function Sentence({ text }: { text: string }) {
   return text.split("`").map((part, i) => {
     const key = `${i}${part}`;
@@ -22,7 +22,7 @@ export function Empty({ icon: Icon, title, children }: { icon: LucideIcon; title
   );
 }
 
-/** What went wrong, in the API's own words, and a way to try again. */
+/** An error in the API's own words, with a retry button. */
 export function Failure({ error, retry }: { error: unknown; retry?: (() => void) | undefined }) {
   const text = error instanceof Error ? error.message : String(error);
   return (
@@ -40,8 +40,8 @@ export function Failure({ error, retry }: { error: unknown; retry?: (() => void)
   );
 }
 
-/** Grey shapes as tall as what will stand there, so that nothing jumps. */
-export function Bones({ rows = 3, height = 18 }: { rows?: number; height?: number }) {
+/** Grey placeholders as tall as the content, so that the layout does not shift. */
+export function Skeleton({ rows = 3, height = 18 }: { rows?: number; height?: number }) {
   return (
     <div className="stack" aria-busy="true">
       <span className="only-read">Loading</span>
@@ -55,15 +55,15 @@ export function Bones({ rows = 3, height = 18 }: { rows?: number; height?: numbe
 interface FieldProps {
   label: string;
   hint?: ReactNode;
-  wrong?: string | undefined;
+  error?: string | undefined;
   children: (props: { id: string; "aria-describedby"?: string; "aria-invalid"?: true }) => ReactNode;
 }
 
-/** A labelled control; what is wrong with it is told to screen readers, too. */
-export function Field({ label, hint, wrong, children }: FieldProps) {
+/** A labelled control; its error is announced to screen readers, too. */
+export function Field({ label, hint, error, children }: FieldProps) {
   const id = useId();
   const about = `${id}-about`;
-  const told = wrong
+  const described = error
     ? ({ "aria-describedby": about, "aria-invalid": true } as const)
     : hint
       ? { "aria-describedby": about }
@@ -71,10 +71,10 @@ export function Field({ label, hint, wrong, children }: FieldProps) {
   return (
     <div className="field">
       <label htmlFor={id}>{label}</label>
-      {children({ id, ...told })}
-      {wrong ? (
+      {children({ id, ...described })}
+      {error ? (
         <span id={about} className="wrong">
-          {wrong}
+          {error}
         </span>
       ) : (
         hint && (
@@ -95,7 +95,7 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
       setDone(true);
       setTimeout(() => setDone(false), 1500);
     } catch {
-      toast("This browser does not let the page copy; select the text instead.", "bad");
+      toast("The browser does not allow copying; select the text instead.", "bad");
     }
   };
   return (
@@ -139,7 +139,7 @@ export function Card({
   );
 }
 
-/** A table that may be wider than the window: keys can scroll it. */
+/** A table that may be wider than the window: it can be scrolled by keyboard. */
 export function TableBox({ label, children }: { label: string; children: ReactNode }) {
   return (
     <div className="table-box" role="region" tabIndex={0} aria-label={label}>
@@ -148,12 +148,11 @@ export function TableBox({ label, children }: { label: string; children: ReactNo
   );
 }
 
-/** The tick beside a list of differences. */
-export function AlsoEqual({ isAll, set }: { isAll: boolean; set: (isAll: boolean) => void }) {
+/** Checkbox for a list of differences. */
+export function ShowEqualToggle({ isAll, set }: { isAll: boolean; set: (isAll: boolean) => void }) {
   return (
     <label className="row small">
-      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> also
-      what is equal
+      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> Show equal
     </label>
   );
 }

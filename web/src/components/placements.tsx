@@ -1,22 +1,22 @@
-import type { Place } from "~/api/types";
+import type { Placement } from "~/api/types";
 import { counted } from "~/lib/format";
 
 const SHOWN = 6;
 
-/** Which replicas go where, a node a tag. */
-export function Places({ places }: { places: readonly Place[] }) {
+/** Replicas by node, one tag per node. */
+export function Placements({ placements }: { placements: readonly Placement[] }) {
   const byNode = new Map<string, string[]>();
-  for (const place of places) {
-    const told = `${counted(place.replicas, place.role)}${place.gpu_model ? `, ${place.gpu_model}` : ""}`;
-    byNode.set(place.node, [...(byNode.get(place.node) ?? []), told]);
+  for (const placement of placements) {
+    const texts = `${counted(placement.replicas, placement.role)}${placement.gpu_model ? `, ${placement.gpu_model}` : ""}`;
+    byNode.set(placement.node, [...(byNode.get(placement.node) ?? []), texts]);
   }
   const nodes = [...byNode];
   return (
     <span className="room-places">
-      {nodes.slice(0, SHOWN).map(([node, told]) => (
+      {nodes.slice(0, SHOWN).map(([node, texts]) => (
         <span key={node} className="tag">
           <span className="mono">{node}</span>
-          <span className="dim">{told.join("; ")}</span>
+          <span className="dim">{texts.join("; ")}</span>
         </span>
       ))}
       {nodes.length > SHOWN && <span className="dim">and {counted(nodes.length - SHOWN, "more node")}</span>}

@@ -13,9 +13,9 @@ import {
   Unplug,
 } from "lucide-react";
 
-/* Icon and word and colour: no meaning by colour alone. The words are the API's own. */
+/* Icon, word and colour: no meaning by colour alone. The words are the API's states. */
 
-const LOOKS: Record<string, [LucideIcon, string]> = {
+const STYLES: Record<string, [LucideIcon, string]> = {
   queued: [Clock, "amber"],
   placed: [CircleDashed, "cyan"],
   pending: [CircleDashed, "amber"],
@@ -42,7 +42,7 @@ const LOOKS: Record<string, [LucideIcon, string]> = {
 };
 
 export function State({ state, pill = false }: { state: string; pill?: boolean }) {
-  const [Icon, tone] = LOOKS[state] ?? [CircleDashed, "grey"];
+  const [Icon, tone] = STYLES[state] ?? [CircleDashed, "grey"];
   const moves = Icon === LoaderCircle;
   return (
     <span className={`state tone-${tone}${pill ? " pill" : ""}`}>
@@ -53,5 +53,5 @@ export function State({ state, pill = false }: { state: string; pill?: boolean }
 }
 
 export function toneOf(state: string): string {
-  return LOOKS[state]?.[1] ?? "grey";
+  return STYLES[state]?.[1] ?? "grey";
 }

@@ -1,4 +1,4 @@
-/** YAML with its keys, texts and numbers told apart. For reading: what is edited stands in an editor. */
+/** Read-only YAML with highlighted keys, strings and numbers. */
 export function Yaml({ text }: { text: string }) {
   return (
     <pre className="code" tabIndex={0}>

@@ -1,14 +1,14 @@
-/* Specs side by side, field by field. */
+/* Field-by-field comparison of objects. */
 
-export interface Row {
+export interface FieldRow {
   path: string;
   values: (string | undefined)[];
   isDifferent: boolean;
 }
 
-/** Every field of any of `things`, by its path; undefined where one has none. */
-export function difference(things: readonly object[]): Row[] {
-  const flat = things.map((thing) => flattened(thing));
+/** Every field of any of `objects`, by its path; undefined where an object has none. */
+export function fieldDiff(objects: readonly object[]): FieldRow[] {
+  const flat = objects.map((value) => flatten(value));
   const paths = [...new Set(flat.flatMap((each) => [...each.keys()]))].sort();
   return paths.map((path) => {
     const values = flat.map((each) => each.get(path));
@@ -16,15 +16,15 @@ export function difference(things: readonly object[]): Row[] {
   });
 }
 
-function flattened(thing: unknown, path = "", into = new Map<string, string>()): Map<string, string> {
-  if (thing === null || thing === undefined) return into;
-  if (Array.isArray(thing)) {
-    if (thing.length > 0)
-      into.set(path, thing.map((item) => (typeof item === "object" ? JSON.stringify(item) : String(item))).join(" "));
-  } else if (typeof thing === "object") {
-    for (const [key, value] of Object.entries(thing)) flattened(value, path ? `${path}.${key}` : key, into);
+function flatten(value: unknown, path = "", fields = new Map<string, string>()): Map<string, string> {
+  if (value === null || value === undefined) return fields;
+  if (Array.isArray(value)) {
+    if (value.length > 0)
+      fields.set(path, value.map((item) => (typeof item === "object" ? JSON.stringify(item) : String(item))).join(" "));
+  } else if (typeof value === "object") {
+    for (const [key, item] of Object.entries(value)) flatten(item, path ? `${path}.${key}` : key, fields);
   } else {
-    into.set(path, String(thing));
+    fields.set(path, String(value));
   }
-  return into;
+  return fields;
 }

@@ -18,12 +18,12 @@ export interface JobsSearch extends Filters {
 const NAMES = ["q", "state", "project", "user", "label", "study", "sort"] as const;
 
 export function readFilters(search: Record<string, unknown>): Filters {
-  const found: Filters = {};
+  const filters: Filters = {};
   for (const name of NAMES) {
     const value = search[name];
-    if (value !== undefined && value !== null && String(value) !== "") found[name] = String(value);
+    if (value !== undefined && value !== null && String(value) !== "") filters[name] = String(value);
   }
-  return found;
+  return filters;
 }
 
 export function readJobsSearch(search: Record<string, unknown>): JobsSearch {
@@ -38,15 +38,15 @@ export function isSort(text: string | undefined): text is Sort {
   return SORTS.some((sort) => sort === text);
 }
 
-export const listed = (value: string | undefined): string[] => (value ? value.split(",").filter(Boolean) : []);
+export const splitList = (value: string | undefined): string[] => (value ? value.split(",").filter(Boolean) : []);
 
 /** These filters with some of them changed; one without a value is none. */
-export const changed = <F extends object>(before: F, change: { [name in keyof F]?: F[name] | undefined }): F =>
+export const withChanges = <F extends object>(before: F, change: { [name in keyof F]?: F[name] | undefined }): F =>
   Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value)) as F;
 
 /** `value` put into a comma-separated filter, or taken out where it was in. */
 export function toggled(value: string | undefined, item: string): string | undefined {
-  const items = listed(value);
+  const items = splitList(value);
   const next = items.includes(item) ? items.filter((each) => each !== item) : [...items, item];
   return next.length > 0 ? next.join(",") : undefined;
 }

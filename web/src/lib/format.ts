@@ -1,4 +1,4 @@
-/* Numbers and times as people read them. */
+/* Formatting of numbers, times and sizes for people. */
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -65,18 +65,18 @@ export function number(value: unknown): string {
   return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-/** A sentence with its full stop, so that another can follow. */
-export const ended = (sentence: string): string => (/[.!?…]\W?$/.test(sentence) ? sentence : `${sentence}.`);
+/** The sentence with a full stop, so that another one can follow. */
+export const withFullStop = (sentence: string): string => (/[.!?…]\W?$/.test(sentence) ? sentence : `${sentence}.`);
 
-/** A figure behind a reason to wait, in the unit that its name tells: cpu_milli 8000 is "CPU: 8". */
-export function figure(name: string, value: unknown): string {
+/** A number of a wait reason, in the unit given by its name: cpu_milli 8000 is "CPU: 8". */
+export function formatFigure(name: string, value: unknown): string {
   const unit = /(?:^|_)(cpu_milli|memory_bytes|gpus?)(?=_|$)/.exec(name)?.[1];
-  const words = name
+  const label = name
     .replace("cpu_milli", "CPU")
     .replace("memory_bytes", "memory")
     .replace(/gpu(?=s|_|$)/, "GPU")
     .replaceAll("_", " ");
-  const said =
+  const formatted =
     typeof value !== "number"
       ? String(value)
       : unit === "cpu_milli"
@@ -84,20 +84,20 @@ export function figure(name: string, value: unknown): string {
         : unit === "memory_bytes"
           ? bytes(value)
           : number(value);
-  return `${words}: ${said}`;
+  return `${label}: ${formatted}`;
 }
 
 /**
- * What a verdict says of the cause, without "worker-0 failed with exit code 1", which the state says already.
- * All of it where there is no such part.
+ * The cause in an exit sentence, without "worker-0 failed with exit code 1", which the state shows already.
+ * The whole sentence where there is no such prefix.
  */
-export function cause(sentence: string): string {
+export function failureCause(sentence: string): string {
   const found = /^\S+-\d+ failed with exit code \d+(?:; its last line was)?: (.+)$/.exec(sentence);
   return found?.[1] ?? sentence;
 }
 
-/** "2 workers + 1 ps"; "2–3 workers" where `most` says how many there may be of an elastic role. */
-export function gang(roles: Record<string, number>, most: Record<string, number> = {}): string {
+/** "2 workers + 1 ps"; "2–3 workers" where `most` has the maximum of an elastic role. */
+export function formatGang(roles: Record<string, number>, most: Record<string, number> = {}): string {
   return Object.entries(roles)
     .map(([role, count]) => {
       const up = most[role] ?? count;
@@ -108,7 +108,7 @@ export function gang(roles: Record<string, number>, most: Record<string, number>
 
 export const isInBytes = (name: string): boolean => /^system\/.*bytes(_s)?$/.test(name);
 
-/** How values of a metric of this name are written: the platform's own say their unit last. */
+/** Formatter for a metric's values: names of platform metrics end with their unit. */
 export function unitOf(name: string): (value: unknown) => string {
   if (!name.startsWith("system/")) return number;
   if (name.endsWith("bytes")) return (value) => bytes(value as number);

@@ -1,4 +1,4 @@
-/** An Idempotency-Key for one request that makes something. Browsers have randomUUID only for pages that came over TLS. */
-export function freshKey(): string {
+/** An Idempotency-Key for one request that creates something. Browsers have randomUUID only in secure contexts (TLS). */
+export function newIdempotencyKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -3,8 +3,8 @@ import { lazyRouteComponent } from "@tanstack/react-router";
 const WAITS_MS = [250, 1_000, 3_000];
 
 /**
- * A page's part of the application, loaded when it is first shown. What was lost on its way (the network changed, the API
- * was just started anew) is asked for again; then the router loads the whole page again, once.
+ * A page's code, loaded when it is first shown. A failed download (the network changed, the API
+ * * just restarted) is retried; after that the router reloads the whole page once.
  */
 export const lazyPage: typeof lazyRouteComponent = (load, name) => lazyRouteComponent(() => tried(load), name);
 

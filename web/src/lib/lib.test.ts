@@ -1,14 +1,14 @@
 import { describe, expect, it } from "vitest";
 import { diagnosticsOf, withValue } from "~/pages/submit/draft";
 import { spansOf } from "~/pages/job/logs/ansi";
-import { difference } from "./fieldDiff";
+import { fieldDiff } from "./fieldDiff";
 import { toggled } from "./filters";
-import { age, bytes, cause, duration, ended, figure, gang, number } from "./format";
-import { free, isBeyond, isOpen } from "./capacity";
+import { age, bytes, failureCause, duration, withFullStop, formatFigure, formatGang, number } from "./format";
+import { free, isInfeasible, isSchedulable } from "./capacity";
 import { lineOf, smoothed } from "~/components/charts/series";
 import { freeName, mergePatch, specYaml } from "./yaml/specYaml";
 import type { MetricSeries } from "~/api/types";
-import { newestValues, telling, tellingOfVersion } from "./headlineMetrics";
+import { newestValues, headlineMetrics, versionHeadlineMetrics } from "./headlineMetrics";
 
 describe("numbers as people read them", () => {
   it("says sizes, times and ages in units of their own", () => {
@@ -57,19 +57,19 @@ describe("a clone", () => {
 
 describe("why a job waits or failed", () => {
   it("ends sentences, and says figures in units of people", () => {
-    expect([ended("Ask for less cpu"), ended("It waits."), ended("Is it `a`?")]).toEqual([
+    expect([withFullStop("Ask for less cpu"), withFullStop("It waits."), withFullStop("Is it `a`?")]).toEqual([
       "Ask for less cpu.",
       "It waits.",
       "Is it `a`?",
     ]);
     expect([
-      figure("cpu_milli", 8000),
-      figure("largest_cpu_milli", 2500),
-      figure("memory_bytes", 2 ** 34),
-      figure("free_memory_bytes", 2 ** 29),
-      figure("gpus", 4),
-      figure("largest_gpus", 2),
-      figure("node", "a_b"),
+      formatFigure("cpu_milli", 8000),
+      formatFigure("largest_cpu_milli", 2500),
+      formatFigure("memory_bytes", 2 ** 34),
+      formatFigure("free_memory_bytes", 2 ** 29),
+      formatFigure("gpus", 4),
+      formatFigure("largest_gpus", 2),
+      formatFigure("node", "a_b"),
     ]).toEqual([
       "CPU: 8",
       "largest CPU: 2.5",
@@ -82,20 +82,20 @@ describe("why a job waits or failed", () => {
   });
 
   it("begins with the cause where the state says the rest", () => {
-    expect(cause("worker-0 failed with exit code 1; its last line was: 'no data'.")).toBe("'no data'.");
-    expect(cause("worker-0 failed with exit code 1: 'ValueError: x' – its log shows where.")).toBe(
+    expect(failureCause("worker-0 failed with exit code 1; its last line was: 'no data'.")).toBe("'no data'.");
+    expect(failureCause("worker-0 failed with exit code 1: 'ValueError: x' – its log shows where.")).toBe(
       "'ValueError: x' – its log shows where.",
     );
-    expect(cause("The node of worker-0 was lost.")).toBe("The node of worker-0 was lost.");
+    expect(failureCause("The node of worker-0 was lost.")).toBe("The node of worker-0 was lost.");
   });
 
   it("tells between how many replicas an elastic role may be", () => {
-    expect(gang({ worker: 2, ps: 1 }, { worker: 3 })).toBe("2–3 workers + 1 ps");
+    expect(formatGang({ worker: 2, ps: 1 }, { worker: 3 })).toBe("2–3 workers + 1 ps");
   });
 });
 
 describe("the metrics that are seen at once", () => {
-  const names = (...all: string[]) => telling(Object.fromEntries(all.map((name) => [name, 1]))).map(([name]) => name);
+  const names = (...all: string[]) => headlineMetrics(Object.fromEntries(all.map((name) => [name, 1]))).map(([name]) => name);
   it("are the user's own, loss and accuracy first", () => {
     expect(names("step_s", "step_wait_s", "lr", "val_loss", "accuracy", "ps_bytes", "loss", "a", "b", "c")).toEqual([
       "loss",
@@ -129,7 +129,7 @@ describe("the metrics of a version that are seen at once", () => {
       "test_accuracy",
     ];
     const names = (most: number) =>
-      tellingOfVersion(Object.fromEntries(all.map((name) => [name, 1])), most).map(([name]) => name);
+      versionHeadlineMetrics(Object.fromEntries(all.map((name) => [name, 1])), most).map(([name]) => name);
     expect(names(2)).toEqual(["test_accuracy", "test_f1"]);
     expect(names(5)).toEqual(["test_accuracy", "test_f1", "train_loss", "accuracy", "seconds"]);
   });
@@ -198,7 +198,7 @@ describe("charts", () => {
 
 describe("room on nodes", () => {
   it("is what some jobs wait for in vain", () => {
-    expect(["never_fits", "no_room", "reserved"].map((code) => isBeyond({ code }))).toEqual([true, false, false]);
+    expect(["never_fits", "no_room", "reserved"].map((code) => isInfeasible({ code }))).toEqual([true, false, false]);
   });
 
   const node = (name: string, gpus: number, used: number) => ({
@@ -216,14 +216,14 @@ describe("room on nodes", () => {
     expect(free(node("a", 4, 1)).gpus).toEqual({ A: 3 });
     expect(free(node("b", 4, 5)).gpus).toEqual({ A: 0 });
     const quarantine = { since: "", why: "uncorrectable ECC error in job x" };
-    expect(isOpen({ ...node("a", 1, 0), quarantine })).toBe(false);
-    expect([isOpen(node("a", 1, 0)), isOpen({ ...node("a", 1, 0), is_cordoned: true })]).toEqual([true, false]);
+    expect(isSchedulable({ ...node("a", 1, 0), quarantine })).toBe(false);
+    expect([isSchedulable(node("a", 1, 0)), isSchedulable({ ...node("a", 1, 0), is_cordoned: true })]).toEqual([true, false]);
   });
 });
 
 describe("specs side by side", () => {
   it("tells which fields differ", () => {
-    const rows = difference([
+    const rows = fieldDiff([
       { a: 1, b: { c: ["x", "y"] } },
       { a: 2, b: { c: ["x", "y"] }, d: null },
     ]);

@@ -1,7 +1,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useRouter } from "@tanstack/react-router";
 import { type FormEvent, useCallback, useEffect, useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys } from "~/api/queries";
 import { Failure, Field } from "~/components/parts";
 
@@ -27,7 +27,7 @@ export function LoginPage() {
       setBusy(true);
       setError(null);
       try {
-        client.setQueryData(keys.me, await got(api.POST("/api/v1/session", { body })));
+        client.setQueryData(keys.me, await unwrap(api.POST("/api/v1/session", { body })));
         router.history.replace(safe(next));
       } catch (failure) {
         setError(failure);

@@ -1,12 +1,12 @@
 import { Link, useRouterState } from "@tanstack/react-router";
 import { Compass } from "lucide-react";
 import { Empty } from "~/components/parts";
-import { waysFrom } from "~/components/shell/titles";
+import { suggestLinks } from "~/components/shell/titles";
 
 /** An address that is none: where what was meant may be. */
 export function NotFound() {
   const path = useRouterState({ select: (state) => state.location.pathname });
-  const { project, ways } = waysFrom(path);
+  const { project, links: ways } = suggestLinks(path);
   return (
     <Empty icon={Compass} title="There is no such page">
       <p>

@@ -1,9 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { CircleAlert, CircleCheck } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { healthQuery, meQuery } from "~/api/queries";
-import { Bones, Card, CopyButton, Failure, PageHead, Sentence } from "~/components/parts";
+import { Skeleton, Card, CopyButton, Failure, PageHead, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { setTheme, type Theme, useTheme } from "~/lib/browser/theme";
 
@@ -12,21 +12,21 @@ export function SettingsPage() {
     <div className="page-body">
       <PageHead title="Settings" />
       <div className="columns even">
-        <You />
-        <Look />
+        <AccountCard />
+        <ThemeCard />
         <PlatformCard />
-        <OtherDevice />
+        <LoginLinkCard />
       </div>
     </div>
   );
 }
 
-function You() {
+function AccountCard() {
   const { data: me, error, isPending, refetch } = useQuery(meQuery);
   return (
     <Card title="You">
       {isPending ? (
-        <Bones rows={3} />
+        <Skeleton rows={3} />
       ) : me === undefined ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : (
@@ -55,7 +55,7 @@ const THEMES: readonly [Theme, string][] = [
   ["dark", "Dark"],
 ];
 
-function Look() {
+function ThemeCard() {
   const theme = useTheme();
   return (
     <Card title="Look">
@@ -79,7 +79,7 @@ function Look() {
   );
 }
 
-const PARTS: Record<string, string> = {
+const COMPONENTS: Record<string, string> = {
   database: "keeps all state",
   scheduler: "plans and watches jobs",
   nodes: "the machines",
@@ -92,20 +92,20 @@ function PlatformCard() {
   return (
     <Card title="Platform" aside={data && <span className="dimmer num">{data.version}</span>}>
       {isPending ? (
-        <Bones rows={4} />
+        <Skeleton rows={4} />
       ) : data === undefined ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : (
         <ul className="stack">
-          {Object.entries(data.parts ?? {}).map(([part, word]) => (
+          {Object.entries(data.parts ?? {}).map(([part, status]) => (
             <li key={part} className="row top">
-              {word === "ok" ? (
+              {status === "ok" ? (
                 <CircleCheck size={15} className="tone-green" aria-label="ok" />
               ) : (
                 <CircleAlert size={15} className="tone-amber" aria-label="not well" />
               )}
               <span className="part-name">{part}</span>
-              <span className="grow dim wrap">{word === "ok" ? (PARTS[part] ?? word) : <Sentence text={word} />}</span>
+              <span className="grow dim wrap">{status === "ok" ? (COMPONENTS[part] ?? status) : <Sentence text={status} />}</span>
             </li>
           ))}
         </ul>
@@ -114,24 +114,24 @@ function PlatformCard() {
   );
 }
 
-function OtherDevice() {
-  const [made, setMade] = useState<{ code: string; expires_at: string } | null>(null);
+function LoginLinkCard() {
+  const [loginCode, setLoginCode] = useState<{ code: string; expires_at: string } | null>(null);
   const [error, setError] = useState<unknown>(null);
   const make = async () => {
     setError(null);
     try {
-      setMade(await got(api.POST("/api/v1/login/codes")));
+      setLoginCode(await unwrap(api.POST("/api/v1/login/codes")));
     } catch (failure) {
       setError(failure);
     }
   };
-  const link = made ? `${window.location.origin}/login?code=${made.code}` : "";
+  const link = loginCode ? `${window.location.origin}/login?code=${loginCode.code}` : "";
   return (
     <Card title="Log in on another device">
       <div className="stack">
         <p className="dim">A link that logs you in once, for instance on your phone.</p>
         {error !== null && <Failure error={error} />}
-        {made === null ? (
+        {loginCode === null ? (
           <div>
             <button type="button" className="button" onClick={make}>
               Make a link
@@ -143,7 +143,7 @@ function OtherDevice() {
             <div className="row">
               <CopyButton text={link} />
               <span className="dimmer">
-                good until <LocalTime at={made.expires_at} />
+                good until <LocalTime at={loginCode.expires_at} />
               </span>
             </div>
           </>

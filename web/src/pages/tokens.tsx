@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { KeyRound, Plus } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys, meQuery, tokensQuery } from "~/api/queries";
 import type { Token } from "~/api/types";
 import { DataTable } from "~/components/dataTable";
@@ -16,7 +16,7 @@ export function TokensPage() {
   const query = useQuery(tokensQuery);
   const { data: me } = useQuery(meQuery);
   const [isOpen, setOpen] = useState(false);
-  const [made, setMade] = useState<{ name: string; token: string } | null>(null);
+  const [newToken, setNewToken] = useState<{ name: string; token: string } | null>(null);
   const [revoked, setRevoked] = useState<Token | null>(null);
   const client = useQueryClient();
   const changed = () => client.invalidateQueries({ queryKey: keys.tokens });
@@ -30,12 +30,12 @@ export function TokensPage() {
       ...(days > 0 ? { expires_in_s: days * DAY_S } : {}),
       ...(user ? { user } : {}),
     };
-    const created = await got(api.POST("/api/v1/tokens", { body }));
-    setMade({ name: created.name, token: created.token });
+    const created = await unwrap(api.POST("/api/v1/tokens", { body }));
+    setNewToken({ name: created.name, token: created.token });
     await changed();
   };
   const revoke = async () => {
-    await got(api.DELETE("/api/v1/tokens/{token_id}", { params: { path: { token_id: revoked?.id ?? "" } } }));
+    await unwrap(api.DELETE("/api/v1/tokens/{token_id}", { params: { path: { token_id: revoked?.id ?? "" } } }));
     await changed();
   };
   return (
@@ -45,14 +45,14 @@ export function TokensPage() {
           <Plus size={15} aria-hidden="true" /> New token
         </button>
       </PageHead>
-      {made !== null && (
+      {newToken !== null && (
         <div className="note good" role="status">
           <div className="grow stack tight">
-            <b>Token “{made.name}”: shown this once.</b>
-            <code className="wrap">{made.token}</code>
+            <b>Token “{newToken.name}”: shown this once.</b>
+            <code className="wrap">{newToken.token}</code>
           </div>
-          <CopyButton text={made.token} />
-          <button type="button" className="button quiet small" onClick={() => setMade(null)}>
+          <CopyButton text={newToken.token} />
+          <button type="button" className="button quiet small" onClick={() => setNewToken(null)}>
             Done
           </button>
         </div>
@@ -61,7 +61,7 @@ export function TokensPage() {
         label="Tokens"
         query={query}
         rowKey={(token) => token.id}
-        empty={{ icon: KeyRound, title: "No tokens", words: "Make one for a program or a colleague." }}
+        empty={{ icon: KeyRound, title: "No tokens", description: "Make one for a program or a colleague." }}
         columns={[
           { head: "Name", cell: (token) => <span className="strong wrap">{token.name}</span> },
           { head: "User", cell: (token) => token.user },

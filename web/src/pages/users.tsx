@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { UserPlus, UsersRound } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys, meQuery, usersQuery } from "~/api/queries";
 import { DataTable } from "~/components/dataTable";
 import { FormDialog } from "~/components/forms/dialogs";
@@ -15,14 +15,14 @@ export function UsersPage() {
   const [isOpen, setOpen] = useState(false);
   const client = useQueryClient();
   const create = async (data: FormData) => {
-    await got(
+    await unwrap(
       api.POST("/api/v1/users", { body: { name: String(data.get("name")), is_admin: data.get("is_admin") === "on" } }),
     );
     await client.invalidateQueries({ queryKey: keys.users });
   };
   const update = async (user: string, body: { is_admin?: boolean; is_disabled?: boolean }) => {
     try {
-      await got(api.PATCH("/api/v1/users/{user}", { params: { path: { user } }, body }));
+      await unwrap(api.PATCH("/api/v1/users/{user}", { params: { path: { user } }, body }));
       await client.invalidateQueries({ queryKey: keys.users });
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");
@@ -44,7 +44,7 @@ export function UsersPage() {
         label="Users"
         query={query}
         rowKey={(user) => user.name}
-        empty={{ icon: UsersRound, title: "No users", words: "" }}
+        empty={{ icon: UsersRound, title: "No users", description: "" }}
         columns={[
           { head: "Name", cell: (user) => <span className="strong">{user.name}</span> },
           {

@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { HardDrive, Plus, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys, meQuery, volumesQuery } from "~/api/queries";
 import { DataTable } from "~/components/dataTable";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
@@ -20,7 +20,7 @@ const CONFIG: Record<Kind, readonly string[]> = {
 };
 
 /** `mount_options*` as a label: Mount options. */
-function worded(field: string): string {
+function fieldLabel(field: string): string {
   const words = field.replace("*", "").replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
@@ -47,11 +47,11 @@ export function VolumesPage() {
       config,
       ...(words("root") ? { root: words("root") } : {}),
     };
-    await got(api.POST("/api/v1/volumes", { body: body as never }));
+    await unwrap(api.POST("/api/v1/volumes", { body: body as never }));
     await changed();
   };
   const remove = async () => {
-    await got(api.DELETE("/api/v1/volumes/{volume}", { params: { path: { volume: gone ?? "" } } }));
+    await unwrap(api.DELETE("/api/v1/volumes/{volume}", { params: { path: { volume: gone ?? "" } } }));
     await changed();
   };
   return (
@@ -67,7 +67,7 @@ export function VolumesPage() {
         label="Volumes"
         query={query}
         rowKey={(volume) => volume.name}
-        empty={{ icon: HardDrive, title: "No volumes", words: "An admin of the platform registers them." }}
+        empty={{ icon: HardDrive, title: "No volumes", description: "An admin of the platform registers them." }}
         columns={[
           { head: "Name", cell: (volume) => <span className="mono strong">{volume.name}</span> },
           { head: "Kind", cell: (volume) => volume.kind },
@@ -127,7 +127,7 @@ export function VolumesPage() {
           )}
         </Field>
         {CONFIG[kind].map((field) => (
-          <Field key={`${kind}${field}`} label={worded(field)}>
+          <Field key={`${kind}${field}`} label={fieldLabel(field)}>
             {(props) => (
               <input
                 {...props}

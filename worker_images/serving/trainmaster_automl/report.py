@@ -9,9 +9,9 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from trainmaster_automl.log_lines import say, tell
 from trainmaster_automl.options import Options
 from trainmaster_automl.scoring import interval, metrics_of, score
-from trainmaster_automl.telling import say, tell
 
 MODEL_FOLDER = "model"
 _REPORT = "automl.json"

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from trainmaster_automl.reading import MISSING
+from trainmaster_automl.table_files import MISSING
 
 NUMBER, DATE, CATEGORY, MANY, DROPPED = "number", "date", "category", "many", "dropped"
 NOTHING = "(nothing)"

@@ -16,13 +16,13 @@ from trainmaster_serving.sklearn_model import skops_io
 from trainmaster_automl.counters import is_counter
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.families import make_model
+from trainmaster_automl.log_lines import note, say, tell
 from trainmaster_automl.options import Options
-from trainmaster_automl.reading import no_such_column, read_table
 from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
 from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, kind_of, number_of, text_of
 from trainmaster_automl.scoring import score
 from trainmaster_automl.splitting import demand_enough
-from trainmaster_automl.telling import note, say, tell
+from trainmaster_automl.table_files import no_such_column, read_table
 
 LEAST_ROWS = 20
 LEAST_OF_A_CLASS = 3

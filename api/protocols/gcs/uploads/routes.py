@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.concurrency import contextmanager_in_threadpool
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import Platform, PlatformDep
+from api.app.unit_of_work import AppContext, AppContextDep
 from api.protocols.gcs.answers import answer
 from api.protocols.gcs.buckets import Bucket, open_bucket
 from api.protocols.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, Asker, Uploader, find_bucket
@@ -40,7 +40,7 @@ async def upload(
     request: Request,
     bucket: _Bucket,
     caller: Uploader,
-    platform: PlatformDep,
+    context: AppContextDep,
     condition: UploadCondition,
     uploadType: str = "",  # noqa: N803 (as Google names it)
     name: str = "",
@@ -49,59 +49,59 @@ async def upload(
     """In one request (`media`, `multipart`), or the beginning of a session (`resumable`)."""
     demand_plain(request)
     if upload_id:  # some clients send pieces so
-        return await _go_on(request, bucket, caller, platform, upload_id)
+        return await _go_on(request, bucket, caller, context, upload_id)
     match uploadType:
         case "resumable":
             told = _json(await _small_body(request))
             wanted = sessions.wanted_of(bucket, name, condition, told)
-            return await _begin(request, _for(caller, wanted, total_bytes(request)), caller, platform)
+            return await _begin(request, _for(caller, wanted, total_bytes(request)), caller, context)
         case "multipart":
-            return await _multipart(request, bucket, name, condition, caller, platform)
+            return await _multipart(request, bucket, name, condition, caller, context)
         case "media":
             wanted = sessions.wanted_of(bucket, name, condition, {})
-            found = await _open(platform, caller, wanted)
-            meter = Meter(found, _limit(platform, caller))
+            found = await _open(context, caller, wanted)
+            meter = Meter(found, _limit(context, caller))
             return await _insert(request, found, wanted, meter, request.stream(), body_bytes(request))
     raise InvalidRequest("uploadType is media, multipart or resumable.", field="uploadType")
 
 
 @router.put(UPLOAD)
 async def go_on(
-    request: Request, bucket: _Bucket, caller: Uploader, platform: PlatformDep, upload_id: str, name: str = ""
+    request: Request, bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = ""
 ) -> Response:
     del name  # of the session, which knows it
     demand_plain(request)
-    return await _go_on(request, bucket, caller, platform, upload_id)
+    return await _go_on(request, bucket, caller, context, upload_id)
 
 
 @router.delete(UPLOAD)
-def give_up(bucket: _Bucket, caller: Uploader, platform: PlatformDep, upload_id: str, name: str = "") -> Response:
+def give_up(bucket: _Bucket, caller: Uploader, context: AppContextDep, upload_id: str, name: str = "") -> Response:
     del name
-    wanted = sessions.read_session(upload_id, bucket, platform.key)
-    found = _bucket_for(platform, caller, wanted)
-    piece, meter = sessions.Piece(asks_only=True), Meter(found, _limit(platform, caller))
+    wanted = sessions.read_session(upload_id, bucket, context.key)
+    found = _bucket_for(context, caller, wanted)
+    piece, meter = sessions.Piece(asks_only=True), Meter(found, _limit(context, caller))
     with sessions.Continuation(found, wanted, piece, meter) as session:
         session.drop()
     return Response(status_code=499)  # as Cloud Storage answers
 
 
-def _limit(platform: Platform, caller: Asker | None) -> Limit:
-    return _OPEN_LIMIT if caller is None else limit_of_objects(platform.settings.object_limit_bytes)
+def _limit(context: AppContext, caller: Asker | None) -> Limit:
+    return _OPEN_LIMIT if caller is None else limit_of_objects(context.settings.object_limit_bytes)
 
 
-def _bucket_for(platform: Platform, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
+def _bucket_for(context: AppContext, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
     if caller is not None:
-        return find_bucket(platform, caller, wanted.bucket, writes=True)
+        return find_bucket(context, caller, wanted.bucket, writes=True)
     if not PACKAGE.fullmatch(wanted.name):
         raise Forbidden(
             "Without a token only packages can be staged, as Vertex AI's SDK names them; `trainmaster vertex-env` tells how "
             "to send one."
         )
-    return open_bucket(platform, wanted.bucket)
+    return open_bucket(context, wanted.bucket)
 
 
-async def _open(platform: Platform, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
-    return await run_in_threadpool(_bucket_for, platform, caller, wanted)
+async def _open(context: AppContext, caller: Asker | None, wanted: sessions.Wanted) -> Bucket:
+    return await run_in_threadpool(_bucket_for, context, caller, wanted)
 
 
 def _for(caller: Asker | None, wanted: sessions.Wanted, total: int | None = None) -> sessions.Wanted:
@@ -113,22 +113,22 @@ def _for(caller: Asker | None, wanted: sessions.Wanted, total: int | None = None
     )
 
 
-async def _begin(request: Request, wanted: sessions.Wanted, caller: Asker | None, platform: Platform) -> Response:
-    found = await _open(platform, caller, wanted)
-    await run_in_threadpool(Meter(found, _limit(platform, caller)).announce, wanted.total_bytes)
-    upload_id = await run_in_threadpool(sessions.begin, found, wanted, platform.key, platform.clock().timestamp())
+async def _begin(request: Request, wanted: sessions.Wanted, caller: Asker | None, context: AppContext) -> Response:
+    found = await _open(context, caller, wanted)
+    await run_in_threadpool(Meter(found, _limit(context, caller)).announce, wanted.total_bytes)
+    upload_id = await run_in_threadpool(sessions.begin, found, wanted, context.key, context.clock().timestamp())
     place = f"{url_of(request)}/upload/storage/v1/b/{wanted.bucket}/o?uploadType=resumable&upload_id={upload_id}"
     return Response(None, 200, {"Location": place, "X-GUploader-UploadID": upload_id})
 
 
-async def _go_on(request: Request, bucket: str, caller: Asker | None, platform: Platform, upload_id: str) -> Response:
-    wanted = sessions.read_session(upload_id, bucket, platform.key)
+async def _go_on(request: Request, bucket: str, caller: Asker | None, context: AppContext, upload_id: str) -> Response:
+    wanted = sessions.read_session(upload_id, bucket, context.key)
     if caller is None and not wanted.is_open:
         raise Forbidden("This upload was begun with a token; send it with each piece.")
-    found = await _open(platform, caller, wanted)
+    found = await _open(context, caller, wanted)
     piece = sessions.piece_of(request.headers.get("content-range"))
     told = told_in_headers(request.headers)
-    meter = Meter(found, _limit(platform, caller))
+    meter = Meter(found, _limit(context, caller))
     try:
         sums: Checksums | None
         async with contextmanager_in_threadpool(sessions.Continuation(found, wanted, piece, meter)) as session:
@@ -150,7 +150,7 @@ async def _go_on(request: Request, bucket: str, caller: Asker | None, platform: 
 
 
 async def _multipart(
-    request: Request, bucket: str, name: str, condition: Condition, caller: Asker | None, platform: Platform
+    request: Request, bucket: str, name: str, condition: Condition, caller: Asker | None, context: AppContext
 ) -> Response:
     body = Multipart(request.headers.get("content-type", ""))
     stream = request.stream()
@@ -162,8 +162,8 @@ async def _multipart(
     if body.metadata is None:
         body.end()
     wanted = _for(caller, sessions.wanted_of(bucket, name, condition, body.metadata))
-    found = await _open(platform, caller, wanted)
-    meter = Meter(found, _limit(platform, caller))
+    found = await _open(context, caller, wanted)
+    meter = Meter(found, _limit(context, caller))
 
     async def data() -> AsyncIterator[bytes]:
         yield first

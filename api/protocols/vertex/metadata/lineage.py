@@ -108,18 +108,18 @@ def _graph(
     if len(rows) > _IN_GRAPH:
         raise _too_many(room, whose, "inputs and outputs belong to it")
     known = {one.id: one for one in artifacts}
-    lacking = list(dict.fromkeys(row.below_id for row in rows if row.below_id not in known))
+    lacking = list(dict.fromkeys(row.child_id for row in rows if row.child_id not in known))
     known |= vertex_records.records_of(room.session, lacking)
     order = {execution_id: place for place, execution_id in enumerate(by_id)}
-    rows.sort(key=lambda row: (row.kind, order[row.above_id]))  # inputs first; else as they were said
-    shown = dict.fromkeys([*(one.id for one in artifacts), *(row.below_id for row in rows)])
+    rows.sort(key=lambda row: (row.kind, order[row.parent_id]))  # inputs first; else as they were said
+    shown = dict.fromkeys([*(one.id for one in artifacts), *(row.child_id for row in rows)])
     parts = {
         "artifacts": [service.view(room, known[one]) for one in shown],
         "executions": [service.view(room, one) for one in executions],
         "events": [
             {
-                "artifact": _name(room, known[row.below_id]),
-                "execution": _name(room, by_id[row.above_id]),
+                "artifact": _name(room, known[row.child_id]),
+                "execution": _name(room, by_id[row.parent_id]),
                 "type": row.kind.upper(),
                 "eventTime": timestamp(row.created_at),
             }

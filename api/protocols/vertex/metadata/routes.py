@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.protocols.vertex.answers import answer
 from api.protocols.vertex.metadata import lineage, runs
 from api.protocols.vertex.metadata.kinds import ARTIFACT, CONTEXT, EXECUTION, STORE
@@ -27,9 +27,9 @@ EXECUTIONS: Final = Shelf(EXECUTION, f"{_IN_STORE}/executions", STORE)
 
 def _post(shelf: Shelf, action: str, work_of: lineage.Verb) -> None:
     def verb(
-        request: Request, body: RawBody, parent: ParentDep, visitor: VisitorDep, platform: PlatformDep
+        request: Request, body: RawBody, parent: ParentDep, visitor: VisitorDep, context: AppContextDep
     ) -> Response:
-        with platform.write() as work:
+        with context.write() as work:
             room = visitor.enter(work, parent, "member", verb=shelf.permission(action))
             return answer(work_of(room, place_of(request, shelf.one), Message(body, action)))
 
@@ -37,8 +37,8 @@ def _post(shelf: Shelf, action: str, work_of: lineage.Verb) -> None:
 
 
 def _query(shelf: Shelf, action: str, look: lineage.Query) -> None:
-    def query(request: Request, parent: ParentDep, visitor: VisitorDep, platform: PlatformDep) -> Response:
-        with platform.read() as work:
+    def query(request: Request, parent: ParentDep, visitor: VisitorDep, context: AppContextDep) -> Response:
+        with context.read() as work:
             room = visitor.enter(work, parent, "viewer", verb=shelf.permission(action))
             return answer(look(room, place_of(request, shelf.one)))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.training import jobs
@@ -19,25 +19,25 @@ from core.domain.errors import Conflict, NotFound
 DELETION: Final = "delete"
 
 
-def delete(platform: Platform, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
+def delete(context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
     """Begin, or go on with, the deletion of an ended job: an operation that may be done already."""
-    with platform.write() as work:
+    with context.write() as work:
         found = jobs.find(work.session, caller, parent, collection, resource_id, "member", verb=f"{collection}.delete")
         if found.is_trial:
             raise Conflict(f"{found.name} is the job of a trial; delete the hyperparameter tuning job.")
         if collection == "customJobs" and _has_pipeline(work.session, resource_id):
             raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
         is_done = jobs.delete(work, caller, found)
-        found.row.deletion_asked_at = found.row.deletion_asked_at or work.now
+        found.row.deletion_requested_at = found.row.deletion_requested_at or work.now
     return view_of(found.name, is_done=is_done)
 
 
-def look(platform: Platform, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
+def look(context: AppContext, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
     """The deletion of a job as it is now. Raises ``NotFound``: nobody began one."""
-    with platform.read() as work:
+    with context.read() as work:
         member = member_of(work.session, caller, parent, "member", verb=f"{collection}.get")
         query = (
-            select(Job.deleted_at, VertexResource.deletion_asked_at)
+            select(Job.deleted_at, VertexResource.deletion_requested_at)
             .join(VertexResource, VertexResource.job_id == Job.id)
             .where(
                 VertexResource.collection == collection,
@@ -51,7 +51,7 @@ def look(platform: Platform, caller: Caller, parent: Parent, collection: str, re
         raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
     if row[0] is not None:
         return view_of(name, is_done=True)
-    return delete(platform, caller, parent, collection, resource_id)
+    return delete(context, caller, parent, collection, resource_id)
 
 
 def _has_pipeline(session: Any, job_id: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
 from api.protocols.vertex.answers import NotServed, answer
 from api.protocols.vertex.collections import COLLECTIONS
@@ -39,7 +39,7 @@ def list_operations(
     request: Request,
     parent: ParentDep,
     caller: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
     pageSize: Annotated[int, Query(ge=0)] = 0,  # noqa: N803 (as Google names it)
     pageToken: Annotated[str, Query(max_length=500)] = "",  # noqa: N803
 ) -> Response:
@@ -47,23 +47,23 @@ def list_operations(
     of = f"{told['collection']}/{told['resource']}" if "collection" in told else ""
     if of and told["collection"] not in (*COLLECTIONS, *_RECORDS):
         raise NotServed(f"GET {of[:200]}/operations is not served by this platform.")
-    return answer(service.page(platform, caller, parent, of, pageSize, pageToken))
+    return answer(service.page(context, caller, parent, of, pageSize, pageToken))
 
 
 # Whoever looks at a deletion goes on with it, which is to write.
-def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-    return answer(service.look(platform, caller, parent, path, COLLECTIONS))
+def get_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    return answer(service.look(context, caller, parent, path, COLLECTIONS))
 
 
-def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-    service.cancel(platform, caller, parent, path, COLLECTIONS)
+def cancel_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    service.cancel(context, caller, parent, path, COLLECTIONS)
     return answer({})
 
 
-def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+def delete_operation(path: _PathDep, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
     """Its client wants to hear no more of it. There is no row of it to delete, and what it does goes on, as there."""
-    jobs.demand_member(platform, caller, parent, "member", verb="operations.delete")
-    service.look(platform, caller, parent, path, COLLECTIONS)
+    jobs.demand_member(context, caller, parent, "member", verb="operations.delete")
+    service.look(context, caller, parent, path, COLLECTIONS)
     return answer({})
 
 
@@ -71,14 +71,14 @@ async def wait_operation(
     path: _PathDep,
     parent: ParentDep,
     caller: Writer,
-    platform: PlatformDep,
+    context: AppContextDep,
     timeout: Annotated[str, Query(max_length=40)] = "",  # noqa: ASYNC109 (as Google names it)
 ) -> Response:
     """The operation when it is done, or as it is after ``timeout``."""
     told = Message({"timeout": timeout} if timeout else {}, "wait_operation_request").seconds("timeout")
     left_s = min(told or 0.0, _LONGEST_WAIT_S) if timeout else _LONGEST_WAIT_S
     while True:
-        shown = await run_in_threadpool(service.look, platform, caller, parent, path, COLLECTIONS)
+        shown = await run_in_threadpool(service.look, context, caller, parent, path, COLLECTIONS)
         if shown.get("done") or left_s <= 0:
             return answer(shown)
         await asyncio.sleep(min(_LOOK_EVERY_S, left_s))

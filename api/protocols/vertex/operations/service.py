@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.http.cursors import make_cursor
 from api.protocols.vertex.answers import NotServed
@@ -38,7 +38,7 @@ _DEPLOYMENT: Final = re.compile(rf"(?P<kind>{deploying.DEPLOY}|{deploying.UNDEPL
 
 
 def look(
-    platform: Platform, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
+    context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
 ) -> dict[str, Any]:
     """The operation at ``path``, such as ``models/<id>/operations/upload-1``. A deletion goes on by being looked at.
 
@@ -50,22 +50,22 @@ def look(
     collection, _, resource_id = resource.partition("/")
     if collection in collections and "/" not in resource_id:
         if operation == DELETION:
-            return collections[collection].look(platform, caller, parent, resource_id)
+            return collections[collection].look(context, caller, parent, resource_id)
         if collection == models.COLLECTION and (found := _UPLOAD.fullmatch(operation)):
-            return uploads.look(platform, caller, parent, resource_id, int(found["number"]))
+            return uploads.look(context, caller, parent, resource_id, int(found["number"]))
         if collection == endpoints.COLLECTION and (found := _DEPLOYMENT.fullmatch(operation)):
-            return deploying.look(platform, caller, parent, resource_id, found["kind"], found["id"])
+            return deploying.look(context, caller, parent, resource_id, found["kind"], found["id"])
         if collection == endpoints.COLLECTION and operation == "create":
-            shown = collections[collection].get(platform, caller, parent, resource_id)
+            shown = collections[collection].get(context, caller, parent, resource_id)
             return _done(parent, path, {"@type": f"{endpoints.TYPES}.Endpoint", **shown})
     if collection in _TYPES and "/" not in resource_id and operation in ("create", "update"):
-        with platform.read() as work:
+        with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.get")
             record = find_record(work.session, Place(member.project_id, parent.location), resource)
         if record is not None:
             kind = f"{endpoints.TYPES}.{_TYPES[collection]}"
             return _done(parent, path, {"@type": kind, "name": parent.name_of(resource)})
-    with platform.read() as work:
+    with context.read() as work:
         member_of(work.session, caller, parent, "viewer", verb="operations.get")
     raise NotFound(f"Operation {parent.name_of(path)} is not found.")
 
@@ -75,7 +75,7 @@ def _done(parent: Parent, path: str, response: dict[str, Any]) -> dict[str, Any]
 
 
 def cancel(
-    platform: Platform, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
+    context: AppContext, caller: Caller, parent: Parent, path: str, collections: Mapping[str, Collection]
 ) -> None:
     """Have it end, with the code CANCELLED. One that is done stays as it is.
 
@@ -85,19 +85,19 @@ def cancel(
     """
     resource, _, operation = path.rpartition("/operations/")
     resource_id = resource.partition("/")[2]
-    jobs.demand_member(platform, caller, parent, "member", verb="operations.cancel")
+    jobs.demand_member(context, caller, parent, "member", verb="operations.cancel")
     uploaded, deployed = _UPLOAD.fullmatch(operation), _DEPLOYMENT.fullmatch(operation)
-    if operation != DELETION and look(platform, caller, parent, path, collections).get("done"):
+    if operation != DELETION and look(context, caller, parent, path, collections).get("done"):
         return
     if uploaded is not None:
-        models.delete_version(platform, caller, parent, f"{resource_id}@{uploaded['number']}")
+        models.delete_version(context, caller, parent, f"{resource_id}@{uploaded['number']}")
     elif deployed is not None and deployed["kind"] == deploying.DEPLOY:
-        deploying.turn_back(platform, caller, parent, resource_id, deployed["id"])
+        deploying.turn_back(context, caller, parent, resource_id, deployed["id"])
     else:
         raise NotServed(f"Cancelling {parent.name_of(path)} is not served by this platform: it is not turned back.")
 
 
-def page(platform: Platform, caller: Caller, parent: Parent, of: str, size: int, token: str) -> dict[str, Any]:
+def page(context: AppContext, caller: Caller, parent: Parent, of: str, size: int, token: str) -> dict[str, Any]:
     """Uploads and deployments, the newest first. ``of``: the resource whose they are; empty: all of the location.
 
     A deployed model is there once: with its undeployment, where there is one. Raises ``NotFound`` or
@@ -105,7 +105,7 @@ def page(platform: Platform, caller: Caller, parent: Parent, of: str, size: int,
     """
     limit = min(size or jobs.PAGE, jobs.PAGE_LIMIT)
     behind = position_of(token) if token else None
-    with platform.read() as work:
+    with context.read() as work:
         rows: list[ModelVersion | Deployment] = []
         for table, query in _queries(work.session, caller, parent, of):
             wanted = query.order_by(table.created_at.desc(), table.id.desc()).limit(limit + 1)

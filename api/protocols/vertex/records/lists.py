@@ -274,7 +274,9 @@ def _narrowed(room: Room, wanted: AnySelect, fact: Same | Linked) -> AnySelect:
         return wanted
     kind, is_above = _LINKS[fact.field]
     other = aliased(VertexRecord)
-    own, theirs = (VertexLink.below_id, VertexLink.above_id) if is_above else (VertexLink.above_id, VertexLink.below_id)
+    own, theirs = (
+        (VertexLink.child_id, VertexLink.parent_id) if is_above else (VertexLink.parent_id, VertexLink.child_id)
+    )
     collection, _, name = (room.path_of(fact.name) or "").rpartition("/")
     return wanted.where(
         exists().where(

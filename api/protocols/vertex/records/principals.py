@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import PlatformDep, UnitOfWork
+from api.app.unit_of_work import AppContextDep, UnitOfWork
 from api.auth import Caller, Role, Scope, attempt_or_caller
 from api.protocols.mlflow.callers import Place as Attempt
 from api.protocols.mlflow.callers import ScriptAccess
@@ -71,8 +71,8 @@ class Visitor:
         return Room(work, parent, Place(attempt.project_id, parent.location), attempt)
 
 
-async def _visitor(request: Request, platform: PlatformDep) -> Visitor:
-    return Visitor(await attempt_or_caller(request, platform))
+async def _visitor(request: Request, context: AppContextDep) -> Visitor:
+    return Visitor(await attempt_or_caller(request, context))
 
 
 VisitorDep = Annotated[Visitor, Depends(_visitor)]

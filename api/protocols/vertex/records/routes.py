@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.protocols.vertex.answers import NotServed, answer
 from api.protocols.vertex.operations.deletions import view_of
 from api.protocols.vertex.proto import Message, camel
@@ -76,12 +76,12 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
         body: RawBody,
         parent: ParentDep,
         visitor: VisitorDep,
-        platform: PlatformDep,
+        context: AppContextDep,
         told: str = _id_of(kind),
     ) -> Response:
         name = check_id(told, f"{kind.word}_id") if told else ""
         path = f"{place_of(request, shelf.path)}/{name}"
-        with platform.write() as work:
+        with context.write() as work:
             room = visitor.enter(work, parent, "member", verb=shelf.permission("create"))
             _demand_above(room, shelf, path)
             record = shelf.make(room, kind, path, Message(body, kind.word))
@@ -92,19 +92,19 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
         request: Request,
         parent: ParentDep,
         visitor: VisitorDep,
-        platform: PlatformDep,
+        context: AppContextDep,
         query: Annotated[lists.ListQuery, Depends(_list_query)],
     ) -> Response:
         path = place_of(request, shelf.path)
-        with platform.read() as work:
+        with context.read() as work:
             room = visitor.enter(work, parent, "viewer", verb=shelf.permission("list"))
             _demand_above(room, shelf, f"{path}/-")
             records, more = lists.list_records(room, kind, path, query)
             shown = shelf.show(room, records)
         return answer({**({_listed(kind): shown} if shown else {}), **more})
 
-    def get(request: Request, parent: ParentDep, visitor: VisitorDep, platform: PlatformDep) -> Response:
-        with platform.read() as work:
+    def get(request: Request, parent: ParentDep, visitor: VisitorDep, context: AppContextDep) -> Response:
+        with context.read() as work:
             room = visitor.enter(work, parent, "viewer", verb=shelf.permission("get"))
             (shown,) = shelf.show(room, [service.find(room, kind, place_of(request, shelf.one))])
         return answer(shown)
@@ -114,7 +114,7 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
         body: RawBody,
         parent: ParentDep,
         visitor: VisitorDep,
-        platform: PlatformDep,
+        context: AppContextDep,
         updateMask: Annotated[str, Query(max_length=1_000)] = "",  # noqa: N803
         allowMissing: Annotated[bool, Query()] = False,  # noqa: N803
     ) -> Response:
@@ -123,15 +123,15 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
                 f"allow_missing is not served by this platform; create the {kind.word} first.", field="allow_missing"
             )
         path = place_of(request, shelf.one)
-        with platform.write() as work:
+        with context.write() as work:
             room = visitor.enter(work, parent, "member", verb=shelf.permission("update"))
             record = shelf.change(room, kind, path, Message(body, kind.word), updateMask)
             (shown,) = shelf.show(room, [record])
         return answer(_operation(kind, shown, "update") if kind.is_slow else shown)
 
-    def delete(request: Request, parent: ParentDep, visitor: VisitorDep, platform: PlatformDep) -> Response:
+    def delete(request: Request, parent: ParentDep, visitor: VisitorDep, context: AppContextDep) -> Response:
         path = place_of(request, shelf.one)
-        with platform.write() as work:
+        with context.write() as work:
             room = visitor.enter(work, parent, "member", verb=shelf.permission("delete"), deletes=True)
             service.remove(room, kind, path)
         return answer(view_of(parent.name_of(path), is_done=True))

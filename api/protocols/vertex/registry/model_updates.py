@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message, snake
@@ -27,7 +27,7 @@ _DESCRIPTION: Final = 10_000
 
 
 def update(
-    platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
+    context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
 ) -> dict[str, Any]:
     """The model after it. What the mask does not name stays, whatever the client sends of it: clients send it whole.
 
@@ -46,7 +46,7 @@ def update(
         jobs.read_told(message)
     texts = {name: message.text(name, _DESCRIPTION) for name in ("description", "versionDescription")}
     ref = f"{model_id}@{version_ref}" if version_ref else model_id
-    with platform.write() as work:
+    with context.write() as work:
         found, _ = models.find(work.session, caller, parent, ref, "member", verb="models.update")
         rows.lock_model(work.session, found.id)
         model, version = models.find(work.session, caller, parent, ref, "member", verb="models.update")
@@ -99,7 +99,7 @@ def _change_model(
     if "description" in named and not model.description:
         changed["description"] = ""
     for version in work.session.scalars(rows.versions_of(model.id)):
-        version.wanted = {**version.wanted, models.CHANGED: {**version.wanted.get(models.CHANGED, {}), **changed}}
+        version.registration = {**version.registration, models.CHANGED: {**version.registration.get(models.CHANGED, {}), **changed}}
 
 
 def _change_version(version: ModelVersion, named: set[str], description: str, labels: dict[str, str]) -> None:

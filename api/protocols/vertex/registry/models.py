@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, object_session
 from trainmaster.wire.models import Alias, AliasRequest, ModelName
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectAccess, Role
 from api.models import service
 from api.models.access import ModelAccess, by_of
@@ -134,7 +134,7 @@ def _valid(kind: Any, value: str, where: str) -> None:
         raise InvalidRequest(f"{where}: {value[:100]!r}: {words}.", field=where) from None
 
 
-def register(platform: Platform, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
+def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Upload, job_id: str) -> None:
     """Have the job's model registered once it has succeeded, in the transaction that submits it."""
     job = work.session.get_one(Job, job_id)
     parent = demand_parent(work.session, job.project_id, upload)
@@ -147,11 +147,11 @@ def register(platform: Platform, work: UnitOfWork, caller: Caller, upload: Uploa
         name,
         by_of(caller),
         Asked(),
-        volume=platform.settings.default_volume,
+        volume=context.settings.default_volume,
         told=told,
         when_done=True,
     )
-    made.wanted = {**made.wanted, KEY: upload.body}
+    made.registration = {**made.registration, KEY: upload.body}
     work.session.flush()
     work.notify(TOPIC_MODELS)
 
@@ -207,26 +207,26 @@ def of_pipeline(found: jobs.Found) -> ModelVersion | None:
     if session is None:
         return None
     rows = session.scalars(select(ModelVersion).where(ModelVersion.job_id == found.job.id).order_by(ModelVersion.id))
-    return next((row for row in rows if KEY in row.wanted), None)
+    return next((row for row in rows if KEY in row.registration), None)
 
 
 class Models:
     """See :class:`api.protocols.vertex.resource_collection.Collection`."""
 
-    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
-        del platform, caller, parent, raw
+    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+        del context, caller, parent, raw
         raise NotServed("models.create is not served by this platform, nor there: a model is made by models.upload.")
 
-    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with platform.read() as work:
+    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with context.read() as work:
             model, version = find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
             return view(work.session, parent, model, version, is_version="@" in resource_id)
 
-    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+    def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """A model whose first version is not ready yet is not there."""
         test, order = parse_filter(query.filter), read_order(query.order_by)
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
-        with platform.read() as work:
+        with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
             wanted = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
             rows = work.session.scalars(order.page(wanted, query.page_token, limit)).all()
@@ -240,13 +240,13 @@ class Models:
         more = {"nextPageToken": order.token(rows[limit - 1])} if len(rows) > limit else {}
         return {**({COLLECTION: items} if items else {}), **more}
 
-    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
-        del platform, caller, parent, resource_id
+    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
+        del context, caller, parent, resource_id
         raise NotServed("models:cancel is not served by this platform.")
 
-    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         """With all its versions; there aliases do not stand in the way, as they do otherwise here."""
-        with platform.write() as work:
+        with context.write() as work:
             model, _ = find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
             access = _access(caller, parent, model)
             for alias in models.aliases_of(work.session, [model.id])[model.id]:
@@ -254,8 +254,8 @@ class Models:
             service.delete_model(work, access, force=False)
         return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
 
-    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with platform.read() as work:
+    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with context.read() as work:
             member = member_of(work.session, caller, parent, "member", verb="models.get")
             row = work.session.get(Model, resource_id.partition("@")[0])
         if row is None or row.project_id != member.project_id or row.deleted_at is None:
@@ -264,11 +264,11 @@ class Models:
 
 
 def list_versions(
-    platform: Platform, caller: Caller, parent: Parent, resource_id: str, query: jobs.ListQuery
+    context: AppContext, caller: Caller, parent: Parent, resource_id: str, query: jobs.ListQuery
 ) -> dict[str, Any]:
     """All that are ready and fit the filter, newest first, in one page."""
     test = parse_filter(query.filter)
-    with platform.read() as work:
+    with context.read() as work:
         model, _ = find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
         ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
         rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
@@ -276,11 +276,11 @@ def list_versions(
         return {COLLECTION: [item for item in items if test(lambda name, item=item: _field(name, item, model))]}  # type: ignore[misc]
 
 
-def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+def merge_aliases(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
     """Aliases are added to a version, and those that begin with a dash are taken from it."""
     message = Message(raw, "merge_version_aliases")
     message.demand_known({"name", "versionAliases"})
-    with platform.write() as work:
+    with context.write() as work:
         model, version = find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
         access = _access(caller, parent, model)
         for text in message.texts("versionAliases"):
@@ -296,8 +296,8 @@ def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_i
         return view(work.session, parent, model, version, is_version="@" in resource_id)
 
 
-def delete_version(platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-    with platform.write() as work:
+def delete_version(context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    with context.write() as work:
         model, version = find(
             work.session, caller, parent, resource_id, "member", verb="models.deleteVersion", is_any=True
         )
@@ -336,7 +336,7 @@ def find_named(
 
 
 def display_name_of(model: Model, version: ModelVersion) -> str:
-    for told in (version.wanted.get(CHANGED, {}), version.wanted.get(KEY, {})):
+    for told in (version.registration.get(CHANGED, {}), version.registration.get(KEY, {})):
         if "displayName" in told:
             return str(told["displayName"])
     return model.name
@@ -354,8 +354,8 @@ def view(
 ) -> dict[str, Any]:
     """``is_version``: the version was asked for by its own name, and is answered by it."""
     aliases = models.aliases_of(session, [model.id])[model.id]
-    told: dict[str, Any] = version.wanted.get(KEY, {})
-    changed: dict[str, Any] = version.wanted.get(CHANGED, {})
+    told: dict[str, Any] = version.registration.get(KEY, {})
+    changed: dict[str, Any] = version.registration.get(CHANGED, {})
     is_trained = told and version.job_id is not None
     pipeline = {"trainingPipeline": parent.name_of("trainingPipelines", str(version.job_id))} if is_trained else {}
     descriptions = {

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 from trainmaster.wire.serving import BatchPredictRequest
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
 from api.protocols.gcs.buckets import find_bucket
@@ -75,25 +75,25 @@ _NO_FIELDS: Final = {
 _Format = Literal["jsonl", "csv"]
 
 
-def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
     """The id of a new job. Raises as ``custom_jobs.create``."""
-    jobs.demand_member(platform, caller, parent, "member", verb="batchPredictionJobs.create")
+    jobs.demand_member(context, caller, parent, "member", verb="batchPredictionJobs.create")
     message = Message(raw, "batch_prediction_job")
     message.demand_known(_SERVED, absent=_ABSENT)
     told = jobs.read_told(message)
-    table = table_of(platform)
+    table = table_of(context)
     resources = read_batch(message.message("dedicatedResources"), table, parent.location)
-    source = _read_source(platform, caller, message)
+    source = _read_source(context, caller, message)
     prefix = _read_destination(message)
     tuning = message.message("manualBatchTuningParameters")
     if tuning is not None:
         tuning.demand_known({"batchSize"})
-    with platform.read() as work:
+    with context.read() as work:
         member = member_of(work.session, caller, parent, "member", verb="batchPredictionJobs.create")
         model, version = models.find_named(work.session, caller, parent, message, "model")
         at = work.now.strftime("%Y-%m-%dT%H-%M-%S-%f")
-    container = read_container(Message(version.wanted.get(models.KEY, {}), "model"))
-    server = server_of(container, table, is_plain=platform.settings.executor == "process")
+    container = read_container(Message(version.registration.get(models.KEY, {}), "model"))
+    server = server_of(container, table, is_plain=context.settings.executor == "process")
     if server.container is not None:
         raise NotServed(
             f"{message.at('model')}: batch predictions by a container of one's own are not served by this platform; its own server "
@@ -109,7 +109,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
         "input": source.location,
         "format": source.format,
         "csv_rows": source.csv_rows,
-        "output": _location(platform, caller, folder, where, writes=True),
+        "output": _location(context, caller, folder, where, writes=True),
         "replicas": resources.replicas,
         "resources": resources.asked,
         "priority": resources.priority,
@@ -122,8 +122,8 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"{message.path}: {field}: {first['msg']}.", field=field) from None
-    submission = service.check_batch(platform, caller, member, request)
-    demand_place(platform, caller, submission)
+    submission = service.check_batch(context, caller, member, request)
+    demand_place(context, caller, submission)
     kept = ("inputConfig", "instanceConfig", "outputConfig", "dedicatedResources", "manualBatchTuningParameters")
     body = {
         "model": parent.name_of(models.COLLECTION, model.id),
@@ -131,11 +131,11 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
         **{name: message.raw(name) for name in kept if message.has(name)},
         "outputInfo": {"gcsOutputDirectory": folder},
     }
-    return jobs.submit_and_keep(platform, caller, parent, submission, told, {COLLECTION: body})
+    return jobs.submit_and_keep(context, caller, parent, submission, told, {COLLECTION: body})
 
 
-def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
-    del platform
+def view(context: AppContext, found: jobs.Found) -> dict[str, Any]:
+    del context
     shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
     if JobState(found.job.state) is not JobState.SUCCEEDED:
         del shown["outputInfo"]
@@ -151,7 +151,7 @@ class _Source:
     csv_rows: Literal["array", "object"]
 
 
-def _read_source(platform: Platform, caller: Caller, message: Message) -> _Source:
+def _read_source(context: AppContext, caller: Caller, message: Message) -> _Source:
     told = message.message("inputConfig")
     if told is None:
         raise InvalidRequest(f"{message.at('inputConfig')}: Required field is not set.", field="input_config")
@@ -178,7 +178,7 @@ def _read_source(platform: Platform, caller: Caller, message: Message) -> _Sourc
         if instance.text("instanceType", 20) not in ("", "array", "object"):
             raise InvalidRequest(f"{instance.at('instanceType')}: must be array or object.", field="instance_type")
         rows = "object" if instance.text("instanceType") == "object" else rows
-    return _Source(_location(platform, caller, uri, where), kind, rows)
+    return _Source(_location(context, caller, uri, where), kind, rows)
 
 
 def _read_destination(message: Message) -> str:
@@ -211,13 +211,13 @@ def _format(told: Message, name: str, served: tuple[_Format, ...]) -> _Format:
     return found
 
 
-def _location(platform: Platform, caller: Caller, uri: str, where: str, *, writes: bool = False) -> str:
+def _location(context: AppContext, caller: Caller, uri: str, where: str, *, writes: bool = False) -> str:
     """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
     found = re.fullmatch(r"gs://(?P<bucket>[^/]+)/(?P<path>.+)", uri)
     if found is None:
         raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field=where)
     try:
-        bucket = find_bucket(platform, caller, found["bucket"], writes=writes)
+        bucket = find_bucket(context, caller, found["bucket"], writes=writes)
     except NotFound as error:
         raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field=where) from error
     return "/".join([bucket.volume, *([bucket.base] if bucket.base else []), *split_path(found["path"], field=where)])

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import DeployRequest
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints import service
 from api.protocols.vertex.answers import NotServed
@@ -69,7 +69,7 @@ _TRIES: Final = 20
 _UNREAD: Final = {"torchserve": "an archive of TorchServe (.mar)"}
 
 
-def deploy(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+def deploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
     """An operation, done when all replicas are ready.
 
     Raises:
@@ -82,21 +82,21 @@ def deploy(platform: Platform, caller: Caller, parent: Parent, resource_id: str,
     if told is None:
         raise InvalidRequest(f"{message.at('deployedModel')}: Required field is not set.", field="deployed_model")
     told.demand_known(_SERVED, absent=_ABSENT)
-    table = table_of(platform)
+    table = table_of(context)
     resources = read_dedicated(told.message("dedicatedResources"), table, parent.location)
-    with platform.read() as work:
+    with context.read() as work:
         endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
         model, version = models.find_named(work.session, caller, parent, told, "model")
         display_name = told.text("displayName", _DISPLAY_NAME) or models.display_name_of(model, version)
         name = _free_id(work.session, endpoint, told, slug(display_name))
-    container = read_container(Message(version.wanted.get(models.KEY, {}), "model"))
-    server = server_of(container, table, is_plain=platform.settings.executor == "process")
+    container = read_container(Message(version.registration.get(models.KEY, {}), "model"))
+    server = server_of(container, table, is_plain=context.settings.executor == "process")
     _demand_readable(version, server)
     access = endpoints.access_to(caller, parent, endpoint, "member")
-    request = _request(platform, endpoint, name, f"{model.name}@{version.number}", server, resources)
-    draft = service.check_deploy(platform, access, request)
-    demand_place(platform, caller, draft.submission)
-    with platform.write() as work:
+    request = _request(context, endpoint, name, f"{model.name}@{version.number}", server, resources)
+    draft = service.check_deploy(context, access, request)
+    demand_place(context, caller, draft.submission)
+    with context.write() as work:
         row, _ = access.load(work.session, is_changing=True)
         split = _split(work.session, message, row, name)
         for failed in serving.live_deployments(work.session, [row.id]):
@@ -112,14 +112,14 @@ def deploy(platform: Platform, caller: Caller, parent: Parent, resource_id: str,
         return progress(work.session, parent, row, deployed, DEPLOY)
 
 
-def undeploy(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+def undeploy(context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
     """An operation, done when its replicas have ended. What traffic it had goes to the others, or as ``trafficSplit`` says."""
     message = Message(raw, "undeploy_model_request")
     message.demand_known({"endpoint", "deployedModelId", "trafficSplit"})
     name = message.text("deployedModelId", _ID)
     if not name:
         raise InvalidRequest(f"{message.at('deployedModelId')}: Required field is not set.", field="deployed_model_id")
-    with platform.write() as work:
+    with context.write() as work:
         row, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.undeploy")
         access = endpoints.access_to(caller, parent, row, "member")
         access.load(work.session, is_changing=True)
@@ -132,9 +132,9 @@ def undeploy(platform: Platform, caller: Caller, parent: Parent, resource_id: st
         return progress(work.session, parent, row, deployed, UNDEPLOY)
 
 
-def turn_back(platform: Platform, caller: Caller, parent: Parent, resource_id: str, deployment_id: str) -> None:
+def turn_back(context: AppContext, caller: Caller, parent: Parent, resource_id: str, deployment_id: str) -> None:
     """Undeploy what is not ready yet; what got ready meanwhile stays. Raises ``NotFound`` or ``Forbidden``."""
-    with platform.write() as work:
+    with context.write() as work:
         endpoint, _ = endpoints.find(work.session, caller, parent, resource_id, "member", verb="endpoints.deploy")
         access = endpoints.access_to(caller, parent, endpoint, "member")
         access.load(work.session, is_changing=True)
@@ -146,10 +146,10 @@ def turn_back(platform: Platform, caller: Caller, parent: Parent, resource_id: s
 
 
 def look(
-    platform: Platform, caller: Caller, parent: Parent, resource_id: str, kind: str, deployment_id: str
+    context: AppContext, caller: Caller, parent: Parent, resource_id: str, kind: str, deployment_id: str
 ) -> dict[str, Any]:
     """An operation as it is now. Raises ``NotFound``: nobody began it."""
-    with platform.read() as work:
+    with context.read() as work:
         member = member_of(work.session, caller, parent, "viewer", verb="endpoints.get")
         endpoint = work.session.get(Endpoint, resource_id)
         row = work.session.get(Deployment, deployment_id)
@@ -184,7 +184,10 @@ def progress(session: Session, parent: Parent, endpoint: Endpoint, row: Deployme
         return {**told, "done": True, "response": done}
     match DeploymentState(row.state):
         case DeploymentState.FAILED:
-            error = {"code": _FAILED_PRECONDITION, "message": f"Model server never became ready. {first.verdict}"}
+            error = {
+                "code": _FAILED_PRECONDITION,
+                "message": f"Model server never became ready. {first.failure_reason}",
+            }
         case DeploymentState.UNDEPLOYING | DeploymentState.ENDED:
             error = {"code": _CANCELLED, "message": "The model was undeployed before it was ready."}
         case DeploymentState.ACTIVE:
@@ -223,7 +226,7 @@ def _demand_readable(version: ModelVersion, server: Server) -> None:
 
 
 def _request(
-    platform: Platform, endpoint: Endpoint, name: str, model: str, server: Server, resources: Resources
+    context: AppContext, endpoint: Endpoint, name: str, model: str, server: Server, resources: Resources
 ) -> DeployRequest:
     asked: dict[str, Any] = {
         "deployment": name,
@@ -238,7 +241,7 @@ def _request(
         "reason": "By a client of Vertex AI.",
     }
     if server.container is not None:
-        asked |= _own(platform, endpoint, name, server.container)
+        asked |= _own(context, endpoint, name, server.container)
         asked["image"] = server.image
         if server.container.shm_mib:
             asked["resources"]["shm"] = f"{server.container.shm_mib}Mi"
@@ -250,7 +253,7 @@ def _request(
         raise InvalidRequest(f"deployed_model: {where}: {first['msg']}.", field=where) from None
 
 
-def _own(platform: Platform, endpoint: Endpoint, name: str, container: Container) -> dict[str, Any]:
+def _own(context: AppContext, endpoint: Endpoint, name: str, container: Container) -> dict[str, Any]:
     """A container of one's own; the routes where it says none are Vertex AI's."""
     default = f"/v1/endpoints/{endpoint.name}/deployedModels/{name}"
     asked: dict[str, Any] = {
@@ -261,7 +264,7 @@ def _own(platform: Platform, endpoint: Endpoint, name: str, container: Container
     }
     if container.command:
         asked["command"] = list(container.command)
-    if container.port and platform.settings.executor != "process":
+    if container.port and context.settings.executor != "process":
         asked["port"] = container.port
     if container.timeout_s is not None:
         asked["ready_timeout_s"] = container.timeout_s

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.fields import NAME_PATTERN
 from trainmaster.wire.serving import EndpointCreate
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.endpoints import service
 from api.endpoints.access import EndpointAccess
@@ -68,9 +68,9 @@ _CHANCE: Final = 6
 _DESCRIPTION: Final = 1_000
 
 
-def create(platform: Platform, caller: Caller, parent: Parent, raw: Any, endpoint_id: str) -> dict[str, Any]:
+def create(context: AppContext, caller: Caller, parent: Parent, raw: Any, endpoint_id: str) -> dict[str, Any]:
     """An operation that is done. ``endpoint_id``: wanted by the client, empty: any."""
-    jobs.demand_member(platform, caller, parent, "member", verb="endpoints.create")
+    jobs.demand_member(context, caller, parent, "member", verb="endpoints.create")
     message = Message(raw, "endpoint")
     message.demand_known(
         {"displayName", "description", "labels", "deployedModels", "trafficSplit", *_OUTPUT_ONLY}, absent=_ABSENT
@@ -85,7 +85,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any, endpoin
             f"endpoint_id: '{endpoint_id[:100]}' is none: at most 63 lower-case letters, digits and dashes, no dash at the ends.",
             field="endpoint_id",
         )
-    with platform.write() as work:
+    with context.write() as work:
         member = member_of(work.session, caller, parent, "member", verb="endpoints.create")
         name = endpoint_id or _free_name(work.session, member.project_id, slug(told.display_name))
         body = EndpointCreate(name=name, description=message.text("description", _DESCRIPTION))
@@ -105,7 +105,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any, endpoin
 
 
 def update(
-    platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
+    context: AppContext, caller: Caller, parent: Parent, resource_id: str, raw: Any, update_mask: str
 ) -> dict[str, Any]:
     """The endpoint after it. Without a mask all that the client sends is changed."""
     message = Message(raw, "endpoint")
@@ -114,7 +114,7 @@ def update(
     for one in masked:
         one.demand_known(set(_CHANGED), absent=_ABSENT)
     named = [name for name in _CHANGED if any(one.has(name) for one in masked) or (not masked and message.has(name))]
-    with platform.write() as work:
+    with context.write() as work:
         row, about = find(work.session, caller, parent, resource_id, "member", verb="endpoints.update")
         access = access_to(caller, parent, row, "member")
         access.load(work.session, is_changing=True)
@@ -157,20 +157,20 @@ def read_split(message: Message, names: set[str]) -> dict[str, int]:
 class Endpoints:
     """See :class:`api.protocols.vertex.resource_collection.Collection`."""
 
-    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
-        return str(create(platform, caller, parent, raw, "")["response"]["name"]).rpartition("/")[2]
+    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+        return str(create(context, caller, parent, raw, "")["response"]["name"]).rpartition("/")[2]
 
-    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with platform.read() as work:
+    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with context.read() as work:
             row, about = find(work.session, caller, parent, resource_id, "viewer", verb="endpoints.get")
             return view(work.session, parent, row, about)
 
-    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+    def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """Newest first; a page may have fewer than asked for, and still a next one, where the filter fits few."""
         jobs.demand_newest_first(query.order_by)
         test = parse_filter(query.filter)
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
-        with platform.read() as work:
+        with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="endpoints.list")
             wanted = (
                 select(Endpoint, VertexEndpoint)
@@ -191,13 +191,13 @@ class Endpoints:
         more = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
         return {**({COLLECTION: shown} if shown else {}), **more}
 
-    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
-        del platform, caller, parent, resource_id
+    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
+        del context, caller, parent, resource_id
         raise NotServed("endpoints:cancel is not served by this platform, nor there.")
 
-    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         """Raises ``Conflict``: models are deployed to it."""
-        with platform.write() as work:
+        with context.write() as work:
             row, _ = find(work.session, caller, parent, resource_id, "member", verb="endpoints.delete")
             name = parent.name_of(COLLECTION, row.id)
             if serving_ones := deployed_to(work.session, row):
@@ -208,9 +208,9 @@ class Endpoints:
             service.delete(work, access_to(caller, parent, row, "member"))
         return view_of(name, is_done=False)
 
-    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         name = parent.name_of(COLLECTION, resource_id)
-        with platform.read() as work:
+        with context.read() as work:
             member = member_of(work.session, caller, parent, "member", verb="endpoints.get")
             row = work.session.get(Endpoint, resource_id)
             if row is None or row.project_id != member.project_id or row.deleting_at is None:
@@ -270,7 +270,7 @@ def view(session: Session, parent: Parent, row: Endpoint, about: VertexEndpoint 
 def view_of_deployed(session: Session, parent: Parent, row: Deployment, about: VertexEndpoint | None) -> dict[str, Any]:
     """With the model and version that it serves, wherever it was deployed from."""
     told: dict[str, Any] = (about.deployed if about is not None else {}).get(row.name, {})
-    revisions: Sequence[Any] = serving.revisions_of(session, row.id, numbers=[row.wanted], limit=1)
+    revisions: Sequence[Any] = serving.revisions_of(session, row.id, numbers=[row.target_revision], limit=1)
     version_id = revisions[0].spec.get("version_id") if revisions else None
     found = session.get(ModelVersion, version_id) if version_id else None
     model = session.get(Model, found.model_id) if found is not None else None

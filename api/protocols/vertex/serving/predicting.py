@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints.access import EndpointAccess
 from api.endpoints.proxy import DEPLOYMENT_HEADER, REPLICA_HEADER, Proxy
@@ -61,13 +61,13 @@ class Served:
 _served: OrderedDict[str, Served] = OrderedDict()
 
 
-async def predict(request: Request, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> Response:
+async def predict(request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> Response:
     """``PredictResponse``. Raises as ``Proxy.hand_on``."""
-    answer = await _ask(request, platform, caller, parent, resource_id)
+    answer = await _ask(request, context, caller, parent, resource_id)
     if not isinstance(answer, Handed):
         return answer
     status, headers = answer.status_code, dict(answer.headers)
-    body = await answer.read(platform.settings.predict_limit_bytes)
+    body = await answer.read(context.settings.predict_limit_bytes)
     if status != 200:
         words = body.decode("utf-8", "replace").strip()[:_LONGEST] or f"The model answered with status {status}."
         status = status if status >= 400 else 500
@@ -78,7 +78,7 @@ async def predict(request: Request, platform: Platform, caller: Caller, parent: 
     if told is None:
         words = 'The model\'s answer is not {"predictions": [...]}: ' + body.decode("utf-8", "replace")[:200]
         return refusal(500, "INTERNAL", f"{words}. By rawPredict any answer comes as it is.")
-    served = await _find_served(platform, headers)
+    served = await _find_served(context, headers)
     shown = {
         "predictions": told["predictions"],
         "deployedModelId": served.deployment,
@@ -93,12 +93,12 @@ async def predict(request: Request, platform: Platform, caller: Caller, parent: 
 
 
 async def raw_predict(
-    request: Request, platform: Platform, caller: Caller, parent: Parent, resource_id: str
+    request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str
 ) -> Response:
     """The model's own answer, whatever it is, with who gave it in the headers that the SDK reads."""
-    answer = await _ask(request, platform, caller, parent, resource_id)
+    answer = await _ask(request, context, caller, parent, resource_id)
     if isinstance(answer, Handed):
-        served = await _find_served(platform, dict(answer.headers))
+        served = await _find_served(context, dict(answer.headers))
         answer.headers["X-Vertex-AI-Endpoint-Id"] = resource_id
         answer.headers["X-Vertex-AI-Deployed-Model-Id"] = served.deployment
         answer.headers["X-Vertex-AI-Model"] = served.model(parent)
@@ -106,15 +106,15 @@ async def raw_predict(
     return answer
 
 
-async def _ask(request: Request, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> Response:
+async def _ask(request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> Response:
     if all(member.project != parent.own for member in caller.projects.values()):
-        await run_in_threadpool(_demand_member, platform, caller, parent)
+        await run_in_threadpool(_demand_member, context, caller, parent)
     proxy: Proxy = request.app.state.proxy
     return await proxy.hand_on(request, EndpointAccess(caller, parent.own, resource_id, "viewer"), None)
 
 
-def _demand_member(platform: Platform, caller: Caller, parent: Parent) -> None:
-    with platform.read() as work:
+def _demand_member(context: AppContext, caller: Caller, parent: Parent) -> None:
+    with context.read() as work:
         member_of(work.session, caller, parent, "viewer", verb="endpoints.predict")
 
 
@@ -126,19 +126,19 @@ def _read(body: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("predictions"), list) else None
 
 
-async def _find_served(platform: Platform, headers: dict[str, str]) -> Served:
+async def _find_served(context: AppContext, headers: dict[str, str]) -> Served:
     replica_id = headers.get(REPLICA_HEADER.lower(), "")
     known = _served.get(replica_id)
     if known is None:
-        known = await run_in_threadpool(_load, platform, replica_id, headers.get(DEPLOYMENT_HEADER.lower(), ""))
+        known = await run_in_threadpool(_load, context, replica_id, headers.get(DEPLOYMENT_HEADER.lower(), ""))
         _served[replica_id] = known
         while len(_served) > _KEPT:
             _served.popitem(last=False)
     return known
 
 
-def _load(platform: Platform, replica_id: str, deployment: str) -> Served:
-    with platform.read() as work:
+def _load(context: AppContext, replica_id: str, deployment: str) -> Served:
+    with context.read() as work:
         replica = work.session.get(ServingReplica, replica_id)
         row = None if replica is None else work.session.get(Deployment, replica.deployment_id)
         if replica is None or row is None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Reader, Writer
 from api.protocols.vertex.answers import answer
 from api.protocols.vertex.registry import models
@@ -21,8 +21,8 @@ _UPLOAD = f"{_MODELS}/{{resource}}/operations/{uploads.OPERATION}-{{number}}"
 
 
 @router.post(f"{PARENT}{_MODELS}:upload")
-def upload_model(body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-    return answer(uploads.upload(platform, caller, parent, body))
+def upload_model(body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep) -> Response:
+    return answer(uploads.upload(context, caller, parent, body))
 
 
 @router.get(f"{PARENT}{_UPLOAD}")
@@ -32,9 +32,9 @@ def look_at_upload(
     number: Annotated[int, Path(ge=1, le=2**31 - 1)],
     parent: ParentDep,
     caller: Reader,
-    platform: PlatformDep,
+    context: AppContextDep,
 ) -> Response:
-    return answer(uploads.look(platform, caller, parent, resource, number))
+    return answer(uploads.look(context, caller, parent, resource, number))
 
 
 _ENDPOINTS = f"/{endpoints.COLLECTION}"
@@ -47,10 +47,10 @@ def create_endpoint(
     body: RawBody,
     parent: ParentDep,
     caller: Writer,
-    platform: PlatformDep,
+    context: AppContextDep,
     endpointId: Annotated[str, Query(max_length=100)] = "",  # noqa: N803 (as Google names it)
 ) -> Response:
-    return answer(endpoints.create(platform, caller, parent, body, endpointId))
+    return answer(endpoints.create(context, caller, parent, body, endpointId))
 
 
 @router.patch(_ENDPOINT)
@@ -59,52 +59,52 @@ def update_endpoint(
     body: RawBody,
     parent: ParentDep,
     caller: Writer,
-    platform: PlatformDep,
+    context: AppContextDep,
     updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
 ) -> Response:
-    return answer(endpoints.update(platform, caller, parent, resource, body, updateMask))
+    return answer(endpoints.update(context, caller, parent, resource, body, updateMask))
 
 
 @router.post(f"{_ENDPOINT}:deployModel")
 def deploy_model(
-    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
 ) -> Response:
-    return answer(deploying.deploy(platform, caller, parent, resource, body))
+    return answer(deploying.deploy(context, caller, parent, resource, body))
 
 
 @router.post(f"{_ENDPOINT}:undeployModel")
 def undeploy_model(
-    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, context: AppContextDep
 ) -> Response:
-    return answer(deploying.undeploy(platform, caller, parent, resource, body))
+    return answer(deploying.undeploy(context, caller, parent, resource, body))
 
 
 @router.get(f"{PARENT}{_ENDPOINTS}/{{resource}}/operations/{deploying.DEPLOY}-{{deployment}}")
 @router.get(f"{PARENT_OF_PROGRESS}{_ENDPOINTS}/{{resource}}/operations/{deploying.DEPLOY}-{{deployment}}")
 def look_at_deployment(
-    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, platform: PlatformDep
+    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
-    return answer(deploying.look(platform, caller, parent, resource, deploying.DEPLOY, deployment))
+    return answer(deploying.look(context, caller, parent, resource, deploying.DEPLOY, deployment))
 
 
 @router.get(f"{PARENT}{_ENDPOINTS}/{{resource}}/operations/{deploying.UNDEPLOY}-{{deployment}}")
 @router.get(f"{PARENT_OF_PROGRESS}{_ENDPOINTS}/{{resource}}/operations/{deploying.UNDEPLOY}-{{deployment}}")
 def look_at_undeployment(
-    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, platform: PlatformDep
+    resource: ResourceId, deployment: _DeploymentId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
-    return answer(deploying.look(platform, caller, parent, resource, deploying.UNDEPLOY, deployment))
+    return answer(deploying.look(context, caller, parent, resource, deploying.UNDEPLOY, deployment))
 
 
 # To ask is to read.
 @router.post(f"{_ENDPOINT}:predict")
 async def predict(
-    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, platform: PlatformDep
+    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
-    return await predicting.predict(request, platform, caller, parent, resource)
+    return await predicting.predict(request, context, caller, parent, resource)
 
 
 @router.post(f"{_ENDPOINT}:rawPredict")
 async def raw_predict(
-    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, platform: PlatformDep
+    request: Request, resource: ResourceId, parent: ParentDep, caller: Reader, context: AppContextDep
 ) -> Response:
-    return await predicting.raw_predict(request, platform, caller, parent, resource)
+    return await predicting.raw_predict(request, context, caller, parent, resource)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.models.access import by_of
 from api.protocols.gcs.buckets import UPLOADS, find_bucket
@@ -35,7 +35,7 @@ _TYPES: Final = "type.googleapis.com/google.cloud.aiplatform.v1"
 _NAME: Final = 63
 
 
-def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict[str, Any]:
+def upload(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> dict[str, Any]:
     """An operation, done when the files are copied.
 
     Raises:
@@ -43,7 +43,7 @@ def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict
         NotFound, Forbidden: the files, or the model that they are a version of.
         Conflict: there is a model of this id.
     """
-    jobs.demand_member(platform, caller, parent, "member", verb="models.upload")
+    jobs.demand_member(context, caller, parent, "member", verb="models.upload")
     message = Message(raw, "upload_model_request")
     message.demand_known(
         {"parent", "parentModel", "modelId", "model"}, absent={"serviceAccount": "service accounts are"}
@@ -57,8 +57,8 @@ def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict
     if not told.has("containerSpec"):
         where = told.at("containerSpec")
         raise InvalidRequest(f"{where}: Required field is not set: what is to serve the model.", field=where)
-    uploaded = _find_files(platform, caller, told)
-    with platform.write() as work:
+    uploaded = _find_files(context, caller, told)
+    with context.write() as work:
         member = member_of(work.session, caller, parent, "member", verb="models.upload")
         above = models.demand_parent(work.session, member.project_id, wanted)
         name = above.name if above is not None else models.free_name(work.session, member.project_id, wanted)
@@ -69,18 +69,18 @@ def upload(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> dict
             name,
             by_of(caller),
             uploaded,
-            volume=platform.settings.default_volume,
+            volume=context.settings.default_volume,
             told=models.told_of(wanted, is_first=above is None or not rows.has_versions(work.session, above.id)),
         )
-        made.wanted = {**made.wanted, models.KEY: wanted.body}
+        made.registration = {**made.registration, models.KEY: wanted.body}
         work.session.flush()
         work.notify(TOPIC_MODELS)
         return view_of(parent, made)
 
 
-def look(platform: Platform, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
+def look(context: AppContext, caller: Caller, parent: Parent, model_id: str, number: int) -> dict[str, Any]:
     """The operation as it is now. Raises ``NotFound``: nobody uploaded this version."""
-    with platform.read() as work:
+    with context.read() as work:
         member = member_of(work.session, caller, parent, "viewer", verb="models.get")
         model = work.session.get(Model, model_id)
         found = None
@@ -122,7 +122,7 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     return {**told, "done": True, "error": error}
 
 
-def _find_files(platform: Platform, caller: Caller, model: Message) -> Uploaded:
+def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded:
     """Where the model lies, once it is sure that there is something that may be registered."""
     where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
     if not uri:
@@ -134,7 +134,7 @@ def _find_files(platform: Platform, caller: Caller, model: Message) -> Uploaded:
     if not uri.startswith("gs://") or not name:
         raise InvalidRequest(f"{where}: '{uri[:200]}' is no Cloud Storage URI.", field="artifact_uri")
     try:
-        bucket = find_bucket(platform, caller, name)
+        bucket = find_bucket(context, caller, name)
         names = split_path(path, field="artifact_uri")
         if not names or names[0] == UPLOADS:
             raise InvalidRequest(f"{where}: '{uri[:200]}' names no folder of its bucket.", field="artifact_uri")
@@ -143,13 +143,13 @@ def _find_files(platform: Platform, caller: Caller, model: Message) -> Uploaded:
         if bucket.is_shared:
             base, names = names[0], names[1:]
         found = Uploaded(bucket.volume, base, "/".join(names))
-        files = find_below(_top(bucket.top, base), found.path, limit_bytes=platform.settings.model_limit_bytes)
+        files = find_below(_top(bucket.top, base), found.path, limit_bytes=context.settings.model_limit_bytes)
     except NotFound as error:
         raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field="artifact_uri") from error
-    room = platform.volumes.find(platform.settings.default_volume, platform.clock())
+    room = context.volumes.find(context.settings.default_volume, context.clock())
     if room is None or room.root is None or room.is_read_only:
         raise Conflict(
-            f"The registry keeps its files on volume {platform.settings.default_volume!r}, which is not registered, read-only, or "
+            f"The registry keeps its files on volume {context.settings.default_volume!r}, which is not registered, read-only, or "
             "not seen by the control plane; an admin can change that."
         )
     demand_room(tree_of(room), files.size_bytes)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from api.app.unit_of_work import PlatformDep
+from api.app.unit_of_work import AppContextDep
 from api.auth import Role
 from api.protocols.vertex.answers import answer
 from api.protocols.vertex.proto import Message
@@ -39,9 +39,9 @@ def _post(path: str, action: str, verb: str, work_of: Callable[[Room, str, Messa
     role: Role = "viewer" if action.startswith("export") else "member"
 
     def post(
-        request: Request, body: RawBody, parent: ParentDep, visitor: VisitorDep, platform: PlatformDep
+        request: Request, body: RawBody, parent: ParentDep, visitor: VisitorDep, context: AppContextDep
     ) -> Response:
-        with platform.read() if role == "viewer" else platform.write() as work:
+        with context.read() if role == "viewer" else context.write() as work:
             room = visitor.enter(work, parent, role, verb=verb)
             return answer(work_of(room, place_of(request, path), Message(body, action)))
 
@@ -62,10 +62,10 @@ def batch_read(
     request: Request,
     parent: ParentDep,
     visitor: VisitorDep,
-    platform: PlatformDep,
+    context: AppContextDep,
     timeSeries: Annotated[list[str] | None, Query()] = None,  # noqa: N803
 ) -> Response:
-    with platform.read() as work:
+    with context.read() as work:
         room = visitor.enter(work, parent, "viewer", verb="tensorboardTimeSeries.batchRead")
         return answer(boards.batch_read(room, place_of(request, BOARDS.one), timeSeries or []))
 
@@ -75,10 +75,10 @@ def read_series(
     request: Request,
     parent: ParentDep,
     visitor: VisitorDep,
-    platform: PlatformDep,
+    context: AppContextDep,
     maxDataPoints: Annotated[int, Query(ge=-1, le=10**9)] = 0,  # noqa: N803
 ) -> Response:
-    with platform.read() as work:
+    with context.read() as work:
         room = visitor.enter(work, parent, "viewer", verb="tensorboardTimeSeries.read")
         return answer(boards.read_series(room, place_of(request, TIME_SERIES.one), maxDataPoints))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.protocols.vertex.names import Parent
 from api.protocols.vertex.proto import Message
@@ -33,16 +33,16 @@ OUTPUT_ONLY: Final = frozenset(
 _NO_JOB: Final = {"encryptionSpec": "encryption by keys of one's own is"}
 
 
-def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
     """The id of a new job. Raises ``InvalidRequest``, ``NotServed``, ``NotFound`` or ``Forbidden``."""
-    jobs.demand_member(platform, caller, parent, "member", verb="customJobs.create")
+    jobs.demand_member(context, caller, parent, "member", verb="customJobs.create")
     message = Message(raw, "custom_job")
     message.demand_known({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
     told = jobs.read_told(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
     order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
     return jobs.create(
-        platform,
+        context,
         caller,
         parent,
         order,
@@ -51,8 +51,8 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
     )
 
 
-def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
+def view(context: AppContext, found: jobs.Found) -> dict[str, Any]:
     shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
     if JobState(found.job.state) is JobState.RUNNING and has_web_access(shown.get("jobSpec") or {}):
-        shown["webAccessUris"] = web_access_uris(platform.settings, found.job.id, found.job.spec["roles"])
+        shown["webAccessUris"] = web_access_uris(context.settings, found.job.id, found.job.spec["roles"])
     return shown

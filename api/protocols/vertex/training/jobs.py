@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, literal, select, tuple_
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs import verbs
@@ -71,7 +71,7 @@ def read_told(message: Message) -> Told:
 
 
 def create(
-    platform: Platform,
+    context: AppContext,
     caller: Caller,
     parent: Parent,
     order: Order,
@@ -83,15 +83,15 @@ def create(
     ``also``: done in the same transaction, with the job's id.
     """
     with in_their_words(order.spec):
-        spec = canonical(job_spec_of(platform, caller, order, table_of(platform)))
-        submission = check_submission(platform, caller, spec)
-    demand_place(platform, caller, submission)
+        spec = canonical(job_spec_of(context, caller, order, table_of(context)))
+        submission = check_submission(context, caller, spec)
+    demand_place(context, caller, submission)
     told = Told(order.display_name, dict(order.labels))
-    return submit_and_keep(platform, caller, parent, submission, told, bodies, also)
+    return submit_and_keep(context, caller, parent, submission, told, bodies, also)
 
 
 def submit_and_keep(
-    platform: Platform,
+    context: AppContext,
     caller: Caller,
     parent: Parent,
     submission: Submission,
@@ -100,7 +100,7 @@ def submit_and_keep(
     also: Callable[[UnitOfWork, str], None] | None = None,
 ) -> str:
     """As ``create``, of a job that is checked."""
-    with platform.write() as work:
+    with context.write() as work:
         submitted = submit(work, caller, submission, key=None, digest="")
         for collection, body in bodies.items():
             work.session.add(
@@ -122,10 +122,10 @@ def submit_and_keep(
     return submitted.job_id
 
 
-def demand_member(platform: Platform, caller: Caller, parent: Parent, role: Role, *, verb: str) -> None:
+def demand_member(context: AppContext, caller: Caller, parent: Parent, role: Role, *, verb: str) -> None:
     if parent.location == ANY_LOCATION:
         raise InvalidRequest("A location is needed; write one such as us-central1.", field="location")
-    with platform.read() as work:
+    with context.read() as work:
         member_of(work.session, caller, parent, role, verb=verb)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.protocols.gcs.buckets import Bucket, find_bucket
 from api.protocols.vertex.table import Table
@@ -39,7 +39,7 @@ class Order:
     labels: Mapping[str, str]
 
 
-def job_spec_of(platform: Platform, caller: Caller, order: Order, table: Table) -> dict[str, Any]:
+def job_spec_of(context: AppContext, caller: Caller, order: Order, table: Table) -> dict[str, Any]:
     """Our spec, not yet checked by our own rules. Looks at the buckets that it names.
 
     Raises:
@@ -58,9 +58,9 @@ def job_spec_of(platform: Platform, caller: Caller, order: Order, table: Table) 
         "roles": roles,
         "env": {
             "CLOUD_ML_REGION": order.location,
-            **tracking.environment(platform, caller, order.project, order.location, spec, table),
+            **tracking.environment(context, caller, order.project, order.location, spec, table),
         },
-        "mounts": _mounts(platform, caller, order, table),
+        "mounts": _mounts(context, caller, order, table),
         "labels": own_labels(order.labels),
         "max_run_time": spec.timeout_s,
         "max_restarts": _RESTARTS if spec.restarts else 0,
@@ -71,7 +71,7 @@ def job_spec_of(platform: Platform, caller: Caller, order: Order, table: Table) 
     if spec.strategy in ("SPOT", "LOW_COST"):
         found["priority"] = _LOW
     if spec.base_output:
-        found["output"] = _output(platform, caller, spec.base_output, table)
+        found["output"] = _output(context, caller, spec.base_output, table)
     return found
 
 
@@ -119,14 +119,14 @@ def _command(program: Program) -> list[str]:
 # --- buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _mounts(platform: Platform, caller: Caller, order: Order, table: Table) -> list[dict[str, Any]]:
+def _mounts(context: AppContext, caller: Caller, order: Order, table: Table) -> list[dict[str, Any]]:
     """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a text."""
     found: dict[str, dict[str, Any]] = {}
     needed = {uri.split("/", 3)[2] for pool in order.spec.pools if pool is not None for uri in pool.program.packages}
     for name, folder in _named(order.spec):
         try:
-            bucket = find_bucket(platform, caller, name, table=table)
-            mount = _mount(bucket, folder, order.project, platform.settings.folder_owner)
+            bucket = find_bucket(context, caller, name, table=table)
+            mount = _mount(bucket, folder, order.project, context.settings.folder_owner)
         except TrainmasterError:
             if name in needed:
                 raise
@@ -166,7 +166,7 @@ def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | N
     return {"volume": bucket.volume, "path": path, "at": at, "read_only": bucket.is_read_only}
 
 
-def _output(platform: Platform, caller: Caller, uri: str, table: Table) -> str:
+def _output(context: AppContext, caller: Caller, uri: str, table: Table) -> str:
     """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``."""
     bucket_name, _, path = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not bucket_name:
@@ -174,7 +174,7 @@ def _output(platform: Platform, caller: Caller, uri: str, table: Table) -> str:
             f"base_output_directory: '{uri[:200]}' is no Cloud Storage URI.", field="base_output_directory"
         )
     try:
-        bucket = find_bucket(platform, caller, bucket_name, writes=True, table=table)
+        bucket = find_bucket(context, caller, bucket_name, writes=True, table=table)
     except NotFound as error:
         raise NotFound(f"base_output_directory: {error.sentence} ({uri[:200]})") from error
     parts = [bucket.volume, *([bucket.base] if bucket.base else []), *split_path(path, field="base_output_directory")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.answers import NotServed
 from api.protocols.vertex.names import Parent
@@ -29,9 +29,9 @@ _NO_PIPELINE: Final = {
 }
 
 
-def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+def create(context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
     """The id of a new pipeline, and of the job behind it. Raises as ``custom_jobs.create``."""
-    jobs.demand_member(platform, caller, parent, "member", verb="trainingPipelines.create")
+    jobs.demand_member(context, caller, parent, "member", verb="trainingPipelines.create")
     message = Message(raw, "training_pipeline")
     served = {
         "displayName",
@@ -61,11 +61,11 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
     def begin(work: UnitOfWork, job_id: str) -> None:
         tracking.begin(work, parent, spec, job_id)
         if upload is not None:
-            models.register(platform, work, caller, upload, job_id)
+            models.register(context, work, caller, upload, job_id)
 
     order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
     return jobs.create(
-        platform,
+        context,
         caller,
         parent,
         order,
@@ -92,7 +92,7 @@ def _model_of(found: jobs.Found) -> dict[str, Any]:
     version = models.of_pipeline(found)
     if version is None:
         return {}
-    told = version.wanted[models.KEY]
+    told = version.registration[models.KEY]
     if JobState(found.job.state) is not JobState.SUCCEEDED:
         return {"modelToUpload": told}
     match version.state:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from core.db.tables import Job
 from core.domain.jobs.exits import ExitKind
-from core.domain.jobs.states import JobState, Wanted
+from core.domain.jobs.states import DesiredState, JobState
 
 # Of those that there are, the ones that Google's client reads as what they are: it waits for ever for a job that is EXPIRED,
 # and takes one that is PAUSED for completed.
@@ -49,7 +49,7 @@ _CODES: Final = {
 def state_of(job: Job) -> str:
     """Without a prefix: ``RUNNING``."""
     state = JobState(job.state)
-    if job.desired_state == Wanted.CANCEL and not state.is_terminal:
+    if job.desired_state == DesiredState.CANCEL and not state.is_terminal:
         return "CANCELLING"
     return _STATES[state]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from api.app.unit_of_work import Platform, UnitOfWork
+from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller
 from api.protocols.vertex.metadata import kinds as metadata
 from api.protocols.vertex.metadata.runs import EXPERIMENT, RUN
@@ -31,7 +31,7 @@ _HERE: Final = {"VERTEX_AI_SDK_SERVER": "trainmaster"}
 
 
 def environment(
-    platform: Platform, caller: Caller, project: str, location: str, spec: CustomJobSpec, table: Table
+    context: AppContext, caller: Caller, project: str, location: str, spec: CustomJobSpec, table: Table
 ) -> dict[str, str]:
     """What the job's processes are told. Looks at the records that the spec names.
 
@@ -47,7 +47,7 @@ def environment(
     schemas = {"experiment": EXPERIMENT, "experiment_run": RUN, "tensorboard": ""}
     words = {"experiment": "an experiment", "experiment_run": "a run of one", "tensorboard": "a TensorBoard"}
     env = dict(_HERE)
-    with platform.read() as work:
+    with context.read() as work:
         for field, variable, name, shape in wanted:
             if not name:
                 continue

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, literal, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from api.app.unit_of_work import Platform
+from api.app.unit_of_work import AppContext
 from api.auth import Caller, Role
 from api.http.cursors import make_cursor
 from api.jobs.service import canonical
@@ -43,44 +43,44 @@ _TRIALS: Final = 10_000  # of all of them together: behind so many the next page
 class TuningJobs:
     """See :class:`api.protocols.vertex.resource_collection.Collection`."""
 
-    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
-        jobs.demand_member(platform, caller, parent, "member", verb=f"{COLLECTION}.create")
+    def create(self, context: AppContext, caller: Caller, parent: Parent, raw: Any) -> str:
+        jobs.demand_member(context, caller, parent, "member", verb=f"{COLLECTION}.create")
         message = Message(raw, PATH)
         tuning = read_tuning(message)
         order = Order(tuning.job, tuning.told.display_name, parent.own, parent.location, tuning.told.labels)
-        template = job_spec_of(platform, caller, order, table_of(platform))
+        template = job_spec_of(context, caller, order, table_of(context))
         metrics = tuning.study["metrics"]
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
         with in_their_words(tuning.job):
             canonical(template)  # its mistakes are told as those of a custom job
         spec = study_spec_of(tuning, slug(tuning.told.display_name), parent.own, template)
-        draft = service.check_study(platform, caller, spec)
+        draft = service.check_study(context, caller, spec)
         if draft.submission is not None:
-            demand_place(platform, caller, draft.submission)
+            demand_place(context, caller, draft.submission)
         told = {
             "location": parent.location,
             "displayName": tuning.told.display_name,
             "labels": tuning.told.labels,
             "body": {name: message.raw(name) for name in _KEPT if message.raw(name) is not None},
         }
-        with platform.write() as work:
+        with context.write() as work:
             row = service.create(work, caller, draft).row
             row.spec = {**row.spec, KEY: told}
             work.session.flush()
             return row.id
 
-    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with platform.read() as work:
+    def get(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with context.read() as work:
             study = _find(work.session, caller, parent, resource_id, "viewer", "get")
-            return view(work.session, [study], parent, platform.settings)[0]
+            return view(work.session, [study], parent, context.settings)[0]
 
-    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+    def page(self, context: AppContext, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
         jobs.demand_newest_first(query.order_by)
         test = parse_filter(query.filter, words_of_jobs(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
-        with platform.read() as work:
+        with context.read() as work:
             wanted = _wanted(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
             if query.page_token:
                 wanted = wanted.where(_behind(*position_of(query.page_token)))
@@ -91,24 +91,24 @@ class TuningJobs:
                 if len(items) == limit or number == _SCANNED or trials >= _TRIALS:
                     assert seen is not None  # noqa: S101 (there was one before)
                     return _page(items, make_cursor(seen.created_at.isoformat(), seen.id))
-                item = view(work.session, [study], _parent_of(parent, study), platform.settings)[0]
+                item = view(work.session, [study], _parent_of(parent, study), context.settings)[0]
                 trials += len(item.get("trials", ()))
                 if test(partial(_field, study, item)):
                     items.append(item)
                 seen = study
         return _page(items, "")
 
-    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
-        with platform.write() as work:
+    def cancel(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> None:
+        with context.write() as work:
             study = _find(work.session, caller, parent, resource_id, "member", "cancel")
             _lock(work.session, study)
             if StudyState(study.state).is_terminal:
                 raise Conflict(f"The resource {_name(parent, study)} has ended already ({study.state}).")
             service.ask(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
 
-    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    def delete(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         """Done at once. The jobs of its trials stay."""
-        with platform.write() as work:
+        with context.write() as work:
             study = _find(work.session, caller, parent, resource_id, "member", "delete")
             name = _name(parent, study)
             if not StudyState(study.state).is_terminal:
@@ -116,8 +116,8 @@ class TuningJobs:
             service.delete(work, StudyAccess(caller, study.id, "member"))
         return view_of(name, is_done=True)
 
-    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        with platform.read() as work:
+    def look(self, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with context.read() as work:
             wanted = _wanted(work.session, caller, parent, "get", is_deleted=True).where(Study.id == resource_id)
             if work.session.scalars(wanted).one_or_none() is None:
                 name = parent.name_of(COLLECTION, resource_id, "operations", "delete")

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
-from trainmaster.spec.model import role_order
+from trainmaster.spec.enums import role_order
 
 from core.db.repositories.metrics.reads import pending_points
 from core.db.rows import AnyRow

@@ -143,29 +143,29 @@ def _remove(session: Session, ids: Sequence[str]) -> None:
 def link(session: Session, above: VertexRecord, below: VertexRecord, kind: Kind, now: datetime) -> None:
     """Done again it changes nothing."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    row = {"above_id": above.id, "below_id": below.id, "kind": kind, "created_at": now}
+    row = {"parent_id": above.id, "child_id": below.id, "kind": kind, "created_at": now}
     session.execute(dialect.insert(VertexLink).values(**row).on_conflict_do_nothing())
 
 
 def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind: Kind) -> None:
     session.execute(
         delete(VertexLink).where(
-            VertexLink.above_id == above.id, VertexLink.below_id.in_(below_ids), VertexLink.kind == kind
+            VertexLink.parent_id == above.id, VertexLink.child_id.in_(below_ids), VertexLink.kind == kind
         )
     )
 
 
 def above(session: Session, records: Sequence[VertexRecord], kind: Kind) -> dict[str, list[VertexRecord]]:
     """What each record belongs to, by its id, in the order in which that was said."""
-    return _linked(session, records, kind, VertexLink.below_id, VertexLink.above_id)
+    return _linked(session, records, kind, VertexLink.child_id, VertexLink.parent_id)
 
 
 def members_of(session: Session, context: VertexRecord, limit: int) -> list[VertexRecord]:
     """The artifacts and executions in a context, at most ``limit``, in the order in which that was said."""
     query = (
         select(VertexRecord)
-        .join(VertexLink, VertexLink.below_id == VertexRecord.id)
-        .where(VertexLink.above_id == context.id, VertexLink.kind == "member")
+        .join(VertexLink, VertexLink.child_id == VertexRecord.id)
+        .where(VertexLink.parent_id == context.id, VertexLink.kind == "member")
         .order_by(VertexLink.created_at, VertexRecord.id)
         .limit(limit)
     )
@@ -177,12 +177,12 @@ def events_of(session: Session, execution_ids: Sequence[str], limit: int) -> lis
     found: list[AnyRow] = []
     for start in range(0, len(execution_ids), _AT_ONCE):
         query = (
-            select(VertexLink.above_id, VertexLink.below_id, VertexLink.kind, VertexLink.created_at)
+            select(VertexLink.parent_id, VertexLink.child_id, VertexLink.kind, VertexLink.created_at)
             .where(
-                VertexLink.above_id.in_(execution_ids[start : start + _AT_ONCE]),
+                VertexLink.parent_id.in_(execution_ids[start : start + _AT_ONCE]),
                 VertexLink.kind.in_(("input", "output")),
             )
-            .order_by(VertexLink.created_at, VertexLink.below_id)
+            .order_by(VertexLink.created_at, VertexLink.child_id)
             .limit(limit - len(found))
         )
         found += session.execute(query).all()
@@ -202,7 +202,7 @@ def records_of(session: Session, ids: Sequence[str]) -> dict[str, VertexRecord]:
 
 def below(session: Session, records: Sequence[VertexRecord], kind: Kind) -> dict[str, list[VertexRecord]]:
     """What belongs to each record, by its id, in the order in which that was said."""
-    return _linked(session, records, kind, VertexLink.above_id, VertexLink.below_id)
+    return _linked(session, records, kind, VertexLink.parent_id, VertexLink.child_id)
 
 
 def _linked(

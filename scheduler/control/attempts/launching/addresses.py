@@ -20,7 +20,7 @@ _AT_ONCE: Final = 500
 
 
 @dataclass(slots=True)
-class Given:
+class AllocatedAddresses:
     """Addresses that nobody else may be given: written ones, and those that are about to be."""
 
     addresses: set[Address] = field(default_factory=set)
@@ -32,7 +32,7 @@ class Given:
             self.ports.add(address[1])
 
 
-class TakenAddresses:
+class AddressCache:
     """Reads each live attempt's layout once: it changes only with the number of its world. Safe for threads.
 
     A start asks twice, and with a thousand live attempts reading all their layouts anew would cost it a tenth of a

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
-from scheduler.control.attempts.attempt_snapshot import Member, stop_grace
-from scheduler.control.attempts.launching.replica_orders import OrderBook, world_order
-from scheduler.control.attempts.reconcile_result import Memory
+from scheduler.control.attempts.attempt_snapshot import GangMember, stop_grace
+from scheduler.control.attempts.launching.replica_orders import OrderContext, world_order
+from scheduler.control.attempts.reconcile_result import ReconcilerCache
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 
 # Stopping is asked again this often, in case the engine lost it.
 _STOP_AGAIN: Final = timedelta(seconds=5)
@@ -23,43 +23,47 @@ _TELL_AGAIN: Final = timedelta(seconds=2)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
-class Asks:
+class ExecutorCommands:
     """Asks of one round. ``memory``: when what was asked, of rounds before."""
 
-    def __init__(self, control: Control, rows: AttemptRows, memory: Memory) -> None:
+    def __init__(self, control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> None:
         self.control = control
         self.job = rows.job
         self.attempt = rows.attempt
-        self.memory = memory
+        self.cache = cache
 
-    def stop(self, members: Sequence[Member]) -> None:
+    def stop(self, members: Sequence[GangMember]) -> None:
         """Have them end within their grace; again, in case the engine lost it."""
         now = self.control.clock()
         grace = stop_grace(self.job.spec, self.attempt.stop)
         for member in members:
             key = self._key(member)
-            asked = self.memory.stops.get(key)
-            if asked is None or now - asked >= _STOP_AGAIN:
+            last_sent = self.cache.stop_times.get(key)
+            if last_sent is None or now - last_sent >= _STOP_AGAIN:
                 self.control.executor.stop(key, grace=grace)
-                self.memory.stops[key] = now
+                self.cache.stop_times[key] = now
 
-    def tell(self, members: Sequence[Member]) -> None:
+    def update_world(self, members: Sequence[GangMember]) -> None:
         """Tell running replicas of the newest world; the engine shows what each of them knows."""
         executor = self.control.executor
         if not members or not isinstance(executor, ChangesWorlds):
             return
         now = self.control.clock()
-        due = [m for m in members if now - self.memory.told.get((m.id, self.attempt.world), _LONG_AGO) >= _TELL_AGAIN]
+        due = [
+            m
+            for m in members
+            if now - self.cache.world_update_times.get((m.id, self.attempt.world), _LONG_AGO) >= _TELL_AGAIN
+        ]
         if not due:
             return
         # What else has changed since they were started, such as a secret or a volume that is gone, is not their business.
         job = self.job
-        book = OrderBook(job, self.attempt, {}, dict.fromkeys(job.spec.secrets, ""))
+        order_context = OrderContext(job, self.attempt, {}, dict.fromkeys(job.spec.secrets, ""))
         for member in due:
-            executor.change_world(world_order(self.control, book, member))
-            self.memory.told[member.id, self.attempt.world] = now
+            executor.change_world(world_order(self.control, order_context, member))
+            self.cache.world_update_times[member.id, self.attempt.world] = now
 
-    def leave(self, members: Sequence[Member], seen: Sequence[Observation]) -> None:
+    def discard(self, members: Sequence[GangMember], seen: Sequence[Observation]) -> None:
         """End what is left of those that the gang goes on without; again, while the engine shows it as alive."""
         executor = self.control.executor
         if not members or not isinstance(executor, ChangesWorlds):
@@ -68,10 +72,10 @@ class Asks:
         live = {o.key for o in seen if o.exit is None and o.phase is not Phase.LOST}
         for member in members:
             key = self._key(member)
-            asked = self.memory.left.get(key)
-            if asked is None or (key in live and now - asked >= _STOP_AGAIN):
-                executor.give_up(key)
-                self.memory.left[key] = now
+            last_sent = self.cache.discard_times.get(key)
+            if last_sent is None or (key in live and now - last_sent >= _STOP_AGAIN):
+                executor.kill(key)
+                self.cache.discard_times[key] = now
 
-    def _key(self, member: Member) -> ReplicaKey:
+    def _key(self, member: GangMember) -> ReplicaKey:
         return ReplicaKey(self.job.id, self.attempt.id, member.role, member.index, member.generation)

@@ -11,9 +11,9 @@ import structlog
 
 from core.domain.errors import ExecutorError, ExecutorTryAgain
 from executors.base import CreatesGangs
-from scheduler.control.attempts.attempt_snapshot import Member
-from scheduler.control.attempts.launching.replica_orders import OrderBook, build_order
-from scheduler.control.context import Control
+from scheduler.control.attempts.attempt_snapshot import GangMember
+from scheduler.control.attempts.launching.replica_orders import OrderContext, build_order
+from scheduler.control.context import ControlContext
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -22,19 +22,21 @@ T = TypeVar("T")
 _PART: Final = 32
 
 
-def batch_size(control: Control) -> int:
+def batch_size(control: ControlContext) -> int:
     """How many members :func:`create_batch` is given at once."""
     return _PART if isinstance(control.executor, CreatesGangs) else max(1, control.create_at_once)
 
 
-def create_batch(control: Control, book: OrderBook, members: Sequence[Member]) -> list[ExecutorError | None]:
+def create_batch(
+    control: ControlContext, order_context: OrderContext, members: Sequence[GangMember]
+) -> list[ExecutorError | None]:
     """Create ``members`` side by side; for each what stood against it."""
     executor = control.executor
     if isinstance(executor, CreatesGangs):
-        return _create_whole(control, executor, book, members)
+        return _create_whole(control, executor, order_context, members)
 
-    def create(member: Member) -> ExecutorError | None:
-        answer = _tried(book, member, lambda: executor.create(build_order(control, book, member)))
+    def create(member: GangMember) -> ExecutorError | None:
+        answer = _tried(order_context, member, lambda: executor.create(build_order(control, order_context, member)))
         return answer if isinstance(answer, ExecutorError) else None
 
     if len(members) == 1:
@@ -44,23 +46,23 @@ def create_batch(control: Control, book: OrderBook, members: Sequence[Member]) -
 
 
 def _create_whole(
-    control: Control, executor: CreatesGangs, book: OrderBook, members: Sequence[Member]
+    control: ControlContext, executor: CreatesGangs, order_context: OrderContext, members: Sequence[GangMember]
 ) -> list[ExecutorError | None]:
-    built = [_tried(book, member, partial(build_order, control, book, member)) for member in members]
+    built = [_tried(order_context, member, partial(build_order, control, order_context, member)) for member in members]
     orders = [order for order in built if not isinstance(order, ExecutorError)]
-    answer = _tried(book, members[0], lambda: executor.create_all(orders)) if orders else ()
+    answer = _tried(order_context, members[0], lambda: executor.create_all(orders)) if orders else ()
     told = iter([answer] * len(orders) if isinstance(answer, ExecutorError) else answer)
     return [order if isinstance(order, ExecutorError) else next(told) for order in built]
 
 
-def _tried(book: OrderBook, member: Member, work: Callable[[], T]) -> T | ExecutorError:
+def _tried(order_context: OrderContext, member: GangMember, work: Callable[[], T]) -> T | ExecutorError:
     """``work``'s result, or what stood against it, in a sentence for the user."""
     try:
         return work()
     except ExecutorError as error:
         return error
     except Exception as error:
-        log.exception("replica.create_failed", attempt=book.attempt.id, replica=member.name)
+        log.exception("replica.create_failed", attempt=order_context.attempt.id, replica=member.name)
         return ExecutorTryAgain(
             f"The platform could not start it ({type(error).__name__}); the administrator finds why in the "
             "scheduler's log. It is tried again."

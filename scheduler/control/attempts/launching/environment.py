@@ -10,7 +10,7 @@ from core.domain.contracts import AttemptContext, TrialContext, render
 from core.domain.jobs.layout import Layout
 from core.tokens import attempt_token
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 
 _LAYOUT: Final = "TRAINMASTER_LAYOUT"
 # Replicas of one role differ by numbers alone; of a large role some from both ends stand for the others, since each
@@ -49,7 +49,9 @@ class EnvironmentNote:
         return {"clashes": list(self.clashes), "omitted": list(self.omitted)}
 
 
-def attempt_context(control: Control, job: JobFacts, attempt: AttemptFacts, resume_from: str | None) -> AttemptContext:
+def attempt_context(
+    control: ControlContext, job: JobFacts, attempt: AttemptFacts, resume_from: str | None
+) -> AttemptContext:
     """What the contracts know of the attempt."""
     return AttemptContext(
         job_id=job.id,

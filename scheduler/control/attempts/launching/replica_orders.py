@@ -22,9 +22,9 @@ from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
 from core.storage.volumes import find_place, split_location, tree_of
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
-from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts
 from scheduler.control.attempts.launching.environment import attempt_context
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 
 DATA_PATH = "/data/data"
 OUTPUT_PATH = "/data/output"
@@ -33,7 +33,7 @@ _ENGINE_KINDS: Final = ("pvc", "csi")
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeFacts:
+class OrderVolume:
     """A registered volume. ``source``: its top as the nodes see it."""
 
     name: str
@@ -45,14 +45,14 @@ class VolumeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderBook:
+class OrderContext:
     """What the orders of one attempt share. ``database_id``: of the database that knows it. ``inodes``: what
     :func:`check_places` saw.
     """
 
     job: JobFacts
     attempt: AttemptFacts
-    volumes: Mapping[str, VolumeFacts]
+    volumes: Mapping[str, OrderVolume]
     secrets: Mapping[str, str]
     database_id: str = ""
     joins_warm: bool = False  # the gang's processes go from world to world by themselves
@@ -64,7 +64,7 @@ class OrderBook:
             raise ValueError("an attempt without addresses has no orders")
         return self.attempt.layout
 
-    def layout_for(self, member: Member) -> Layout:
+    def layout_for(self, member: GangMember) -> Layout:
         """The layout with ``member`` in it. One that joins gets an address only with its world; until then it is last."""
         layout = self.layout
         if any((r.role, r.index) == (member.role, member.index) for r in layout.replicas):
@@ -74,12 +74,12 @@ class OrderBook:
         return Layout((*layout.replicas, joining))
 
 
-def load_volumes(session: Session, jobs: Sequence[JobFacts]) -> list[dict[str, VolumeFacts]]:
+def load_volumes(session: Session, jobs: Sequence[JobFacts]) -> list[dict[str, OrderVolume]]:
     """The volumes that each job uses, by name."""
     wanted = [_volumes_of(job) for job in jobs]
     rows = session.scalars(select(Volume).where(Volume.name.in_(set().union(*wanted)))).all()
     known = {
-        row.name: VolumeFacts(
+        row.name: OrderVolume(
             row.name, row.root, row.config.get("path") or row.root, row.is_read_only, row.kind, row.config
         )
         for row in rows
@@ -94,25 +94,25 @@ def _volumes_of(job: JobFacts) -> set[str]:
     return wanted
 
 
-def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:
+def build_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
     """The order of one replica; the same rows always give the same order.
 
     Raises:
         ExecutorRefused: a volume or the code archive is gone.
     """
-    bare = world_order(control, book, member)
-    return replace(bare, code_path=_code_path(control, book.job.spec), mounts=_mounts(book))
+    bare = world_order(control, order_context, member)
+    return replace(bare, code_path=_code_path(control, order_context.job.spec), mounts=_mounts(order_context))
 
 
-def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:
+def world_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
     """The same without code and mounts: all that a running replica may be told anew. Nothing stands against that."""
-    job, attempt, spec = book.job, book.attempt, book.job.spec
+    job, attempt, spec = order_context.job, order_context.attempt, order_context.job.spec
     role = spec.roles[member.role]
-    layout = book.layout_for(member)
-    is_joining = layout is not book.layout
+    layout = order_context.layout_for(member)
+    is_joining = layout is not order_context.layout
     context = attempt_context(control, job, attempt, attempt.resume_from)
     address = layout.find(member.role, member.index)
-    rendered = render(spec, layout, address, context, secrets=book.secrets)
+    rendered = render(spec, layout, address, context, secrets=order_context.secrets)
     request = next(r.request for r in gang_of(spec).roles if r.role == member.role)
     return ReplicaOrder(
         key=ReplicaKey(job.id, attempt.id, member.role, member.index, member.generation),
@@ -127,7 +127,7 @@ def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         request=request,
         image=role.image or spec.image,
         project=job.project,
-        database_id=book.database_id,
+        database_id=order_context.database_id,
         code_digest=spec.code,
         gpus=member.gpus,
         cpu_limit_milli=role.resources.cpu_milli,
@@ -136,24 +136,24 @@ def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         stop_grace=timedelta(seconds=spec.grace.stop),
         exit_grace=timedelta(seconds=spec.grace.exit),
         peers_grace=timedelta(seconds=spec.grace.peers),
-        peer_hosts=tuple(dict.fromkeys(replica.host for replica in book.layout.replicas)),
+        peer_hosts=tuple(dict.fromkeys(replica.host for replica in order_context.layout.replicas)),
         deadline_s=spec.max_run_time,
         may_start_warm=spec.warm is Warm.AUTO,
         api_url=control.api_url,
         token=tokens.attempt_token(control.secret_key, attempt.id),
         world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
-        joins_warm=is_joining and book.joins_warm,
+        joins_warm=is_joining and order_context.joins_warm,
         # What is told of a later world may be readable for others.
-        kept_env=frozenset((*spec.secrets, *spec.role_env(member.role), *mlflow.SECRETS)),
+        job_variables=frozenset((*spec.secrets, *spec.role_env(member.role), *mlflow.SECRETS)),
     )
 
 
-def elastic_role_of(control: Control, spec: JobSpec) -> str | None:
+def elastic_role_of(control: ControlContext, spec: JobSpec) -> str | None:
     """The role whose replicas may come and go, where the executor can tell the others."""
     return spec.elastic_role if control.can_change_worlds else None
 
 
-def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int]:
+def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tuple[str, str], int]:
     """Look again, before each start, whether the job's paths lie where its user was allowed to go.
 
     Since the submission a job of the same project may have put a link in the way. Blocks on the file system.
@@ -166,14 +166,14 @@ def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int
         ExecutorRefused: a link leads out of the volume, or to another project's folder.
         ExecutorTryAgain: a volume is away.
     """
-    job, spec = book.job, book.job.spec
+    job, spec = order_context.job, order_context.job.spec
     places = [("output", job.output_volume, job.output_path)]
     if spec.input is not None:
         places.append(("input", *split_location(spec.input, field="input")))
     places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
     inodes = {}
     for where, name, path in places:
-        volume = book.volumes.get(name)
+        volume = order_context.volumes.get(name)
         if volume is None or volume.root is None:
             continue
         try:
@@ -189,7 +189,7 @@ def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int
     return inodes
 
 
-def _code_path(control: Control, spec: JobSpec) -> str | None:
+def _code_path(control: ControlContext, spec: JobSpec) -> str | None:
     if spec.code is None:
         return None
     if control.archive_dir is None:
@@ -201,22 +201,28 @@ def _code_path(control: Control, spec: JobSpec) -> str | None:
     return str(path)
 
 
-def _mounts(book: OrderBook) -> tuple[MountOrder, ...]:
-    job, spec = book.job, book.job.spec
+def _mounts(order_context: OrderContext) -> tuple[MountOrder, ...]:
+    job, spec = order_context.job, order_context.job.spec
     mounts = []
     if spec.input is not None:
         volume, path = split_location(spec.input, field="input")
-        mounts.append(_mount(book, volume, path, DATA_PATH, where="input", read_only=True))
-    mounts.append(_mount(book, job.output_volume, job.output_path, OUTPUT_PATH, where="output", read_only=False))
+        mounts.append(_mount(order_context, volume, path, DATA_PATH, where="input", read_only=True))
+    mounts.append(
+        _mount(order_context, job.output_volume, job.output_path, OUTPUT_PATH, where="output", read_only=False)
+    )
     for number, mount in enumerate(spec.mounts):
         mounts.append(
-            _mount(book, mount.volume, mount.path, mount.at, where=f"mounts.{number}", read_only=mount.read_only)
+            _mount(
+                order_context, mount.volume, mount.path, mount.at, where=f"mounts.{number}", read_only=mount.read_only
+            )
         )
     return tuple(mounts)
 
 
-def _mount(book: OrderBook, name: str, path: str, target: str, *, where: str, read_only: bool) -> MountOrder:
-    volume = book.volumes.get(name)
+def _mount(
+    order_context: OrderContext, name: str, path: str, target: str, *, where: str, read_only: bool
+) -> MountOrder:
+    volume = order_context.volumes.get(name)
     if volume is None:
         raise ExecutorRefused(f"{where}: volume {name} is not registered any more; ask an administrator to add it.")
     if volume.is_read_only and not read_only:
@@ -225,5 +231,5 @@ def _mount(book: OrderBook, name: str, path: str, target: str, *, where: str, re
         raise ExecutorRefused(f"{where}: volume {name} has no path that this executor could mount.")
     source = str(PurePosixPath(volume.source or "/") / path)
     config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
-    inode = book.inodes.get((name, path))
+    inode = order_context.inodes.get((name, path))
     return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode)

@@ -20,7 +20,7 @@ from core.storage.volumes import make_place, tree_of
 from scheduler.control.attempts.attempt_snapshot import JobFacts
 
 # A job may keep its last few only; the newest that is still there is among these.
-_TOLD_LIMIT: Final = 50
+_REPORTED_LIMIT: Final = 50
 # Of all jobs that share its output; older ones came before this job's first attempt as a rule, and do not count for that.
 _OTHERS_LIMIT: Final = 500
 # Clocks of file servers differ from ours. Only for an output that no other job has: there they tell whose it is.
@@ -78,10 +78,10 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at)
         .where(Checkpoint.job_id == job.id)
         .order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc())
-        .limit(_TOLD_LIMIT)
+        .limit(_REPORTED_LIMIT)
     ).all()
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
-    others = _told_by_others(session, job)
+    others = _reported_by_others(session, job)
     own = tuple(
         Told(row.path, row.step, row.created_at)
         for row in rows
@@ -109,7 +109,7 @@ def _parents(session: Session, jobs: Sequence[JobFacts]) -> dict[str, Resumable]
     return {row[0]: resumable(session, row[1]) for row in session.execute(query.where(parent.deleted_at.is_(None)))}
 
 
-def _told_by_others(session: Session, job: JobFacts) -> dict[str, datetime]:
+def _reported_by_others(session: Session, job: JobFacts) -> dict[str, datetime]:
     """What jobs told of that share the output, such as an original that still writes beside its clone, and when."""
     rows = session.execute(
         select(Checkpoint.path, Checkpoint.created_at)

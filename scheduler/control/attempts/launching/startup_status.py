@@ -13,18 +13,18 @@ from sqlalchemy.orm import Session
 from core.db.tables import Job
 from core.domain.jobs.states import JobState, ReplicaState
 from executors.base import Observation, Phase
-from scheduler.control.attempts.attempt_snapshot import Member
+from scheduler.control.attempts.attempt_snapshot import GangMember
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.journal import EXECUTOR, Journal
 
 # What passes within it is how every replica starts.
-STARTS_WITHIN: Final = timedelta(seconds=5)
+STARTUP_QUIET_TIME: Final = timedelta(seconds=5)
 _CODE: Final = "starting"
 _CHARS: Final = 2000
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-def waits_for(members: Iterable[Member], seen: Sequence[Observation]) -> str:
+def startup_status(members: Iterable[GangMember], seen: Sequence[Observation]) -> str:
     """The first replica, by rank, that says what it waits for, and what it says; empty: none does."""
     shown = {(o.key.role, o.key.index, o.key.generation): o for o in seen}
     for member in members:
@@ -36,7 +36,7 @@ def waits_for(members: Iterable[Member], seen: Sequence[Observation]) -> str:
     return ""
 
 
-def tell_wait(session: Session, rows: AttemptRows, sentence: str, now: datetime) -> None:
+def write_startup_status(session: Session, rows: AttemptRows, sentence: str, now: datetime) -> None:
     """Write it at the job, unless it stands there. The caller has checked the lease in this transaction.
 
     The history gets a line when there is another reason, not when only its numbers have moved, as a pull's do.
@@ -53,6 +53,6 @@ def tell_wait(session: Session, rows: AttemptRows, sentence: str, now: datetime)
         .execution_options(synchronize_session=False)
     )
     if _NUMBERS.sub("", before) != _NUMBERS.sub("", sentence):
-        Journal(session, job.project_id, job.id, rows.attempt.id).tell(
+        Journal(session, job.project_id, job.id, rows.attempt.id).add(
             "attempt.waiting", sentence, at=now, actor=EXECUTOR
         )

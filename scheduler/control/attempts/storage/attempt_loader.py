@@ -20,8 +20,8 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitCause, ExitFacts
 from core.domain.jobs.layout import Layout
 from core.domain.jobs.lifecycle import AttemptEvent, advance
-from core.domain.jobs.states import AttemptState, JobState, ReplicaState, Wanted
-from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member, PastEnd, Stop
+from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts, PreviousEnd, Stop
 
 _SPEC_CACHE_SIZE: Final = 4096
 
@@ -34,7 +34,7 @@ _ATTEMPT: Final[AnySelect] = (
         _attempts.c.id, _attempts.c.number, _attempts.c.state, _attempts.c.generation, _attempts.c.layout,
         _attempts.c.resume_from, _attempts.c.stop, _attempts.c.created_at, _attempts.c.started_at,
         _attempts.c.decided_at, _attempts.c.world,
-        _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.wanted,
+        _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.desired_state,
         _jobs.c.generation.label("job_generation"), _jobs.c.restart_count, _jobs.c.attempt_count,
         _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path, _jobs.c.trial,
         _jobs.c.created_at.label("job_created_at"),
@@ -53,7 +53,7 @@ _REPLICAS: Final[AnySelect] = (
         _replicas.c.attempt_id, _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
         _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
         _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
-        _replicas.c.leaves,
+        _replicas.c.removal,
         _nodes.c.is_ready, _nodes.c.seen_at,
     )
     .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
@@ -69,11 +69,11 @@ class AttemptRows:
 
     job: JobFacts
     attempt: AttemptFacts
-    members: tuple[Member, ...]
+    members: tuple[GangMember, ...]
     lost_nodes: Mapping[str, datetime]
-    previous: PastEnd | None
+    previous: PreviousEnd | None
     has_checkpoint: bool
-    wish: str
+    user_request: str
 
     def started(self, layout: Layout, resume_from: str | None) -> AttemptRows:
         """The same after :meth:`scheduler.control.attempts.storage.attempt_writer.AttemptWriter.start`."""
@@ -139,7 +139,7 @@ def load_attempts(
             lost_nodes=_lost_nodes(replicas[row.id], now=now, grace=node_grace),
             previous=_previous(session, row),
             has_checkpoint=row.has_checkpoint,
-            wish=_wish(session, row),
+            user_request=_wish(session, row),
         )
         for row in found
     }
@@ -181,7 +181,7 @@ def _job(row: AnyRow, spec: JobSpec) -> JobFacts:
         project_id=row.project_id,
         project=row.project,
         state=JobState(row.job_state),
-        wanted=Wanted(row.wanted),
+        wanted=DesiredState(row.desired_state),
         generation=row.job_generation,
         restart_count=row.restart_count,
         attempt_count=row.attempt_count,
@@ -210,8 +210,8 @@ def _attempt(row: AnyRow) -> AttemptFacts:
     )
 
 
-def _member(row: AnyRow) -> Member:
-    return Member(
+def _member(row: AnyRow) -> GangMember:
+    return GangMember(
         id=row.id,
         role=row.role,
         index=row.replica_index,
@@ -225,8 +225,8 @@ def _member(row: AnyRow) -> Member:
         started_at=row.started_at,
         ended_at=row.ended_at,
         step=row.progress.get("step") or 0,
-        is_holding=row.memory_bytes > 0,
-        leaves="" if row.leaves is None else str(row.leaves["sentence"]),
+        holds_resources=row.memory_bytes > 0,
+        leave_reason="" if row.removal is None else str(row.removal["sentence"]),
     )
 
 
@@ -237,22 +237,22 @@ def _lost_nodes(replicas: Sequence[AnyRow], *, now: datetime, grace: timedelta) 
 
 def _wish(session: Session, row: AnyRow) -> str:
     """Who asked to cancel or pause, and why; empty when nobody did."""
-    if row.wanted == Wanted.RUN:
+    if row.desired_state == DesiredState.RUN:
         return ""
     asked = session.execute(
         select(Event.actor, Event.reason)
-        .where(Event.job_id == row.job_id, Event.kind == f"job.{row.wanted}_requested")
+        .where(Event.job_id == row.job_id, Event.kind == f"job.{row.desired_state}_requested")
         .order_by(Event.id.desc())
         .limit(1)
     ).first()
     if asked is None:
         return ""
-    done = "Cancelled" if row.wanted == Wanted.CANCEL else "Paused"
+    done = "Cancelled" if row.desired_state == DesiredState.CANCEL else "Paused"
     sentence = f"{done} by {asked.actor.removeprefix('user:')}"
     return f"{sentence}: {asked.reason}" if asked.reason else f"{sentence}."
 
 
-def _previous(session: Session, row: AnyRow) -> PastEnd | None:
+def _previous(session: Session, row: AnyRow) -> PreviousEnd | None:
     if row.number == 1:
         return None
     end = session.execute(
@@ -260,7 +260,7 @@ def _previous(session: Session, row: AnyRow) -> PastEnd | None:
     ).scalar_one_or_none()
     if end is None:
         return None
-    return PastEnd(
+    return PreviousEnd(
         end.get("signature", ""),
         bool(end.get("has_progressed")),
         int(end.get("streak", 1)),

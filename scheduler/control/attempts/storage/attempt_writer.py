@@ -18,13 +18,13 @@ from core.domain.jobs.lifecycle import AttemptEvent, Effect, JobEvent, Move, Rep
 from core.domain.jobs.machine_faults import Fault
 from core.domain.jobs.states import JobState, ReplicaState
 from core.wakeups import TOPIC_STUDY, TOPIC_TICK
-from scheduler.control.attempts.attained_service import service_of
-from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts, Member, Stop, StopCause
-from scheduler.control.attempts.decision import Decision, Note, ReplicaMove, names
-from scheduler.control.attempts.ending import End
+from scheduler.control.attempts.attained_service import attained_service
+from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts, Stop, StopCause
+from scheduler.control.attempts.decision import Decision, ReplicaMove, ReplicaNote, short_names
+from scheduler.control.attempts.ending import AttemptEnd
 from scheduler.control.attempts.launching.environment import EnvironmentNote
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows, exit_to_json
-from scheduler.control.attempts.storage.statement_batch import Writes
+from scheduler.control.attempts.storage.statement_batch import StatementBatch
 from scheduler.control.attempts.worlds import WorldChange
 from scheduler.control.journal import EXECUTOR, SCHEDULER
 from scheduler.planning.model import ReasonCode
@@ -48,7 +48,7 @@ _NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("is_i
 _NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
 _TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("is_id"))
 _START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
-_PLACE_BEHIND: Final = (
+_RANK_AFTER_WORLD: Final = (
     update(_replicas)
     .where(
         _replicas.c.attempt_id == bindparam("is_attempt"), _replicas.c.id.not_in(bindparam("members", expanding=True))
@@ -68,7 +68,7 @@ class AttemptWriter:
     """Collects one transaction about one attempt in ``writes``; it is sent where its lease has been checked."""
 
     def __init__(self, rows: AttemptRows, now: datetime) -> None:
-        self.writes = Writes()
+        self.writes = StatementBatch()
         self.rows = rows
         self.now = now
         self.job: JobFacts = rows.job
@@ -88,9 +88,9 @@ class AttemptWriter:
             f"Attempt {self.attempt.number}: {count} {'replica is' if count == 1 else 'replicas are'} being started"
         )
         reason += f", going on from {resume_from}." if resume_from else "."
-        self._tell(move.kind, reason, data={"number": self.attempt.number})
+        self._add_event(move.kind, reason, data={"number": self.attempt.number})
         if note:
-            self._tell("attempt.environment", note.sentence, data=note.to_json())
+            self._add_event("attempt.environment", note.sentence, data=note.to_json())
 
     def record(self, decision: Decision, layout: Layout | None = None, resume_from: str | None = None) -> None:
         """Everything of ``decision`` but its end. ``layout``: of the world that it wants.
@@ -119,8 +119,8 @@ class AttemptWriter:
         if decision.world is not None:
             self._world(decision.world)
         again = [item.member for item in decision.moves if item.event is ReplicaEvent.RESTART]
-        self._count_service([*decision.given_up, *again], is_whole=False)
-        for member in decision.given_up:
+        self._count_service([*decision.releases, *again], is_whole=False)
+        for member in decision.releases:
             # Its place is free from here on; that it was there stays written.
             self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
         if decision.is_running:
@@ -131,7 +131,7 @@ class AttemptWriter:
             self._count_restarts(decision.counted_restarts)
         self._touch_job()
 
-    def created(self, members: Sequence[Member], details: Mapping[str, str]) -> None:
+    def created(self, members: Sequence[GangMember], details: Mapping[str, str]) -> None:
         """``members`` were taken by the executor; ``details``: replica id -> why it was not."""
         self._attempt()
         created = {m.id: advance(m.state, ReplicaEvent.CREATE).state.value for m in members}
@@ -141,21 +141,23 @@ class AttemptWriter:
         if members:
             nodes = sorted({member.node for member in members})
             where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-            self._tell_replicas("replica.starting", members, f"{names(members)} handed to {where}.", actor=EXECUTOR)
+            self._add_replica_event(
+                "replica.starting", members, f"{short_names(members)} handed to {where}.", actor=EXECUTOR
+            )
         self._touch_job()
 
-    def end(self, end: End, leftovers: Sequence[str] = ()) -> list[tuple[str, str]]:
+    def end(self, end: AttemptEnd, unkilled_replicas: Sequence[str] = ()) -> list[tuple[str, str]]:
         """The attempt is over and nothing of it is left but ``leftovers``, in words: what the engine could not end.
 
         Returns the bells to ring after the commit.
         """
-        for sentence in leftovers:
-            self._tell("replica.given_up", sentence, actor=EXECUTOR)
+        for sentence in unkilled_replicas:
+            self._add_event("replica.given_up", sentence, actor=EXECUTOR)
         move = advance(self.attempt.state, AttemptEvent.END)
         self._attempt(
             state=move.state.value,
             end=end.to_json(),
-            is_counted=end.is_counted,
+            counts_as_restart=end.is_counted,
             ended_at=self.now,
             swept_at=self.now,
         )
@@ -163,10 +165,10 @@ class AttemptWriter:
             self._job(JobEvent.CANCEL, end.sentence)
         self._count_service(self.rows.members)
         effects = self._job(end.event, self._end_reason(end), end)
-        bells = [(TOPIC_TICK, "")] if Effect.RING_TICK in effects | move.effects else []
+        wakeups = [(TOPIC_TICK, "")] if Effect.RING_TICK in effects | move.effects else []
         if self.job.trial is not None and self.job_state.is_terminal:
-            bells.append((TOPIC_STUDY, self.job.trial["study_id"]))
-        return bells
+            wakeups.append((TOPIC_STUDY, self.job.trial["study_id"]))
+        return wakeups
 
     # The parts
 
@@ -181,21 +183,21 @@ class AttemptWriter:
             self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "rank": rank})
         # Those that wait to join, and those that were given up, stand behind.
         inside = [member.id for member in change.members]
-        behind = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
-        self.writes.add(_PLACE_BEHIND, behind, is_alone=True)
+        after = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
+        self.writes.add(_RANK_AFTER_WORLD, after, is_unbatched=True)
         number = self.attempt.world + 1
-        self._tell(
+        self._add_event(
             "attempt.world",
             f"World {number}: {change.reason}",
             data={"world": number, "replicas": [m.name for m in change.members[:100]], "count": len(change.members)},
         )
 
     def _stopping(self, stop: Stop) -> None:
-        self._tell("attempt.stopping", stop.sentence, data={"cause": stop.cause.value})
+        self._add_event("attempt.stopping", stop.sentence, data={"cause": stop.cause.value})
         if stop.cause is StopCause.CANCEL and self.job_state is not JobState.CANCELLING:
             self._job(JobEvent.CANCEL, stop.sentence)
 
-    def _end_reason(self, end: End) -> str:
+    def _end_reason(self, end: AttemptEnd) -> str:
         if end.event is not JobEvent.REQUEUE:
             return end.sentence
         if self._preemption is not None:
@@ -203,7 +205,7 @@ class AttemptWriter:
         when = f"in {end.delay.total_seconds():g} s" if end.delay else "at once"
         return f"{end.sentence} Attempt {self.attempt.number + 1} starts {when}."
 
-    def _job(self, event: JobEvent, reason: str, end: End | None = None) -> frozenset[Effect]:
+    def _job(self, event: JobEvent, reason: str, end: AttemptEnd | None = None) -> frozenset[Effect]:
         """Move the job. Compared with its generation: a user may have asked for something else meanwhile."""
         move = advance(self.job_state, event)
         values: dict[str, Any] = {"state": move.state.value, "updated_at": self.now, **_stamps(move, self.now)}
@@ -215,7 +217,7 @@ class AttemptWriter:
         statement = _CHANGE_JOB
         if self.job_state is self.job.state:
             statement, seen = _CHANGE_SAME_JOB, seen | {"is_generation": self.job.generation}
-        self.writes.add(statement, seen | values, else_stale="the job has moved since it was read")
+        self.writes.add(statement, seen | values, stale_message="the job has moved since it was read")
         self.is_touched = True
         if Effect.STAMP_STARTED in move.effects:
             self.writes.add(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
@@ -224,14 +226,14 @@ class AttemptWriter:
         if end is not None and event is JobEvent.REQUEUE and self._preemption is not None:
             self.writes.add(_COUNT_PREEMPTION, {"is_id": self.job.id})
         self.job_state = move.state
-        self._tell(move.kind, reason, data={"attempt": self.attempt.number})
+        self._add_event(move.kind, reason, data={"attempt": self.attempt.number})
         return move.effects
 
-    def _requeue(self, end: End) -> dict[str, Any]:
-        values: dict[str, Any] = {"wait_reason": None, "not_before": None, "waits_since": self.now}
+    def _requeue(self, end: AttemptEnd) -> dict[str, Any]:
+        values: dict[str, Any] = {"wait_reason": None, "not_before": None, "waiting_since": self.now}
         stop = self._preemption
         if stop is not None:
-            values["preempted"] = {
+            values["preemption"] = {
                 "code": stop.code,
                 "sentence": stop.sentence,
                 "for_job": stop.for_job,
@@ -252,39 +254,41 @@ class AttemptWriter:
         stop = self.attempt.stop
         return stop if stop is not None and stop.cause is StopCause.PREEMPT else None
 
-    def _count_service(self, members: Iterable[Member], *, is_whole: bool = True) -> None:
+    def _count_service(self, members: Iterable[GangMember], *, is_whole: bool = True) -> None:
         """Add what these replicas have had to what the job has had. ``is_whole``: they are what is left of the attempt."""
-        had = service_of(self.rows, members, self.now)
+        service = attained_service(self.rows, members, self.now)
         ran_s = 0.0
         if is_whole and self.attempt.started_at is not None:
             ended = [m.ended_at for m in self.rows.members if m.ended_at is not None]
             ran_s = max(0.0, (max(ended, default=self.now) - self.attempt.started_at).total_seconds())
-        if had or ran_s:
-            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "had": had, "ran": ran_s})
+        if service or ran_s:
+            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "had": service, "ran": ran_s})
 
     def _attempt(self, **values: Any) -> None:
         """Change the attempt; even without values it is locked and its generation compared."""
         seen = {"is_id": self.attempt.id, "is_generation": self.attempt.generation}
-        self.writes.add(_CHANGE_ATTEMPT, seen | values, else_stale="the attempt has moved since it was read")
+        self.writes.add(_CHANGE_ATTEMPT, seen | values, stale_message="the attempt has moved since it was read")
 
     def _moves(self, moves: Iterable[ReplicaMove]) -> None:
-        told: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
-        changes: dict[str, tuple[Member, dict[str, Any]]] = {}
+        by_event: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
+        changes: dict[str, tuple[GangMember, dict[str, Any]]] = {}
         for item in moves:
             # One that ran and ended since the last look moves twice: compared with what was read, written once.
             _, values = changes.setdefault(item.member.id, (item.member, {}))
             values |= self._new_values(item)
-            told[item.event].append(item)
+            by_event[item.event].append(item)
         self._replicas(changes.values())
-        for event, group in told.items():
+        for event, group in by_event.items():
             kind = advance(group[0].member.state, event).kind
             members = [item.member for item in group]
             reasons = [_move_reason(item) for item in group]
             if event in (ReplicaEvent.FAIL, ReplicaEvent.LOSE, ReplicaEvent.RESTART):
                 for member, reason in zip(members, reasons, strict=True):
-                    self._tell_replicas(kind, [member], reason, actor=EXECUTOR)
+                    self._add_replica_event(kind, [member], reason, actor=EXECUTOR)
             else:
-                self._tell_replicas(kind, members, f"{names(members)} {_WORDS[event]}.", actor=EXECUTOR)
+                self._add_replica_event(
+                    kind, members, f"{short_names(members)} {_EVENT_PHRASES[event]}.", actor=EXECUTOR
+                )
 
     def _new_values(self, item: ReplicaMove) -> dict[str, Any]:
         move = advance(item.member.state, item.event)
@@ -310,7 +314,7 @@ class AttemptWriter:
             }
         return values
 
-    def _blame(self, member: Member, at: datetime, fault: Fault) -> None:
+    def _blame(self, member: GangMember, at: datetime, fault: Fault) -> None:
         """Of its node: written with the end itself, so that no kill comes between the two."""
         if fault.is_xid and not member.gpus:
             fault = replace(
@@ -325,18 +329,18 @@ class AttemptWriter:
         }
         self.writes.add(_ADD_FAILURE, {**row, **asdict(fault)})
 
-    def _replicas(self, changes: Iterable[tuple[Member, Mapping[str, Any]]]) -> None:
+    def _replicas(self, changes: Iterable[tuple[GangMember, Mapping[str, Any]]]) -> None:
         """Write the new values of each, compared with what was read: many at once where the same columns change."""
-        alike: defaultdict[tuple[str, ...], list[tuple[Member, Mapping[str, Any]]]] = defaultdict(list)
+        same_columns: defaultdict[tuple[str, ...], list[tuple[GangMember, Mapping[str, Any]]]] = defaultdict(list)
         for member, values in changes:
-            alike[tuple(sorted(values))].append((member, values))
-        for group in alike.values():
-            moved = f"{names(m for m, _ in group)}: one has moved since it was read"
+            same_columns[tuple(sorted(values))].append((member, values))
+        for group in same_columns.values():
+            moved = f"{short_names(m for m, _ in group)}: one has moved since it was read"
             for m, values in group:
                 seen = {"is_id": m.id, "is_generation": m.generation, "is_state": m.state.value}
-                self.writes.add(_CHANGE_REPLICA, {**seen, **values}, else_stale=moved)
+                self.writes.add(_CHANGE_REPLICA, {**seen, **values}, stale_message=moved)
 
-    def _notes(self, notes: Iterable[Note]) -> None:
+    def _notes(self, notes: Iterable[ReplicaNote]) -> None:
         plain: list[dict[str, Any]] = []
         with_facts: list[dict[str, Any]] = []
         for note in notes:
@@ -348,7 +352,9 @@ class AttemptWriter:
         for row in (*plain, *with_facts):
             self.writes.add(_NOTE_REPLICA, row)
 
-    def _tell(self, kind: str, reason: str, *, actor: str = SCHEDULER, data: Mapping[str, Any] | None = None) -> None:
+    def _add_event(
+        self, kind: str, reason: str, *, actor: str = SCHEDULER, data: Mapping[str, Any] | None = None
+    ) -> None:
         """One line of the job's history. ``kind`` is noun.verb; ``reason`` is a sentence for people."""
         row = event_row(
             at=self.now,
@@ -362,9 +368,9 @@ class AttemptWriter:
         )
         self.writes.events.append(row)
 
-    def _tell_replicas(self, kind: str, members: Sequence[Member], reason: str, *, actor: str) -> None:
+    def _add_replica_event(self, kind: str, members: Sequence[GangMember], reason: str, *, actor: str) -> None:
         listed = [member.name for member in members[:100]]
-        self._tell(kind, reason, actor=actor, data={"replicas": listed, "count": len(members)})
+        self._add_event(kind, reason, actor=actor, data={"replicas": listed, "count": len(members)})
 
     def _touch_job(self) -> None:
         """Whoever caches the job by its time of change must look again."""
@@ -375,7 +381,7 @@ class AttemptWriter:
         self.writes.add(_COUNT_RESTARTS, {"is_id": self.job.id, "more": more})
 
 
-_WORDS: Final = {
+_EVENT_PHRASES: Final = {
     ReplicaEvent.CREATE: "handed over",
     ReplicaEvent.RUN: "running",
     ReplicaEvent.SUCCEED: "finished",

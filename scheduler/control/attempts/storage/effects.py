@@ -15,24 +15,24 @@ from sqlalchemy.orm import Session
 from core.domain.errors import TrainmasterError
 from scheduler.control.attempts.attempt_snapshot import JobFacts
 from scheduler.control.attempts.launching.addresses import Address
-from scheduler.control.attempts.launching.replica_orders import VolumeFacts
-from scheduler.control.attempts.storage.statement_batch import Writes
+from scheduler.control.attempts.launching.replica_orders import OrderVolume
+from scheduler.control.attempts.storage.statement_batch import StatementBatch
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadAttempt:
     """Answered with the attempt's rows, or ``None`` where it is not live, or somebody else's (``Busy`` is thrown in).
 
     ``is_anew``: take the lease first, for it is not held, or not any more.
     """
 
-    is_anew: bool
+    acquires_lease: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class LoadStartInputs:
     """Answered with what is :class:`Given` out on shared hosts, for all who ask at once, and the :class:`ResumeSources`."""
 
     job: JobFacts
@@ -40,51 +40,53 @@ class Prepare:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class LoadOrderInputs:
     """Answered with :class:`Gathered`."""
 
     job: JobFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class OrderInputs:
     """What orders are made of. ``secrets``: or what stands against reading them."""
 
-    volumes: Mapping[str, VolumeFacts]
+    volumes: Mapping[str, OrderVolume]
     secrets: Mapping[str, str] | TrainmasterError
     database_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RunRead:
     """Answered with what ``work`` returns, in a transaction that reads."""
 
     work: Callable[[Session], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteStatements:
     """Answered with ``None`` when all of it is written. ``addresses``: those that are given out with it."""
 
-    writes: Writes
+    writes: StatementBatch
     addresses: frozenset[Address] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class WriteAlone:
+class RunWrite:
     """Answered with what ``work`` returns: in a transaction of its own, fenced like any write."""
 
     work: Callable[[Session], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class RenewLease:
     """Keep the lease for another full time."""
 
 
-Step: TypeAlias = Load | Prepare | Gather | Read | Write | WriteAlone | Renew
-Steps: TypeAlias = Generator[Step, Any, T]
+DatabaseEffect: TypeAlias = (
+    LoadAttempt | LoadStartInputs | LoadOrderInputs | RunRead | WriteStatements | RunWrite | RenewLease
+)
+Effects: TypeAlias = Generator[DatabaseEffect, Any, T]
 
 
-class Busy(Exception):
+class LeaseTaken(Exception):
     """Another process holds the attempt."""

@@ -28,22 +28,22 @@ _LOCK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A statement with its parameters; ``None``: it has none. ``else_stale``: what has happened where it meets no row."""
+    """A statement with its parameters; ``None``: it has none. ``stale_message``: what has happened where it meets no row."""
 
     statement: Any
     row: Mapping[str, Any] | None
-    else_stale: str
-    is_alone: bool
+    stale_message: str
+    is_unbatched: bool
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Equal for lines that may be sent together."""
-        alone = id(self) if self.is_alone else 0
-        return (id(self.statement), tuple(sorted(self.row or ())), bool(self.else_stale), alone)
+        alone = id(self) if self.is_unbatched else 0
+        return (id(self.statement), tuple(sorted(self.row or ())), bool(self.stale_message), alone)
 
 
 @dataclass(slots=True)
-class Writes:
+class StatementBatch:
     """What one attempt's transaction writes, in order; its history comes last, in its own order."""
 
     lines: list[_Line] = field(default_factory=list)
@@ -54,16 +54,16 @@ class Writes:
         statement: Any,
         row: Mapping[str, Any] | None = None,
         *,
-        else_stale: str = "",
-        is_alone: bool = False,
+        stale_message: str = "",
+        is_unbatched: bool = False,
     ) -> None:
         """``statement`` for one row of a table.
 
         Args:
-            else_stale: it must meet one, and this is told when it does not.
+            stale_message: it must meet one, and this is told when it does not.
             is_alone: it is not sent with others of its kind: one of its parameters is an expanding list.
         """
-        self.lines.append(_Line(statement, row, else_stale, is_alone))
+        self.lines.append(_Line(statement, row, stale_message, is_unbatched))
 
 
 def lock_attempts(session: Session, attempt_ids: Iterable[str]) -> None:
@@ -74,7 +74,7 @@ def lock_attempts(session: Session, attempt_ids: Iterable[str]) -> None:
         session.connection().execute(_LOCK, {"attempts": sorted(attempt_ids)}).all()
 
 
-def flush(session: Session, all_writes: Sequence[Writes]) -> None:
+def flush(session: Session, all_writes: Sequence[StatementBatch]) -> None:
     """Send everything: each one's lines in their order, and what is alike together.
 
     Raises:
@@ -92,7 +92,7 @@ def flush(session: Session, all_writes: Sequence[Writes]) -> None:
                 head = next(lines, None)
             heads[number] = head
         found = connection.execute(first.statement, None if first.row is None else [line.row or {} for line in group])
-        if first.else_stale and found.rowcount != len(group):
-            raise StaleWrite(first.else_stale)
+        if first.stale_message and found.rowcount != len(group):
+            raise StaleWrite(first.stale_message)
     if events := [event for writes in all_writes for event in writes.events]:
         append_events(session, events)

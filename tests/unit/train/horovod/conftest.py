@@ -38,9 +38,9 @@ def run_ranks(tmp_path_factory):
         ranks = Ranks()
         for rank in range(size):
             file = folder / f"{rank}.json"
-            told = json.loads(file.read_text()) if file.exists() else {"result": None}
-            assert "error" not in told, f"rank {rank}: {told['traceback']}\n{done.stderr}"
-            ranks.append(told["result"])
+            results = json.loads(file.read_text()) if file.exists() else {"result": None}
+            assert "error" not in results, f"rank {rank}: {results['traceback']}\n{done.stderr}"
+            ranks.append(results["result"])
         ranks.log = done.stdout + done.stderr
         return ranks
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 from trainmaster_train.horovod.controller.coordinator import Coordinator
-from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, BROADCAST, JOIN, Request
-from trainmaster_train.horovod.ranks import place_of, world
+from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, BROADCAST, JOIN, CollectiveRequest
+from trainmaster_train.horovod.ranks import ranks_of, rank_and_size
 from trainmaster_train.horovod.settings import read_settings
 
 
 def gradient(name, count=10, **more):
-    return Request(name, ALLREDUCE, dtype="float32", shape=(count,), op="sum", item_bytes=4, **more)
+    return CollectiveRequest(name, ALLREDUCE, dtype="float32", shape=(count,), op="sum", item_bytes=4, **more)
 
 
 def taken(coordinator):
@@ -37,7 +37,7 @@ def test_what_is_ready_together_is_fused_up_to_the_threshold_and_only_with_its_l
         gradient("other op")._replace(op="max"),
         gradient("b", 100),
         gradient("c", 100),
-        Request("weights", BROADCAST, dtype="float32", shape=(1,), item_bytes=4),
+        CollectiveRequest("weights", BROADCAST, dtype="float32", shape=(1,), item_bytes=4),
         gradient("alone", 250),
         gradient("d", 10),
     ]
@@ -70,17 +70,17 @@ def test_a_stall_names_who_is_there_and_who_is_not():
 
 
 def test_a_rank_that_joins_completes_what_the_others_wait_for(coordinator):
-    coordinator.take(0, [gradient("a"), Request("rows", ALLGATHER, shape=(3, 2))], 0.0)
-    coordinator.take(1, [Request("join", JOIN)], 0.0)
+    coordinator.take(0, [gradient("a"), CollectiveRequest("rows", ALLGATHER, shape=(3, 2))], 0.0)
+    coordinator.take(1, [CollectiveRequest("join", JOIN)], 0.0)
     first, rows = taken(coordinator)
-    assert first.like == (gradient("a"),)
+    assert first.zeros_like == (gradient("a"),)
     assert rows.rows == (3, 0)
-    coordinator.take(0, [Request("join", JOIN)], 0.0)
-    assert [(response.kind, response.last) for response in taken(coordinator)] == [(JOIN, 0)]
+    coordinator.take(0, [CollectiveRequest("join", JOIN)], 0.0)
+    assert [(response.kind, response..result) for response in taken(coordinator)] == [(JOIN, 0)]
 
 
 def test_a_rank_that_joined_takes_no_part_in_an_adasum(coordinator):
-    coordinator.take(1, [Request("join", JOIN)], 0.0)
+    coordinator.take(1, [CollectiveRequest("join", JOIN)], 0.0)
     coordinator.take(0, [gradient("a")._replace(op="adasum")], 0.0)
     (response,) = taken(coordinator)
     assert response.error == "rank 1 called hvd.join() and cannot take part in adasum allreduce 'a'."
@@ -94,23 +94,23 @@ def test_a_rank_that_left_fails_what_needs_it_now_and_later(coordinator):
 
 
 def test_local_and_cross_ranks_count_hosts_of_different_sizes():
-    everybody = [{"host": host, "local_rank": None} for host in ("a", "a", "b", "a")]
-    places = [place_of(rank, everybody) for rank in range(4)]
-    assert [(p.local_rank, p.local_size, p.cross_rank, p.cross_size) for p in places] == [
+    announcements = [{"host": host, "local_rank": None} for host in ("a", "a", "b", "a")]
+    ranks = [ranks_of(rank, announcements) for rank in range(4)]
+    assert [(p.local_rank, p.local_size, p.cross_rank, p.cross_size) for p in ranks] == [
         (0, 3, 0, 2),
         (1, 3, 0, 1),
         (0, 1, 1, 2),
         (2, 3, 0, 1),
     ]
-    assert not places[0].is_homogeneous
+    assert not ranks[0].is_homogeneous
 
 
 def test_horovods_ranks_come_before_torchs():
-    assert world({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "RANK": "1", "WORLD_SIZE": "2"}) == (3, 4)
-    assert world({"RANK": "1", "WORLD_SIZE": "2"}) == (1, 2)
-    assert world({"RANK": "1"}) == (0, 1)  # UAI's RANK alone counts nodes
+    assert rank_and_size({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "RANK": "1", "WORLD_SIZE": "2"}) == (3, 4)
+    assert rank_and_size({"RANK": "1", "WORLD_SIZE": "2"}) == (1, 2)
+    assert rank_and_size({"RANK": "1"}) == (0, 1)  # UAI's RANK alone counts nodes
     with pytest.raises(ValueError, match="RANK: 2 is not a rank of WORLD_SIZE=2"):
-        world({"RANK": "2", "WORLD_SIZE": "2"})
+        rank_and_size({"RANK": "2", "WORLD_SIZE": "2"})
 
 
 def test_horovods_variables_are_read_and_checked():

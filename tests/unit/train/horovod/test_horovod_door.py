@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from trainmaster_runtime import rendezvous
+from trainmaster_runtime import rendezvous as kv_store
 from trainmaster_train.horovod.controller.handshake import mac, own_key
 from trainmaster_train.horovod.controller.link import accept_all, connect, listen
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.gang import meet
-from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.gang import rendezvous
+from trainmaster_train.horovod.settings import HorovodSettings
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 ROOT = Path(__file__).parents[4]
@@ -35,19 +35,19 @@ def gather(listener, before, *, size=2, keys=None):
     """What rank 0 heard of all ranks, where ``before(address)`` happens ahead of the others' coming."""
     address = listener.getsockname()
     with ThreadPoolExecutor(size) as pool:
-        everybody = pool.submit(accept_all, listener, size=size, key=KEY, hello={"rank": 0}, timeout_s=60)
-        strangers = before(address)
+        accepted = pool.submit(accept_all, listener, size=size, key=KEY, announcement={"rank": 0}, timeout_s=60)
+        intruders = before(address)
         others = [
-            pool.submit(connect, [address], rank=rank, key=KEY, hello={"rank": rank}, timeout_s=60)
+            pool.submit(connect, [address], rank=rank, key=KEY, announcement={"rank": rank}, timeout_s=60)
             for rank in range(1, size)
         ]
-        links, told = everybody.result(90)
-        assert all(other.result(90)[1] == told for other in others)
+        links, results = accepted.result(90)
+        assert all(other.result(90)[1] == results for other in others)
         for link in [*links.values(), *(other.result()[0] for other in others)]:
             link.close()
-    for stranger in strangers or ():
-        stranger.close()
-    return told
+    for intruder in intruders or ():
+        intruder.close()
+    return results
 
 
 def silent(address):
@@ -85,54 +85,62 @@ def test_strangers_neither_get_in_nor_hold_the_others_up(listener, before):
 def test_another_key_is_told_in_a_sentence_and_the_right_peer_is_waited_for(listener, capsys):
     def wrong(address):
         with pytest.raises(HorovodInternalError, match="does not know the gang's key"):
-            connect([address], rank=1, key=OTHER_KEY, hello={}, timeout_s=2)
+            connect([address], rank=1, key=OTHER_KEY, announcement={}, timeout_s=2)
 
     assert gather(listener, wrong) == [{"rank": 0}, {"rank": 1}]
-    said = capsys.readouterr().err
-    assert "127.0.0.1 came as rank 1, but not with this gang's key" in said
-    assert said.count("not with this gang's key") == 1
+    printed = capsys.readouterr().err
+    assert "127.0.0.1 came as rank 1, but not with this gang's key" in printed
+    assert printed.count("not with this gang's key") == 1
 
 
 def test_a_false_rank_0_is_found_out_before_anything_is_told_to_it(listener):
-    heard = []
+    received = []
 
     def play_rank_0():
         connection, _ = listener.accept()
         with connection:
-            hello = connection.recv(36, socket.MSG_WAITALL)
-            connection.sendall(hello[:32] * 2)
-            heard.append(connection.recv(1000))
+            announcement = connection.recv(36, socket.MSG_WAITALL)
+            connection.sendall(announcement[:32] * 2)
+            received.append(connection.recv(1000))
 
     with ThreadPoolExecutor(1) as pool:
         playing = pool.submit(play_rank_0)
         with pytest.raises(HorovodInternalError, match="not rank 0 of this gang"):
-            connect([listener.getsockname()], rank=1, key=KEY, hello={"secret": "plan"}, timeout_s=2)
+            connect([listener.getsockname()], rank=1, key=KEY, announcement={"secret": "plan"}, timeout_s=2)
         playing.result(60)
-    assert heard == [b""]
+    assert received == [b""]
 
 
 def test_the_published_text_holds_no_key_and_a_changed_address_is_refused(monkeypatch, tmp_path):
     token = tmp_path / "token"
     token.write_text("t0ken of this attempt\n")
     monkeypatch.setenv("TRAINMASTER_TOKEN_FILE", str(token))
-    told = []
+    results = []
     with pytest.raises(HorovodInternalError, match="rank 1 of 2 did not come"):
-        meet(
+        rendezvous(
             0,
             2,
             {},
             rank_0_host="127.0.0.1",
-            publish=told.append,
-            fetch=lambda: told[0],
-            settings=Settings(start_s=0.1),
+            publish=results.append,
+            fetch=lambda: results[0],
+            settings=HorovodSettings(start_s=0.1),
         )
-    (text,) = told
+    (text,) = results
     assert sorted(json.loads(text)) == ["hosts", "port", "seal"]
     assert own_key().hex() not in text
     for changed in ({"hosts": ["127.0.0.9"]}, {"seal": "né"}):
         forged = json.dumps({**json.loads(text), **changed})
         with pytest.raises(HorovodInternalError, match="different keys"):
-            meet(1, 2, {}, rank_0_host="", publish=told.append, fetch=[forged].pop, settings=Settings(start_s=5))
+            rendezvous(
+                1,
+                2,
+                {},
+                rank_0_host="",
+                publish=results.append,
+                fetch=[forged].pop,
+                settings=HorovodSettings(start_s=5),
+            )
 
 
 def test_a_key_made_by_rank_0_does_not_replace_the_attempts(monkeypatch):
@@ -140,18 +148,26 @@ def test_a_key_made_by_rank_0_does_not_replace_the_attempts(monkeypatch):
     forged = {"hosts": ["127.0.0.1"], "port": 1, "key": KEY.hex()}
     forged["seal"] = mac(KEY, b"where rank 0 is: ", json.dumps([forged["hosts"], forged["port"]]).encode()).hex()
     with pytest.raises(HorovodInternalError, match="different keys"):
-        meet(1, 2, {}, rank_0_host="", publish=print, fetch=lambda: json.dumps(forged), settings=Settings(start_s=5))
+        rendezvous(
+            1,
+            2,
+            {},
+            rank_0_host="",
+            publish=print,
+            fetch=lambda: json.dumps(forged),
+            settings=HorovodSettings(start_s=5),
+        )
 
 
 SCRIPT = """
 import numpy as np
 from trainmaster_train.horovod.arrays import join_gang
-from trainmaster_train.horovod.controller.messages import ALLREDUCE, Request
-from trainmaster_train.horovod.arrays import ArrayJob
+from trainmaster_train.horovod.controller.messages import ALLREDUCE, CollectiveRequest
+from trainmaster_train.horovod.arrays import ArrayEntry
 from trainmaster_train.horovod.settings import read_settings
 gang = join_gang(read_settings())
-request = Request("x", ALLREDUCE, "float64", (3,), "sum", item_bytes=8)
-print(gang.run(request, ArrayJob(request, np.ones(3))).job.output.tolist())
+request = CollectiveRequest("x", ALLREDUCE, "float64", (3,), "sum", item_bytes=8)
+print(gang.run(request, ArrayEntry(request, np.ones(3))).entry.output.tolist())
 gang.barrier()
 gang.close()
 """
@@ -163,7 +179,7 @@ def run_pair():
     pytest.importorskip("numpy")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    rendezvous.serve(port, print)
+    kv_store.serve(port, print)
 
     def run(host="127.0.0.1", **environment):
         env = {name: value for name, value in os.environ.items() if not name.startswith(("HOROVOD_", "TRAINMASTER_"))}
@@ -194,17 +210,17 @@ def in_store(port, path):
 
 def test_a_gang_with_a_token_leaves_nothing_where_others_can_look(run_pair, tmp_path):
     (tmp_path / "token").write_text("t0ken")
-    told, port = run_pair(TRAINMASTER_TOKEN_FILE=str(tmp_path / "token"))
-    assert [out for out, _ in told] == ["[2.0, 2.0, 2.0]\n"] * 2, told
+    results, port = run_pair(TRAINMASTER_TOKEN_FILE=str(tmp_path / "token"))
+    assert [out for out, _ in results] == ["[2.0, 2.0, 2.0]\n"] * 2, results
     assert in_store(port, "/trainmaster/key") is None
     assert in_store(port, "/trainmaster/gang") is None
 
 
 def test_on_one_machine_no_key_need_be_given(run_pair):
-    told, _ = run_pair()
-    assert [out for out, _ in told] == ["[2.0, 2.0, 2.0]\n"] * 2, told
+    results, _ = run_pair()
+    assert [out for out, _ in results] == ["[2.0, 2.0, 2.0]\n"] * 2, results
 
 
 def test_over_a_network_a_key_must_be_given(run_pair):
-    told, _ = run_pair(host="0.0.0.0")  # noqa: S104 (any address that is not the loopback's)
-    assert all("set HOROVOD_KEY to the same long random text" in err for _, err in told)
+    results, _ = run_pair(host="0.0.0.0")  # noqa: S104 (any address that is not the loopback's)
+    assert all("set HOROVOD_KEY to the same long random text" in err for _, err in results)

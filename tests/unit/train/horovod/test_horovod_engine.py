@@ -4,23 +4,23 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from trainmaster_train.horovod.controller.engine import Engine
-from trainmaster_train.horovod.controller.link import Link
-from trainmaster_train.horovod.controller.messages import BARRIER, Request
+from trainmaster_train.horovod.controller.engine import CollectiveEngine
+from trainmaster_train.horovod.controller.link import ControlLink
+from trainmaster_train.horovod.controller.messages import BARRIER, CollectiveRequest
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.settings import HorovodSettings
 
 
 class NoBackend:
-    has_lane = False
+    has_fast_path = False
 
-    def start(self, response, jobs, members):
+    def start(self, response, entries, members):
         raise AssertionError("nothing was agreed on")
 
     def abort(self):
         pass
 
-    close = abort_lane = abort
+    close = abort_fast_path = abort
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def pair():
 
 
 def test_a_peer_that_stops_reading_is_named_and_holds_nobody_up_for_ever(pair):
-    engine = Engine(1, 2, {0: Link(pair[0], patience_s=0.2)}, NoBackend(), Settings())
-    requests = [Request(f"{i:0100}", BARRIER) for i in range(10_000)]
+    engine = CollectiveEngine(1, 2, {0: ControlLink(pair[0], patience_s=0.2)}, NoBackend(), HorovodSettings())
+    requests = [CollectiveRequest(f"{i:0100}", BARRIER) for i in range(10_000)]
     with ThreadPoolExecutor(1) as pool:
         handles = engine.submit(requests, [None] * len(requests))
         for handle in (handles[0], handles[-1]):
@@ -48,10 +48,12 @@ def test_a_peer_that_stops_reading_is_named_and_holds_nobody_up_for_ever(pair):
 
 def test_rank_0_names_who_stopped_reading(pair):
     here, there = pair
-    engine = Engine(0, 2, {1: Link(here, patience_s=0.2)}, NoBackend(), Settings())
-    requests = [Request("x" * 1_000_000, BARRIER)]
+    engine = CollectiveEngine(0, 2, {1: ControlLink(here, patience_s=0.2)}, NoBackend(), HorovodSettings())
+    requests = [CollectiveRequest("x" * 1_000_000, BARRIER)]
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(Link(there, patience_s=60).send, {"ready": requests, "quiet": [], "lane": [0, 0, []]})
+        asking = pool.submit(
+            ControlLink(there, patience_s=60).send, {"ready": requests, "quiet": [], "lane": [0, 0, []]}
+        )
         (handle,) = engine.submit(requests, [None])
         with pytest.raises(HorovodInternalError, match=r"rank 1 is gone: .* read nothing for 0.2 s"):
             pool.submit(engine.wait, handle).result(60)

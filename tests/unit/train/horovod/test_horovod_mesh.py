@@ -80,15 +80,15 @@ def test_alltoall_gives_each_its_rows(meshes):
 
 
 def test_a_rank_that_hangs_up_ends_the_others_wait(meshes):
-    told = []
+    results = []
 
     def wait():
         with pytest.raises(ConnectionError) as raised:
             meshes[0].allreduce(np.ones(1000), (0, 1, 2, 3), np.add)
-        told.append(raised.value)
+        results.append(raised.value)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     meshes[3].close()
     waiting.join(60)
-    assert len(told) == 1
+    assert len(results) == 1

@@ -4,55 +4,55 @@ from __future__ import annotations
 
 import pytest
 from trainmaster_train.horovod.controller.coordinator import Coordinator
-from trainmaster_train.horovod.controller.messages import ALLREDUCE, BROADCAST, JOIN, LANE, Request
-from trainmaster_train.horovod.controller.response_cache import Learner, Notice
+from trainmaster_train.horovod.controller.messages import ALLREDUCE, BROADCAST, JOIN, FAST_PATH, CollectiveRequest
+from trainmaster_train.horovod.controller.response_cache import ResponseCache, PendingOperation
 
 
 def reduction(name, count=10, **more):
-    return Request(name, ALLREDUCE, dtype="float32", shape=(count,), op="sum", item_bytes=4, **more)
+    return CollectiveRequest(name, ALLREDUCE, dtype="float32", shape=(count,), op="sum", item_bytes=4, **more)
 
 
-def heard(names, lane_counts=None):
+def cycles_after(names, fast_path_counts=None):
     """The rhythm after each of ``names``, as one string."""
-    learner = Learner()
-    counts = lane_counts or [0] * len(names)
+    cache = ResponseCache()
+    counts = fast_path_counts or [0] * len(names)
     return [
-        "".join(beat.name for beat in learner.note(reduction(name), count))
+        "".join(request.name for request in cache.observe(reduction(name), count))
         for name, count in zip(names, counts, strict=True)
     ]
 
 
 def test_a_rhythm_is_what_came_three_times():
-    assert heard("aaa") == ["", "", "a"]
-    assert heard("xabababb") == [""] * 6 + ["ab", ""]
-    assert heard("abcd" * 3)[-1] == "abcd"
-    assert heard("abcabd" * 2) == [""] * 12
+    assert cycles_after("aaa") == ["", "", "a"]
+    assert cycles_after("xabababb") == [""] * 6 + ["ab", ""]
+    assert cycles_after("abcd" * 3)[-1] == "abcd"
+    assert cycles_after("abcabd" * 2) == [""] * 12
 
 
 def test_what_has_other_repeating_operations_between_is_no_rhythm_of_its_own():
-    assert heard("www", [5, 9, 14]) == ["", "", ""]
-    assert heard("www", [5, 5, 5]) == ["", "", "w"]
+    assert cycles_after("www", [5, 9, 14]) == ["", "", ""]
+    assert cycles_after("www", [5, 5, 5]) == ["", "", "w"]
 
 
 def test_operations_without_names_repeat_although_each_has_a_number_of_its_own():
-    learner = Learner()
-    told = [learner.note(reduction(f"allreduce.noname.{number}"), 0) for number in range(1, 4)]
-    assert told == [(), (), (reduction("allreduce"),)]
+    cache = ResponseCache()
+    results = [cache.observe(reduction(f"allreduce.noname.{number}"), 0) for number in range(1, 4)]
+    assert results == [(), (), (reduction("allreduce"),)]
 
 
-class Gang:
+class FakeGang:
     """A coordinator of three ranks, and what each of them has started on the lane."""
 
     def __init__(self):
-        self.coordinator = Coordinator(3, fusion_bytes=1000, has_lane=True)
+        self.coordinator = Coordinator(3, fusion_bytes=1000, has_fast_path=True)
         self.started = [0, 0, 0]
 
-    def ask(self, rank, request, *, quiet=False):
-        self.say(rank)
-        self.coordinator.take(rank, [request], 0.0, quiet=[request.name] if quiet else [])
+    def ask(self, rank, request, *, blocking=False):
+        self.report(rank)
+        self.coordinator.take(rank, [request], 0.0, blocking=[request.name] if blocking else [])
 
-    def say(self, rank, *notices, ended=0):
-        self.coordinator.take_lane(rank, self.started[rank], ended, notices, 0.0)
+    def report(self, rank, *slow, ended=0):
+        self.coordinator.take_fast_path(rank, self.started[rank], ended, slow, 0.0)
 
     def answers(self):
         found = []
@@ -63,107 +63,107 @@ class Gang:
 
 @pytest.fixture
 def gang():
-    return Gang()
+    return FakeGang()
 
 
-def wait_on_the_lane(gang, *ranks, number=0, name="a"):
+def wait_on_fast_path(gang, *ranks, number=0, name="a"):
     for rank in ranks:
         gang.started[rank] = number + 1
-        gang.say(rank, Notice(number, reduction(name)))
+        gang.report(rank, PendingOperation(number, reduction(name)))
 
 
 def test_the_rhythm_comes_with_the_answer_to_what_all_ranks_wait_for(gang):
     for number in range(3):
         for rank in range(3):
-            gang.ask(rank, reduction("a"), quiet=True)
+            gang.ask(rank, reduction("a"), blocking=True)
         (answer,) = gang.answers()
-        assert answer.rhythm == ((reduction("a"),) if number == 2 else ())
+        assert answer.cached_cycle == ((reduction("a"),) if number == 2 else ())
 
 
-@pytest.mark.parametrize("request_", [Request("b", BROADCAST, shape=(1,)), reduction("a", device="cuda")])
+@pytest.mark.parametrize("request_", [CollectiveRequest("b", BROADCAST, shape=(1,)), reduction("a", device="cuda")])
 def test_only_what_ends_nowhere_before_all_have_started_it_goes_unasked(gang, request_):
     for _ in range(5):
         for rank in range(3):
-            gang.ask(rank, request_, quiet=True)
-    assert not any(answer.rhythm for answer in gang.answers())
+            gang.ask(rank, request_, blocking=True)
+    assert not any(answer.cached_cycle for answer in gang.answers())
 
 
 def test_what_one_rank_does_not_wait_for_is_no_rhythm(gang):
     for _ in range(5):
         for rank in range(3):
-            gang.ask(rank, reduction("a", 2000), quiet=rank != 2)
-    assert not any(answer.rhythm for answer in gang.answers())
+            gang.ask(rank, reduction("a", 2000), blocking=rank != 2)
+    assert not any(answer.cached_cycle for answer in gang.answers())
 
 
 def test_an_operation_that_merely_takes_long_needs_no_word(gang):
-    wait_on_the_lane(gang, 0, 1, 2)
+    wait_on_fast_path(gang, 0, 1, 2)
     assert gang.answers() == []
     assert gang.coordinator.stalls(9.0) == []
 
 
 def test_a_notice_that_comes_after_the_end_is_none(gang):
     gang.started[0] = 1
-    gang.say(0, ended=1)
-    wait_on_the_lane(gang, 2)
-    gang.ask(1, Request("join", JOIN))
+    gang.report(0, ended=1)
+    wait_on_fast_path(gang, 2)
+    gang.ask(1, CollectiveRequest("join", JOIN))
     assert gang.answers() == []
 
 
 def test_a_rank_that_asked_as_ever_is_sent_to_the_others_on_the_lane(gang):
     gang.ask(1, reduction("a"))
-    wait_on_the_lane(gang, 2)
+    wait_on_fast_path(gang, 2)
     assert gang.answers() == []
-    wait_on_the_lane(gang, 0)
+    wait_on_fast_path(gang, 0)
     (answer,) = gang.answers()
-    assert (answer.process_set, answer.names, answer.error, answer.like, answer.last) == (LANE, ("a",), None, (), 0)
+    assert (answer.process_set, answer.names, answer.error, answer.zeros_like, answer..result) == (FAST_PATH, ("a",), None, (), 0)
 
 
 def test_who_has_done_it_and_asks_for_it_again_is_not_sent_there_twice(gang):
     gang.started[1] = 1
-    wait_on_the_lane(gang, 2)
+    wait_on_fast_path(gang, 2)
     gang.ask(1, reduction("a"))
-    wait_on_the_lane(gang, 0)
+    wait_on_fast_path(gang, 0)
     assert gang.answers() == []
 
 
 def test_a_rank_that_joined_takes_part_on_the_lane_with_zeros(gang):
-    gang.ask(1, Request("join", JOIN))
-    wait_on_the_lane(gang, 0, 2)
+    gang.ask(1, CollectiveRequest("join", JOIN))
+    wait_on_fast_path(gang, 0, 2)
     (answer,) = gang.answers()
-    assert (answer.process_set, answer.like) == (LANE, (reduction("a"),))
+    assert (answer.process_set, answer.zeros_like) == (FAST_PATH, (reduction("a"),))
 
 
 def test_other_shapes_are_refused_to_who_waits_on_the_lane_too(gang):
-    wait_on_the_lane(gang, 0)
+    wait_on_fast_path(gang, 0)
     gang.ask(1, reduction("a", 12))
     (answer,) = gang.answers()
-    assert answer.process_set == LANE
+    assert answer.process_set == FAST_PATH
     assert answer.error == "allreduce 'a' differs: rank 0 has shape [10], rank 1 shape [12]."
 
 
 def test_who_hears_late_that_the_lane_is_closed_disturbs_nobody(gang):
-    wait_on_the_lane(gang, 0)
+    wait_on_fast_path(gang, 0)
     gang.ask(1, reduction("a", 12))
     assert len(gang.answers()) == 1
-    wait_on_the_lane(gang, 2)
+    wait_on_fast_path(gang, 2)
     for rank in range(3):
-        gang.ask(rank, reduction("a", 14), quiet=True)
+        gang.ask(rank, reduction("a", 14), blocking=True)
     (answer,) = gang.answers()
     assert (answer.process_set, answer.error) == (0, None)
 
 
 def test_a_rank_that_left_is_named_unless_it_has_done_its_part(gang):
     gang.started[1] = 1
-    gang.say(1)
+    gang.report(1)
     gang.coordinator.leave(1)
-    wait_on_the_lane(gang, 0, 2)
+    wait_on_fast_path(gang, 0, 2)
     assert gang.answers() == []
-    wait_on_the_lane(gang, 2, number=1, name="b")
+    wait_on_fast_path(gang, 2, number=1, name="b")
     (answer,) = gang.answers()
     assert answer.error == "rank 1 ended, or called hvd.shutdown(), without allreduce 'b'."
 
 
 def test_a_stall_on_the_lane_names_who_is_missing(gang):
-    wait_on_the_lane(gang, 0, 2)
+    wait_on_fast_path(gang, 0, 2)
     (stall,) = gang.coordinator.stalls(15.0)
     assert stall.sentence() == "allreduce 'a' has waited 15 s: ranks 0, 2 asked for it, rank 1 did not"

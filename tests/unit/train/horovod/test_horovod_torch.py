@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 def test_a_look_at_a_batch_that_others_have_not_come_to_ends_at_once():
     from torch import distributed as dist
-    from trainmaster_train.horovod.torch.batches import CpuBatch
+    from trainmaster_train.horovod.torch.backend import CpuBatch
 
     store, limit = dist.HashStore(), timedelta(seconds=120)
     with ThreadPoolExecutor(2) as pool:
@@ -38,8 +38,8 @@ def operations(run_ranks):
 
 
 def test_every_rank_knows_its_place(operations):
-    assert [told["place"] for told in operations] == [[rank, 3, rank, 3, 0, 1] for rank in range(3)]
-    assert all(told["homogeneous"] for told in operations)
+    assert [results["place"] for results in operations] == [[rank, 3, rank, 3, 0, 1] for rank in range(3)]
+    assert all(results["homogeneous"] for results in operations)
 
 
 @pytest.mark.parametrize(
@@ -69,48 +69,48 @@ def test_every_rank_knows_its_place(operations):
     ],
 )
 def test_an_operation_gives_every_rank_the_same(operations, operation, expected):
-    assert [told[operation] for told in operations] == [expected] * 3
+    assert [results[operation] for results in operations] == [expected] * 3
 
 
 def test_a_tensor_that_is_not_reduced_in_place_stays_as_it_was(operations):
-    assert [told["kept"] for told in operations] == [[1.0, 2.0, 4.0], [2.0, 4.0, 8.0], [3.0, 6.0, 12.0]]
+    assert [results["kept"] for results in operations] == [[1.0, 2.0, 4.0], [2.0, 4.0, 8.0], [3.0, 6.0, 12.0]]
 
 
 def test_alltoall_and_reducescatter_give_each_rank_its_share(operations):
-    assert [told["alltoall"] for told in operations] == [
+    assert [results["alltoall"] for results in operations] == [
         [[0, 100, 200], [1, 1, 1]],
         [[1, 2, 101, 102, 201, 202], [2, 2, 2]],
         [[3, 4, 5, 103, 104, 105, 203, 204, 205], [3, 3, 3]],
     ]
-    assert [told["even alltoall"] for told in operations] == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+    assert [results["even alltoall"] for results in operations] == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
     # Four rows among three ranks: the first gets two.
-    assert [told["scattered"] for told in operations] == [
+    assert [results["scattered"] for results in operations] == [
         [[0.0, 6.0], [12.0, 18.0]],
         [[24.0, 30.0]],
         [[36.0, 42.0]],
     ]
-    assert [told["scattered average"] for told in operations] == [[1.0]] * 3
+    assert [results["scattered average"] for results in operations] == [[1.0]] * 3
 
 
 def test_a_process_set_runs_operations_of_its_own(operations):
-    assert [told["set"] for told in operations] == [[True, 2, 0], [False, 2, -1], [True, 2, 1]]
+    assert [results["set"] for results in operations] == [[True, 2, 0], [False, 2, -1], [True, 2, 1]]
     for rank in (0, 2):
         assert operations[rank]["set sum"] == [4.0, 8.0, 16.0]
         assert operations[rank]["set broadcast"] == [3.0, 6.0, 12.0]
         assert operations[rank]["set gathered"] == [0, 2, 2, 2]
     assert operations[1]["not in set"] == ["ValueError", "rank 1 is not in process set 1."]
-    assert all(told["removed"] == [True, False] for told in operations)
+    assert all(results["removed"] == [True, False] for results in operations)
 
 
 def test_what_cannot_be_asked_is_refused_in_a_sentence(operations):
-    told = operations[0]
-    assert "power of two; here are 3" in told["adasum of three"][1]
-    assert told["bad splits"] == ["ValueError", "alltoall: splits [1, 1, 1] must be 3 counts that add up to 4 rows."]
-    assert "root_rank=7" in told["bad root"][1]
-    assert "not both" in told["both"][1]
-    assert "unsqueeze(0)" in told["scalar gathered"][1]
-    assert "'allreduce.twice' is on its way already" in told["twice"][1]
-    assert told["after shutdown"] == ["ValueError", "Horovod has not been initialized; use hvd.init()."]
+    results = operations[0]
+    assert "power of two; here are 3" in results["adasum of three"][1]
+    assert results["bad splits"] == ["ValueError", "alltoall: splits [1, 1, 1] must be 3 counts that add up to 4 rows."]
+    assert "root_rank=7" in results["bad root"][1]
+    assert "not both" in results["both"][1]
+    assert "unsqueeze(0)" in results["scalar gathered"][1]
+    assert "'allreduce.twice' is on its way already" in results["twice"][1]
+    assert results["after shutdown"] == ["ValueError", "Horovod has not been initialized; use hvd.init()."]
 
 
 def test_gradients_flow_through_the_operations(run_ranks):
@@ -134,54 +134,54 @@ def test_small_and_large_tensors_are_put_together_and_taken_apart_again(run_rank
 
 
 def test_a_rank_that_joined_takes_part_with_zeros(run_ranks):
-    told = run_ranks("failures.joins", 3)
-    assert [t["sums"] for t in told] == [
+    results = run_ranks("failures.joins", 3)
+    assert [t["sums"] for t in results] == [
         [[3.0, 3.0]],
         [[3.0, 3.0], [2.0, 2.0]],
         [[3.0, 3.0], [2.0, 2.0], [1.0, 1.0], [2]],
     ]
-    assert [t["last"] for t in told] == [2, 2, 2]
-    assert [t["again"] for t in told] == [[3.0]] * 3
-    assert told[2]["refusal"][0] == "HorovodInternalError"
-    assert "ranks 0, 1 called hvd.join()" in told[2]["refusal"][1]
+    assert [t["last"] for t in results] == [2, 2, 2]
+    assert [t["again"] for t in results] == [[3.0]] * 3
+    assert results[2]["refusal"][0] == "HorovodInternalError"
+    assert "ranks 0, 1 called hvd.join()" in results[2]["refusal"][1]
 
 
 def test_tensors_that_do_not_fit_are_named_on_every_rank(run_ranks):
-    for told in run_ranks("failures.mismatch", 2):
-        kinds = {entry[0] for entry in told[:4]}
+    for results in run_ranks("failures.mismatch", 2):
+        kinds = {entry[0] for entry in results[:4]}
         assert kinds == {"HorovodInternalError"}
-        assert "allreduce 'allreduce.shape' differs" in told[0][1]
-        assert "[3]" in told[0][1]
-        assert "[4]" in told[0][1]
-        assert "float64" in told[1][1]
-        assert "root rank 1" in told[2][1]
-        assert "allgather 'allgather.rows' differs" in told[3][1]
-        assert told[4] == [2.0]
+        assert "allreduce 'allreduce.shape' differs" in results[0][1]
+        assert "[3]" in results[0][1]
+        assert "[4]" in results[0][1]
+        assert "float64" in results[1][1]
+        assert "root rank 1" in results[2][1]
+        assert "allgather 'allgather.rows' differs" in results[3][1]
+        assert results[4] == [2.0]
 
 
 def test_a_stall_is_told_with_name_and_missing_ranks_and_ends(run_ranks):
-    told = run_ranks(
+    results = run_ranks(
         "failures.stall", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5"
     )
-    assert "allreduce 'allreduce.lonely' has waited" in told.log
-    assert "ranks 0, 2 asked for it, rank 1 did not" in told.log
-    for kind, sentence in (told[0], told[2], told[1]):
+    assert "allreduce 'allreduce.lonely' has waited" in results.log
+    assert "ranks 0, 2 asked for it, rank 1 did not" in results.log
+    for kind, sentence in (results[0], results[2], results[1]):
         assert kind == "HorovodInternalError"
         assert "rank 1 did not; that is the end" in sentence
 
 
 def test_process_sets_come_and_go_while_a_gang_works(run_ranks):
-    told = run_ranks("operations.process_sets", 3)
+    results = run_ranks("operations.process_sets", 3)
     # Pairs 0 1, 1 2, 2 0 and each rank alone in its turn.
-    assert [rank["sums"] for rank in told] == [[3.0, 1.0, 4.0], [3.0, 5.0, 2.0], [5.0, 4.0, 3.0]]
-    for rank in told:
+    assert [rank["sums"] for rank in results] == [[3.0, 1.0, 4.0], [3.0, 5.0, 2.0], [5.0, 4.0, 3.0]]
+    for rank in results:
         assert rank["late"][0] == "HorovodInternalError"
         assert "allreduce 'allreduce.late': process set" in rank["late"][1]
         assert "was removed" in rank["late"][1]
         assert rank["removed"][0] is None
         assert "call hvd.add_process_set()" in rank["removed"][1][1]
         assert "rank 0 has ranks [0], rank 1 ranks [0, 1]" in rank["other ranks"][1]
-    assert [rank["again"] for rank in told] == [2.0, 2.0, None]
+    assert [rank["again"] for rank in results] == [2.0, 2.0, None]
 
 
 @pytest.mark.parametrize(("environment", "what"), [({}, "add"), ({"REMOVES": "1"}, "remove")], ids=["add", "remove"])
@@ -194,9 +194,9 @@ def test_a_process_set_that_one_rank_alone_makes_or_gives_up_is_told_and_ends(ru
 
 
 def test_the_others_hear_of_a_dead_rank_at_once(run_ranks):
-    told = run_ranks("failures.death", 3)
-    assert told[2] is None
-    for kind, sentence, waited_s, later in told[:2]:
+    results = run_ranks("failures.death", 3)
+    assert results[2] is None
+    for kind, sentence, waited_s, later in results[:2]:
         assert kind == later == "HorovodInternalError"
         assert "rank 2 is gone" in sentence
         assert waited_s < 60  # far below every deadline, whatever the machine does beside
@@ -209,17 +209,17 @@ def test_a_rank_that_left_in_good_order_fails_only_what_needs_it(run_ranks):
 
 
 def test_what_repeats_goes_unasked_and_mixes_with_everything_else(run_ranks):
-    told = run_ranks("repeats.repeats", 3)
-    assert [rank["wrong"] for rank in told] == [[]] * 3
+    results = run_ranks("repeats.repeats", 3)
+    assert [rank["wrong"] for rank in results] == [[]] * 3
     # Asked for as ever, 40 operations would be 40 messages from each rank, and 80 from rank 0.
-    assert [rank["messages in ten turns"] for rank in told] == [0, 0, 0]
+    assert [rank["messages in ten turns"] for rank in results] == [0, 0, 0]
 
 
 def test_a_rank_that_joined_takes_part_in_what_repeats(run_ranks):
-    told = run_ranks("repeats.repeats_until_join", 3)
-    assert [rank["sums"] for rank in told] == [[3.0], [3.0, 2.0], [3.0, 2.0, 1.0]]
-    assert [rank["last"] for rank in told] == [2, 2, 2]
-    assert [rank["again"] for rank in told] == [[3.0] * 8] * 3
+    results = run_ranks("repeats.repeats_until_join", 3)
+    assert [rank["sums"] for rank in results] == [[3.0], [3.0, 2.0], [3.0, 2.0, 1.0]]
+    assert [rank["last"] for rank in results] == [2, 2, 2]
+    assert [rank["again"] for rank in results] == [[3.0] * 8] * 3
 
 
 def test_a_tensor_that_suddenly_differs_is_named_on_every_rank_and_harms_nothing_later(run_ranks):
@@ -241,13 +241,13 @@ def test_who_leaves_or_dies_while_operations_repeat_is_named(run_ranks):
 
 
 def test_who_never_comes_to_what_repeats_is_named_and_the_wait_ends(run_ranks):
-    told = run_ranks(
+    results = run_ranks(
         "repeats.repeats_and_stalls",
         3,
         HOROVOD_STALL_CHECK_TIME_SECONDS="0.3",
         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5",
     )
-    for kind, sentence in told:
+    for kind, sentence in results:
         assert kind == "HorovodInternalError"
         assert "ranks 0, 2 asked for it, rank 1 did not; that is the end" in sentence
 
@@ -307,12 +307,12 @@ def test_the_optimizer_keeps_its_class_and_works_with_a_schedule(optimizers):
 
 
 def test_gradients_can_be_looked_at_between_synchronize_and_step(optimizers):
-    assert [told["synchronized"] for told in optimizers] == [True, True]
+    assert [results["synchronized"] for results in optimizers] == [True, True]
     assert "call it before backward()" in optimizers[0]["too early"][1]
 
 
 def test_a_parameter_that_one_rank_skipped_counts_as_zero_there(optimizers):
-    assert [told["dynamic"] for told in optimizers] == [[-0.5, -0.5]] * 2
+    assert [results["dynamic"] for results in optimizers] == [[-0.5, -0.5]] * 2
 
 
 def test_more_backward_passes_than_announced_are_an_error(optimizers):
@@ -330,7 +330,7 @@ def test_an_optimizer_without_state_takes_the_roots(optimizers):
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_sparse_gradients_add_up_where_rows_meet(optimizers, as_dense):
     expected = [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0], [0.0, 0.0], [2.0, 2.0]]
-    assert [told[f"embedding {as_dense}"] for told in optimizers] == [expected] * 2
+    assert [results[f"embedding {as_dense}"] for results in optimizers] == [expected] * 2
 
 
 def test_adasum_of_ranks_that_agree_is_what_each_would_do_alone(optimizers):
@@ -339,11 +339,11 @@ def test_adasum_of_ranks_that_agree_is_what_each_would_do_alone(optimizers):
 
 
 def test_names_of_parameters_are_checked(optimizers):
-    told = optimizers[0]
-    assert "0.weight is named twice" in told["doubled"][1]
-    assert "3 of the optimizer's 4 parameters have no name" in told["unnamed"][1]
-    assert "pairs of name and parameter" in told["no pairs"][1]
-    assert "op=hvd.Average only" in told["factor"][1]
+    results = optimizers[0]
+    assert "0.weight is named twice" in results["doubled"][1]
+    assert "3 of the optimizer's 4 parameters have no name" in results["unnamed"][1]
+    assert "pairs of name and parameter" in results["no pairs"][1]
+    assert "op=hvd.Average only" in results["factor"][1]
 
 
 def test_an_elastic_function_goes_on_from_its_last_commit_in_another_gang(run_ranks):
@@ -351,8 +351,8 @@ def test_an_elastic_function_goes_on_from_its_last_commit_in_another_gang(run_ra
     ports = ",".join(str(server.getsockname()[1]) for server in servers)
     for server in servers:
         server.close()
-    told = run_ranks("elastic.elastic", 2, NEXT_PORTS=ports)
-    for rank in told:
+    results = run_ranks("elastic.elastic", 2, NEXT_PORTS=ports)
+    for rank in results:
         # Step 1 was not committed when the gang broke; the change after step 2 loses none.
         assert rank["steps"] == [0, 1, 1, 2, 3]
         assert rank["rejoined"] == 2

@@ -221,7 +221,9 @@ def test_a_folder_that_is_not_shared_is_named(
 ) -> None:
     model, servers = cluster(1).join()
     step(model, servers, 1)
-    monkeypatch.setattr("trainmaster_train.ps.checkpoint.saving.staged_path", lambda *_, **__: tmp_path / "elsewhere")
+    monkeypatch.setattr(
+        "trainmaster_train.ps.checkpoint.shard_writer.staged_path", lambda *_, **__: tmp_path / "elsewhere"
+    )
 
     with pytest.raises(tm.CheckpointError, match="all replicas must share the output of the chief"):
         servers.checkpoint()

@@ -102,7 +102,7 @@ def test_a_ps_without_memory_is_named_to_its_workers(
         ("bf16", "async", "trainmaster_train.ps.server.pull_responses.Shadow", "the pull of worker 0"),
         ("full", "async", "trainmaster_train.ps.server.snapshots.Copy", "the pull of worker 0"),
         ("full", "async", "trainmaster_train.ps.wire.codec.Codec.decode", "the push of worker 0"),
-        ("full", "sync", "trainmaster_train.ps.server.rounds.Rounds._gather", "an update"),
+        ("full", "sync", "trainmaster_train.ps.server.aggregation.Rounds._gather", "an update"),
     ],
 )
 def test_a_ps_without_memory_for_anything_else_is_named_too(

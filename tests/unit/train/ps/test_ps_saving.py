@@ -13,8 +13,8 @@ from trainmaster_train.checkpoint import stage_checkpoint
 torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options  # noqa: E402
-from trainmaster_train.ps.checkpoint import saving, shard_checkpoint  # noqa: E402
-from trainmaster_train.ps.checkpoint.saving import Saving  # noqa: E402
+from trainmaster_train.ps.checkpoint import shard_checkpoint, shard_writer  # noqa: E402
+from trainmaster_train.ps.checkpoint.shard_writer import Saving  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server import server  # noqa: E402
 from trainmaster_train.ps.server.sessions import Request, Session  # noqa: E402
@@ -49,7 +49,7 @@ def test_what_happens_before_a_write_is_answered_begins_no_second_one(monkeypatc
         self.proceed()  # as a push would that comes just now
         answer(self, what)
 
-    monkeypatch.setattr(saving, "write_shard", write)
+    monkeypatch.setattr(shard_writer, "write_shard", write)
     monkeypatch.setattr(Saving, "_answer", pause)
     one.ask(request_of(1), 0.0)
     one.proceed()
@@ -79,7 +79,7 @@ def test_a_write_that_fails_is_answered_with_the_reason(
     def write(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(saving, "write_shard", write)
+    monkeypatch.setattr(shard_writer, "write_shard", write)
     one.ask(request_of(1), 0.0)
     one.proceed()
     assert woken.wait(WITHIN_S)
@@ -101,7 +101,7 @@ def test_a_written_shard_is_answered_without_waiting_for_a_tick(
         threading.Event().wait(0.3)  # so that the ps is back in its wait: the answer comes after the message
         return write(*arguments)
 
-    monkeypatch.setattr(saving, "write_shard", later)
+    monkeypatch.setattr(shard_writer, "write_shard", later)
     model, servers = cluster(1, Options(step_timeout_s=WITHIN_S)).join()
     step(model, servers, 1)
 

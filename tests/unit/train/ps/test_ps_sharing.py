@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options, layout  # noqa: E402
-from trainmaster_train.ps.server.rounds import Push  # noqa: E402
+from trainmaster_train.ps.server.aggregation import Push  # noqa: E402
 from trainmaster_train.ps.wire import shared_memory  # noqa: E402
 
 from tests.unit.train.ps.loopback import Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options, roles  # noqa: E402
 from trainmaster_train.ps.checkpoint import shard_checkpoint  # noqa: E402
-from trainmaster_train.ps.checkpoint.saving import Saving  # noqa: E402
+from trainmaster_train.ps.checkpoint.shard_writer import Saving  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server import shutdown  # noqa: E402
 from trainmaster_train.ps.server.sessions import Request, Session  # noqa: E402

@@ -7,20 +7,20 @@ import { useTheme } from "~/lib/browser/theme";
 
 export const HUES = 6;
 const HEIGHT = 200; // px
-const LEGEND = 8; // lines at most that have names under the chart
+const LEGEND = 8; // lines at most that are named under the chart
 
 interface ChartProps {
   lines: readonly Line[];
-  /** What stands on the axis: steps, moments, or seconds since a beginning. */
+  /** Unit of the x axis: steps, times, or seconds since a start. */
   by: "step" | "time" | "elapsed";
   isLog: boolean;
   smoothing: number;
   label: string;
-  /** How values are written. */
+  /** Formats a value. */
   unit: (value: unknown) => string;
-  /** Bytes: their axis is divided at powers of two. */
+  /** Bytes: the axis has ticks at powers of two. */
   isBinary?: boolean;
-  /** The value axis begins at zero, and reaches at least so far. */
+  /** The value axis starts at zero and reaches at least this value. */
   leastTop?: number;
 }
 
@@ -44,25 +44,25 @@ const ELAPSED_S = [
   ...[1, 2, 5, 10, 30, 90].map((days) => days * DAY_S),
 ];
 
-/** A line chart; drawing and its cursor are uPlot's. */
+/** A line chart, drawn by uPlot. */
 export function Chart({ lines, by, isLog, smoothing, label, unit, isBinary = false, leastTop }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const theme = useTheme();
   useEffect(() => {
     const element = box.current;
     if (element === null) return;
-    const draw = () => drawn(element, { lines, by, isLog, smoothing, unit, isBinary, leastTop });
+    const draw = () => drawChart(element, { lines, by, isLog, smoothing, unit, isBinary, leastTop });
     let chart = draw();
     const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
     resized.observe(element);
     const system = window.matchMedia("(prefers-color-scheme: dark)");
-    const again = () => {
+    const redraw = () => {
       chart.destroy();
       chart = draw();
     };
-    system.addEventListener("change", again);
+    system.addEventListener("change", redraw);
     return () => {
-      system.removeEventListener("change", again);
+      system.removeEventListener("change", redraw);
       resized.disconnect();
       chart.destroy();
     };
@@ -70,10 +70,10 @@ export function Chart({ lines, by, isLog, smoothing, label, unit, isBinary = fal
   const last = lines
     .map((line) => `${line.label}: ${unit(line.y.findLast((value) => value !== null))}`)
     .slice(0, LEGEND);
-  return <div ref={box} className="chart" role="img" aria-label={`${label}. Newest: ${last.join(", ")}`} />;
+  return <div ref={box} className="chart" role="img" aria-label={`${label}. Latest: ${last.join(", ")}`} />;
 }
 
-function drawn(
+function drawChart(
   element: HTMLElement,
   {
     lines,
@@ -89,7 +89,7 @@ function drawn(
   const series: uPlot.Series[] = [{ label: by }];
   const bands: uPlot.Band[] = [];
   for (const [i, line] of lines.entries()) {
-    const colour = colourOf(element, `--line-${i % HUES}`);
+    const colour = resolveColour(element, `--line-${i % HUES}`);
     tables.push([line.x, smoothed(line.y, smoothing)] as uPlot.AlignedData);
     series.push({
       label: line.label,
@@ -110,8 +110,8 @@ function drawn(
   }
   const data = lines.length === 0 ? [[0], [null]] : uPlot.join(tables);
   const axis = {
-    stroke: colourOf(element, "--text-3"),
-    grid: { stroke: colourOf(element, "--line"), width: 1 },
+    stroke: resolveColour(element, "--text-3"),
+    grid: { stroke: resolveColour(element, "--line"), width: 1 },
     ticks: { show: false },
     font: FONT,
   };
@@ -144,37 +144,37 @@ function drawn(
       },
       {
         ...axis,
-        size: (chart, words) => widthOf(chart, words),
+        size: (chart, labels) => axisWidth(chart, labels),
         values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit(tick))),
         ...(isBinary && !isLog ? { incrs: POWERS_OF_TWO } : {}),
       },
     ],
     legend: { show: false },
     cursor: { points: { size: 6 }, y: false },
-    hooks: { setCursor: [(chart) => tell(element, chart, { lines, by, unit })] },
+    hooks: { setCursor: [(chart) => showTip(element, chart, { lines, by, unit })] },
     padding: [8, 18, 0, 0],
   };
   return new uPlot(options, data as uPlot.AlignedData, element);
 }
 
-/** A time with as much of it as ticks that are so many seconds apart need to differ. */
+/** A time, as precise as ticks `apart_s` seconds apart need to differ. */
 function timeTick(tick: number, apart_s: number): string {
   const at = new Date(tick * 1000).toISOString();
   if (apart_s >= DAY_S) return dayOf(at);
   return apart_s < 60 ? clockTime(at) : clockTime(at).slice(0, 5);
 }
 
-/** The room that the words of an axis need, in CSS pixels. */
-function widthOf(chart: uPlot, words: string[] | null): number {
+/** Width of an axis by its widest label, in CSS pixels. */
+function axisWidth(chart: uPlot, labels: string[] | null): number {
   chart.ctx.save();
   chart.ctx.font = FONT;
-  const widest = Math.max(0, ...(words ?? []).map((word) => chart.ctx.measureText(word).width));
+  const widest = Math.max(0, ...(labels ?? []).map((label) => chart.ctx.measureText(label).width));
   chart.ctx.restore();
   return Math.max(40, Math.ceil(widest) + 16);
 }
 
-/** What stands under the cursor, in a box beside it. */
-function tell(
+/** Shows the values at the cursor in a box next to it. */
+function showTip(
   element: HTMLElement,
   chart: uPlot,
   { lines, by, unit }: Pick<ChartProps, "lines" | "by" | "unit">,
@@ -213,20 +213,20 @@ function tell(
   tip.style.right = left > element.clientWidth / 2 ? `${element.clientWidth - left + 14}px` : "";
 }
 
-function nearest(x: readonly number[], wanted: number): number {
+function nearest(x: readonly number[], target: number): number {
   let low = 0;
   let high = x.length - 1;
-  if (high < 0 || wanted < (x[0] ?? 0) || wanted > (x[high] ?? 0)) return -1;
+  if (high < 0 || target < (x[0] ?? 0) || target > (x[high] ?? 0)) return -1;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if ((x[middle] ?? 0) < wanted) low = middle + 1;
+    if ((x[middle] ?? 0) < target) low = middle + 1;
     else high = middle;
   }
   return low;
 }
 
-/** A canvas knows no custom properties: the browser says what they come to here. */
-function colourOf(element: HTMLElement, name: string): string {
+/** A canvas cannot use CSS custom properties: the browser resolves them here. */
+function resolveColour(element: HTMLElement, name: string): string {
   const probe = document.createElement("span");
   probe.style.color = `var(${name})`;
   element.append(probe);

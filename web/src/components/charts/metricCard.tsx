@@ -1,39 +1,39 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { ChartSeries } from "~/api/types";
 import { isInBytes, unitOf } from "~/lib/format";
 import { lineOf } from "./series";
 import { Chart, HUES } from "./lineChart";
-import { Bones, Failure } from "~/components/parts";
+import { Skeleton, Failure } from "~/components/parts";
 
-export interface Look {
+export interface ChartOptions {
   by: "step" | "time";
   isLog: boolean;
   smoothing: number;
 }
 
-interface MetricCardProps extends Look {
+interface MetricCardProps extends ChartOptions {
   jobs: readonly string[];
   name: string;
-  /** What a series is called in this chart. */
+  /** The name of a series in this chart. */
   label: (series: ChartSeries) => string;
 }
 
 const BUCKETS = 400;
 
-/** One metric of one job or many. It asks for its points while it is in sight. */
+/** One metric of one or more jobs. Its points are polled while it is in view. */
 export function MetricCard({ jobs, name, label, by, isLog, smoothing }: MetricCardProps) {
   const box = useRef<HTMLElement>(null);
-  const isSeen = useSeen(box);
+  const isInView = useInView(box);
   const { data, error, isPending, refetch } = useQuery({
     queryKey: keys.metrics(jobs, name, by),
     queryFn: () =>
-      got(
+      unwrap(
         api.GET("/api/v1/metrics/chart", { params: { query: { job: [...jobs], name: [name], by, buckets: BUCKETS } } }),
       ),
-    enabled: isSeen,
+    enabled: isInView,
     placeholderData: keepPreviousData,
   });
   const lines = useMemo(
@@ -55,7 +55,7 @@ export function MetricCard({ jobs, name, label, by, isLog, smoothing }: MetricCa
         {error !== null && data === undefined ? (
           <Failure error={error} retry={() => void refetch()} />
         ) : isPending ? (
-          <Bones rows={5} height={22} />
+          <Skeleton rows={5} height={22} />
         ) : (
           <Chart
             lines={lines}
@@ -81,28 +81,28 @@ export function MetricCard({ jobs, name, label, by, isLog, smoothing }: MetricCa
       {(bad > 0 || data?.is_cut) && (
         <p className="metric-note tone-amber">
           {bad > 0 && `${bad.toLocaleString()} ${bad === 1 ? "point is" : "points are"} NaN or infinite. `}
-          {data?.is_cut && "There are more series than one chart shows."}
+          {data?.is_cut && "Only some of the series are shown."}
         </p>
       )}
     </section>
   );
 }
 
-/** Whether the box is in sight, or nearly so, now. */
-export function useSeen(box: React.RefObject<HTMLElement | null>): boolean {
-  const [isSeen, setSeen] = useState(false);
+/** Whether the box is in view, or nearly. */
+export function useInView(box: React.RefObject<HTMLElement | null>): boolean {
+  const [isInView, setInView] = useState(false);
   useEffect(() => {
     if (box.current === null) return;
-    const observer = new IntersectionObserver((entries) => setSeen(entries.at(-1)?.isIntersecting ?? false), {
+    const observer = new IntersectionObserver((entries) => setInView(entries.at(-1)?.isIntersecting ?? false), {
       rootMargin: "300px",
     });
     observer.observe(box.current);
     return () => observer.disconnect();
   }, [box]);
-  return isSeen;
+  return isInView;
 }
 
-export function LookControls({ look, set }: { look: Look; set: (look: Look) => void }) {
+export function ChartOptionsControls({ options, set }: { options: ChartOptions; set: (options: ChartOptions) => void }) {
   return (
     <div className="row wrapping">
       <label className="row dim">
@@ -112,24 +112,24 @@ export function LookControls({ look, set }: { look: Look; set: (look: Look) => v
           min={0}
           max={0.99}
           step={0.01}
-          value={look.smoothing}
-          onChange={(event) => set({ ...look, smoothing: Number(event.target.value) })}
+          value={options.smoothing}
+          onChange={(event) => set({ ...options, smoothing: Number(event.target.value) })}
         />
       </label>
       <label className="row dim">
         <input
           type="checkbox"
           className="check"
-          checked={look.isLog}
-          onChange={(event) => set({ ...look, isLog: event.target.checked })}
+          checked={options.isLog}
+          onChange={(event) => set({ ...options, isLog: event.target.checked })}
         />{" "}
         log scale
       </label>
       <select
         className="input auto"
-        aria-label="Along"
-        value={look.by}
-        onChange={(event) => set({ ...look, by: event.target.value as Look["by"] })}
+        aria-label="X axis"
+        value={options.by}
+        onChange={(event) => set({ ...options, by: event.target.value as ChartOptions["by"] })}
       >
         <option value="step">by step</option>
         <option value="time">by time</option>

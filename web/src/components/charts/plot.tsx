@@ -1,17 +1,17 @@
 import { type PointerEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
-import type { Axis } from "~/pages/study/trialRows";
+import type { Axis } from "~/components/charts/axis";
 import { useTheme } from "~/lib/browser/theme";
 import { useWidth } from "~/lib/browser/width";
 import { PlotKeys } from "./plotKeys";
 
-/* Points, lines and areas on a canvas: thousands of trials are drawn in some milliseconds. What it shows stands in its label and
- * in a table elsewhere; who goes by keys walks through the trials one by one. */
+/* Points, lines and areas on a canvas: thousands of trials are drawn in some milliseconds. The content is in its label and
+ * * in a table elsewhere; the keyboard moves through the trials one by one. */
 
 export interface PlotPoint {
   number: number;
   x: unknown;
   y: unknown;
-  /** One of the chart's line colours, or a place between worst (0) and best (1). */
+  /** One of the chart's line colours, or a rank between worst (0) and best (1). */
   hue: number | { good: number };
   isHollow?: boolean;
 }
@@ -29,30 +29,30 @@ interface PlotProps {
   label: string;
   x: Axis;
   y: Axis;
-  /** What stands at the end of the axes; none where the page says it elsewhere. */
+  /** Names at the end of the axes; none where the page shows them elsewhere. */
   xName?: string;
   yName?: string;
   height?: number;
   points?: readonly PlotPoint[];
   lines?: readonly PlotLine[];
   bands?: readonly { x: readonly number[]; low: readonly number[]; high: readonly number[]; hue: number }[];
-  /** A field of so many cells each way, from below left, in parts from worst to best. */
+  /** A square grid of `side` × `side` cells from bottom left, ranked from worst (0) to best (1). */
   field?: { side: number; cells: readonly (number | null)[] } | undefined;
   isSmall?: boolean;
-  tell: (number: number) => string;
+  describe: (number: number) => string;
   pick?: (number: number) => void;
 }
 
 const NEAR = 18; // px
-const NAMED = 18; // px that an axis's name takes
+const NAMED = 18; // px, height of an axis name
 const FONT = "11px Inter Variable, sans-serif";
 
 export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
   const [box, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [told, setTold] = useState<Told | null>(null);
+  const [hovered, setHovered] = useState<HoveredTrial | null>(null);
   const theme = useTheme();
-  const shown = told?.number;
+  const shown = hovered?.number;
   const { points, lines, x, y } = props;
   const order = useMemo(() => keyOrder(points ?? [], lines ?? [], x, y), [points, lines, x, y]);
   const isDark = useDark();
@@ -77,11 +77,11 @@ export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
         role="img"
         aria-label={props.label}
         style={{ height }}
-        onPointerMove={(event) => setTold(find(event))}
-        onPointerLeave={() => setTold(null)}
+        onPointerMove={(event) => setHovered(find(event))}
+        onPointerLeave={() => setHovered(null)}
         onClick={(event) => {
-          // What is shown is what is opened: a click comes with whole pixels, and may lie a little farther away.
-          const found = find(event as unknown as PointerEvent<HTMLCanvasElement>) ?? told;
+          // Opens the trial that is shown: a click has whole pixels, and may lie a little farther away.
+          const found = find(event as unknown as PointerEvent<HTMLCanvasElement>) ?? hovered;
           if (found) props.pick?.(found.number);
         }}
       />
@@ -89,30 +89,30 @@ export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
         <PlotKeys
           label={props.label}
           order={order}
-          tell={props.tell}
+          describe={props.describe}
           show={(number) =>
-            setTold(number === null ? null : placeOf(number, frame(width, height, isSmall, props), props))
+            setHovered(number === null ? null : placeOf(number, frame(width, height, isSmall, props), props))
           }
           pick={props.pick}
         />
       )}
-      {told && (
+      {hovered && (
         <div
           className="plot-tip"
           style={{
-            top: Math.max(0, told.top - 10),
-            ...(told.left > width / 2 ? { right: width - told.left + 14 } : { left: told.left + 14 }),
+            top: Math.max(0, hovered.top - 10),
+            ...(hovered.left > width / 2 ? { right: width - hovered.left + 14 } : { left: hovered.left + 14 }),
           }}
         >
-          <b>Trial {told.number}</b>
-          {props.tell(told.number)}
+          <b>Trial {hovered.number}</b>
+          {props.describe(hovered.number)}
         </div>
       )}
     </div>
   );
 }
 
-/** Drawn again when the system turns dark. */
+/** Redraws when the system's colour scheme changes. */
 function useDark(): boolean {
   const [isDark, setDark] = useState(false);
   useEffect(() => {
@@ -142,9 +142,9 @@ function frame(width: number, height: number, isSmall: boolean, props: PlotProps
 type Spot = [number, number] | null;
 
 function spot(at: Frame, props: PlotProps, x: unknown, y: unknown, number = 0): Spot {
-  const [across, up] = [props.x.place(x), props.y.place(y)];
+  const [across, up] = [props.x.position(x), props.y.position(y)];
   if (across === null || up === null) return null;
-  // Points of one choice lie beside each other, each always at the same place.
+  // Points of one category lie next to each other, each always at the same offset.
   const room = (axis: Axis) =>
     axis.choices ? (((number * 0.618) % 1) - 0.5) * (0.6 / Math.max(1, axis.choices.length)) : 0;
   const [dx, dy] = [number ? room(props.x) : 0, number ? room(props.y) : 0];
@@ -152,16 +152,16 @@ function spot(at: Frame, props: PlotProps, x: unknown, y: unknown, number = 0): 
   return [at.left + clamp(across + dx) * at.width, at.top + (1 - clamp(up + dy)) * at.height];
 }
 
-interface Told {
+interface HoveredTrial {
   number: number;
   left: number;
   top: number;
 }
 
-function nearest(x: number, y: number, at: Frame, props: PlotProps): Told | null {
-  let best: Told | null = null;
+function nearest(x: number, y: number, at: Frame, props: PlotProps): HoveredTrial | null {
+  let best: HoveredTrial | null = null;
   let least = NEAR * NEAR;
-  const look = (number: number, here: Spot) => {
+  const consider = (number: number, here: Spot) => {
     if (here === null) return;
     const far = (here[0] - x) ** 2 + (here[1] - y) ** 2;
     if (far < least) {
@@ -169,21 +169,21 @@ function nearest(x: number, y: number, at: Frame, props: PlotProps): Told | null
       best = { number, left: here[0], top: here[1] };
     }
   };
-  for (const point of props.points ?? []) look(point.number, spot(at, props, point.x, point.y, point.number));
+  for (const point of props.points ?? []) consider(point.number, spot(at, props, point.x, point.y, point.number));
   for (const line of props.lines ?? []) {
     if (line.number === undefined) continue;
     let before: Spot = null;
     for (const [px, py] of line.points) {
       const here = spot(at, props, px, py);
-      // Few steps on a wide chart lie far apart: what is between them is the line, too.
-      look(line.number, before !== null && here !== null ? footOf([x, y], before, here) : here);
+      // Few steps on a wide chart lie far apart: test the segment between them, too.
+      consider(line.number, before !== null && here !== null ? footOf([x, y], before, here) : here);
       before = here;
     }
   }
   return best;
 }
 
-/** The place between two others that is nearest to a third one. */
+/** The point of the segment from a to b that is nearest to a third point. */
 function footOf([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: [number, number]): [number, number] {
   const [dx, dy] = [bx - ax, by - ay];
   const length = dx * dx + dy * dy;
@@ -191,15 +191,15 @@ function footOf([x, y]: [number, number], [ax, ay]: [number, number], [bx, by]: 
   return [ax + part * dx, ay + part * dy];
 }
 
-/** Where a trial's point is, or the end of its line. */
-function placeOf(number: number, at: Frame, props: PlotProps): Told | null {
+/** Position of a trial's point, or of the end of its line. */
+function placeOf(number: number, at: Frame, props: PlotProps): HoveredTrial | null {
   const point = props.points?.find((each) => each.number === number);
   const end = props.lines?.find((line) => line.number === number)?.points.at(-1);
   const here = point ? spot(at, props, point.x, point.y, number) : end ? spot(at, props, end[0], end[1]) : null;
   return here === null ? null : { number, left: here[0], top: here[1] };
 }
 
-/** How keys go through a chart: its curves from the best to the worst, or else its points from left to right, and from below. */
+/** Order of keyboard navigation: curves from best to worst, or else points from left to right, then from the bottom. */
 export function keyOrder(
   points: readonly PlotPoint[],
   lines: readonly PlotLine[],
@@ -213,7 +213,7 @@ export function keyOrder(
   if (curves.length > 0) return curves.sort((a, b) => b.good - a.good).map((curve) => curve.number);
   return points
     .flatMap((point) => {
-      const [across, up] = [x.place(point.x), y.place(point.y)];
+      const [across, up] = [x.position(point.x), y.position(point.y)];
       return across === null || up === null ? [] : [{ number: point.number, across, up }];
     })
     .sort((a, b) => a.across - b.across || a.up - b.up || a.number - b.number)
@@ -246,7 +246,7 @@ function paint(
       context.fillStyle = colours.ramp(good);
       context.globalAlpha = 0.75;
       const [column, row] = [i % side, Math.floor(i / side)];
-      // To whole pixels of the screen: what overlaps, or leaves a gap, shows as a grid.
+      // Aligned to whole screen pixels: overlaps and gaps would show as a grid.
       const across = (place: number) => whole(at.left + (place / side) * at.width);
       const down = (place: number) => whole(at.top + (1 - place / side) * at.height);
       const [left, top] = [across(column), down(row + 1)];
@@ -352,7 +352,7 @@ function axes(
     taken = x + half;
     context.fillText(text, x, at.top + at.height + 7);
   }
-  // Both lie flat: the one above its axis, the other below the end of its own.
+  // Both names are horizontal: one above its axis, the other below the end of its axis.
   const all = at.left + at.width;
   if (props.yName) {
     context.textAlign = "left";
@@ -364,12 +364,12 @@ function axes(
   }
 }
 
-/** A word with as much of it as there is room for. */
+/** Shortens a text to the given width. */
 function cut(context: CanvasRenderingContext2D, text: string, room: number): string {
   if (context.measureText(text).width <= room) return text;
-  let kept = text;
-  while (kept.length > 1 && context.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
-  return `${kept}…`;
+  let shortened = text;
+  while (shortened.length > 1 && context.measureText(`${shortened}…`).width > room) shortened = shortened.slice(0, -1);
+  return `${shortened}…`;
 }
 
 export interface Colours {
@@ -377,11 +377,11 @@ export interface Colours {
   text: string;
   ground: string;
   line: (hue: number) => string;
-  /** From worst (0) over nothing much to best (1). */
+  /** From worst (0) over neutral to best (1). */
   ramp: (good: number) => string;
 }
 
-/** A canvas knows no custom properties: the browser says what they come to here. */
+/** A canvas cannot use CSS custom properties: the browser resolves them here. */
 export function coloursOf(element: HTMLElement): Colours {
   const probe = document.createElement("span");
   element.parentElement?.append(probe);

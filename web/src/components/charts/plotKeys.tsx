@@ -1,22 +1,22 @@
 import { type KeyboardEvent, useId, useState } from "react";
 
 interface PlotKeysProps {
-  /** What the chart shows. */
+  /** Content of the chart. */
   label: string;
-  /** Trials in the order in which the keys go through them. */
+  /** Trials in the order of keyboard navigation. */
   order: readonly number[];
-  tell: (trial: number) => string;
+  describe: (trial: number) => string;
   show: (trial: number | null) => void;
   pick: (trial: number) => void;
 }
 
-const FAR = 10; // trials that a page key goes
+const FAR = 10; // trials per page key
 
 /**
- * A chart's trials for who goes by keys: a list over the canvas of which only the trial that is shown is in the page, as there
+ * Keyboard access to a chart's trials: a list over the canvas. Only the current trial is in the page, as there
  * may be thousands.
  */
-export function PlotKeys({ label, order, tell, show, pick }: PlotKeysProps) {
+export function PlotKeys({ label, order, describe, show, pick }: PlotKeysProps) {
   const id = useId();
   const [chosen, setChosen] = useState<number | null>(null);
   const known = chosen === null ? -1 : order.indexOf(chosen);
@@ -24,7 +24,7 @@ export function PlotKeys({ label, order, tell, show, pick }: PlotKeysProps) {
   const trial = order[at];
   if (trial === undefined) return null;
   const last = order.length - 1;
-  const turn = (event: KeyboardEvent) => {
+  const moveSelection = (event: KeyboardEvent) => {
     const to: Record<string, number> = {
       ArrowRight: at + 1,
       ArrowDown: at + 1,
@@ -50,9 +50,9 @@ export function PlotKeys({ label, order, tell, show, pick }: PlotKeysProps) {
       className="plot-keys"
       role="listbox"
       tabIndex={0}
-      aria-label={`${label}: arrow keys go from trial to trial, Enter opens one`}
+      aria-label={`${label}: arrow keys move between trials, Enter opens one`}
       aria-activedescendant={id}
-      onKeyDown={turn}
+      onKeyDown={moveSelection}
       onFocus={() => show(trial)}
       onBlur={() => show(null)}
     >
@@ -64,7 +64,7 @@ export function PlotKeys({ label, order, tell, show, pick }: PlotKeysProps) {
         aria-setsize={order.length}
         className="only-read"
       >
-        Trial {trial}: {tell(trial).replaceAll("\n", ", ")}
+        Trial {trial}: {describe(trial).replaceAll("\n", ", ")}
       </div>
     </div>
   );

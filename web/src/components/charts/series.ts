@@ -1,6 +1,6 @@
 import type { ChartSeries } from "~/api/types";
 
-/* Series of the API as columns that a chart draws: a line, and the band between lowest and highest where points were many. */
+/* Series of the API as columns of a chart: a line, and the band between minimum and maximum where points were aggregated. */
 
 export interface Line {
   key: string;
@@ -9,7 +9,7 @@ export interface Line {
   y: (number | null)[];
   low: (number | null)[] | null;
   high: (number | null)[] | null;
-  /** Points that are NaN or infinite: they cannot be drawn, but must be told. */
+  /** Count of points that are NaN or infinite: they cannot be drawn, but are mentioned. */
   notFinite: number;
 }
 
@@ -33,7 +33,7 @@ export function lineOf(series: ChartSeries, label: string, by: "step" | "time"):
 
 type Column = (number | null)[];
 
-/** A restarted attempt goes back in steps, and clocks go backwards: a chart needs x to grow. Later points win. */
+/** A restarted attempt repeats steps, and clocks go backwards: a chart needs x to increase. Later points win. */
 function inOrder(
   x: number[],
   y: Column,
@@ -41,12 +41,12 @@ function inOrder(
   high: Column | null,
 ): Pick<Line, "x" | "y" | "low" | "high"> {
   const last = new Map(x.map((at, i) => [at, i]));
-  const places = [...last.entries()].sort((a, b) => a[0] - b[0]).map(([, i]) => i);
-  const pick = (column: Column) => places.map((i) => column[i] ?? null);
-  return { x: places.map((i) => x[i] ?? 0), y: pick(y), low: low && pick(low), high: high && pick(high) };
+  const order = [...last.entries()].sort((a, b) => a[0] - b[0]).map(([, i]) => i);
+  const pick = (column: Column) => order.map((i) => column[i] ?? null);
+  return { x: order.map((i) => x[i] ?? 0), y: pick(y), low: low && pick(low), high: high && pick(high) };
 }
 
-/** An exponential mean; `weight` of what was: 0 is the line itself. What is missing stays missing. */
+/** Exponential moving average; `weight` of the past: 0 is the line itself. Missing values stay missing. */
 export function smoothed(y: readonly (number | null)[], weight: number): (number | null)[] {
   if (weight <= 0) return [...y];
   let mean = 0;

@@ -5,16 +5,16 @@ import { ApiError } from "~/api/client";
 import { Failure } from "~/components/parts";
 
 interface ConfirmProps {
-  /** What is asked; open while it is not null. */
+  /** The question; the dialog is open while it is not null. */
   title: string | null;
   children: ReactNode;
   verb: string;
-  /** A failure keeps the dialog open and is told in it. */
+  /** A failure keeps the dialog open and is shown in it. */
   act: () => Promise<unknown>;
   close: () => void;
 }
 
-/** Asks before something that cannot be undone. */
+/** Asks for confirmation before an irreversible action. */
 export function Confirm({ title, children, verb, act, close }: ConfirmProps) {
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
@@ -63,21 +63,21 @@ interface FormDialogProps {
   isOpen: boolean;
   close: () => void;
   verb: string;
-  /** Resolves: done, the dialog closes (unless it says false). Rejects: told in the dialog. */
+  /** Resolves: the dialog closes (unless the value is false). Rejects: the error is shown in the dialog. */
   submit: (data: FormData) => Promise<unknown>;
   isWide?: boolean;
-  /** A function is told what the API finds wrong with a field. */
-  children: ReactNode | ((wrong: Wrong) => ReactNode);
+  /** A function gets a lookup of the API's error for each field. */
+  children: ReactNode | ((errorOf: FieldErrorLookup) => ReactNode);
 }
 
-export type Wrong = (field: string) => string | undefined;
+export type FieldErrorLookup = (field: string) => string | undefined;
 
-/** What a refusal says of each field; of one that has fields of its own, also what is said of those. */
-export function wrongOf(error: unknown): Wrong {
+/** Error message for each field of a rejected request; a nested field's error also counts for its parent. */
+export function fieldErrorLookup(error: unknown): FieldErrorLookup {
   const problem = error instanceof ApiError ? error.problem : {};
-  const told = problem.errors ?? (problem.field ? [{ path: problem.field, message: problem.detail ?? "" }] : []);
+  const errors = problem.errors ?? (problem.field ? [{ path: problem.field, message: problem.detail ?? "" }] : []);
   return (field) => {
-    const found = told.find(
+    const found = errors.find(
       ({ path }) => path === field || path.replace(/^body\./, "") === field || path.startsWith(`${field}.`),
     );
     return found && (found.hint ? `${found.message} (${found.hint})` : found.message);
@@ -117,7 +117,7 @@ export function FormDialog({ title, isOpen, close, verb, submit, isWide = false,
             }}
           >
             <Dialog.Title render={<h2 />}>{title}</Dialog.Title>
-            {typeof children === "function" ? children(wrongOf(error)) : children}
+            {typeof children === "function" ? children(fieldErrorLookup(error)) : children}
             {error !== null && <Failure error={error} />}
             <div className="row dialog-actions">
               <Dialog.Close className="button">Cancel</Dialog.Close>

@@ -16,7 +16,7 @@ const COLOURS = HighlightStyle.define([
   { tag: tags.comment, color: "var(--text-3)" },
 ]);
 
-const LOOK = EditorView.theme({
+const THEME = EditorView.theme({
   "&": { height: "100%", fontSize: "12.5px", backgroundColor: "transparent" },
   "&.cm-focused": { outline: "none" },
   ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.6" },
@@ -41,19 +41,20 @@ interface EditorProps {
   diagnostics: readonly Diagnostic[];
 }
 
-/** A text editor for YAML. What is set from outside keeps the cursor where it can. */
+/** A text editor for YAML. A text set from outside keeps the cursor if possible. */
 export function Editor({ label, text, change, diagnostics }: EditorProps) {
   const box = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView | null>(null);
-  const tell = useRef(change);
-  tell.current = change;
+  const onChange = useRef(change);
+  onChange.current = change;
   const first = useRef(text);
 
   useEffect(() => {
     if (box.current === null) return;
-    // In a shadow root CodeMirror makes its rules by script; elsewhere it writes a style element, which the page's policy forbids.
+    // In a shadow root CodeMirror adds its rules by script; elsewhere it writes a style element, which the page's
+    // content security policy forbids.
     const root = box.current.shadowRoot ?? box.current.attachShadow({ mode: "open" });
-    const made = new EditorView({
+    const editor = new EditorView({
       parent: root,
       root,
       state: EditorState.create({
@@ -62,18 +63,18 @@ export function Editor({ label, text, change, diagnostics }: EditorProps) {
           basicSetup,
           yaml(),
           lintGutter(),
-          LOOK,
+          THEME,
           syntaxHighlighting(COLOURS),
           EditorView.lineWrapping,
           EditorView.contentAttributes.of({ "aria-label": label }),
           EditorView.updateListener.of((update) => {
-            if (update.docChanged) tell.current(update.state.doc.toString());
+            if (update.docChanged) onChange.current(update.state.doc.toString());
           }),
         ],
       }),
     });
-    view.current = made;
-    return () => made.destroy();
+    view.current = editor;
+    return () => editor.destroy();
   }, [label]);
 
   useEffect(() => {

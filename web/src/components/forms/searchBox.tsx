@@ -2,34 +2,34 @@ import { Search } from "lucide-react";
 import { useEffect, useRef, useState } from "react";
 
 interface SearchBoxProps {
-  /** What is searched, for screen readers. */
+  /** Accessible name. */
   label: string;
-  /** What may be typed. */
+  /** Placeholder. */
   hint: string;
   value: string;
   set: (text: string) => void;
 }
 
-/** Typing is quick, the address follows a moment later. */
+/** A search field that reports its text 200 ms after the last key press. */
 export function SearchBox({ label, hint, value, set }: SearchBoxProps) {
   const [text, setText] = useState(value);
-  const told = useRef(value);
+  const lastSent = useRef(value);
   const page = useRef(window.location.pathname);
-  const tell = useRef(set);
-  tell.current = set;
+  const onChange = useRef(set);
+  onChange.current = set;
   useEffect(() => {
-    if (value !== told.current) {
-      told.current = value;
+    if (value !== lastSent.current) {
+      lastSent.current = value;
       setText(value);
     }
   }, [value]);
   useEffect(() => {
-    if (text.trim() === told.current) return;
+    if (text.trim() === lastSent.current) return;
     const timer = setTimeout(() => {
-      // Who has clicked on something meanwhile is on the way to another page, and is not called back.
+      // After a click that leads to another page, do not navigate back.
       if (window.location.pathname !== page.current) return;
-      told.current = text.trim();
-      tell.current(text.trim());
+      lastSent.current = text.trim();
+      onChange.current(text.trim());
     }, 200);
     return () => clearTimeout(timer);
   }, [text]);

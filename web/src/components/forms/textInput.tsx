@@ -6,55 +6,55 @@ interface TextInputProps {
   label: string;
   placeholder?: string;
   hint?: ReactNode;
-  wrong?: string | undefined;
+  error?: string | undefined;
   type?: string;
-  /** What is offered while somebody types. */
+  /** Suggestions while typing. */
   list?: readonly string[];
   isNumeric?: boolean;
   isDisabled?: boolean;
   isRequired?: boolean;
-  /** With `set` the form keeps the value; without them the browser does, until the form is sent. */
+  /** With `set` the input is controlled; without it the browser holds the value until the form is sent. */
   value?: string;
   defaultValue?: string | number;
   set?: (value: string) => void;
-  /** What is typed stays as it is until the field is left, whatever `set` makes of it: "0." is on its way to 0.5. */
-  isKept?: boolean;
-  /** What is wrong with what is typed, before anybody else is asked. */
-  wrongWhile?: (typed: string) => string | undefined;
+  /** The typed text stays until the field loses focus, whatever `set` makes of it: "0." may become 0.5. */
+  keepsTypedText?: boolean;
+  /** Client-side validation of the typed text. */
+  validateTyped?: (typed: string) => string | undefined;
 }
 
-/** A labelled line of text. */
+/** A labelled text input. */
 export function TextInput(props: TextInputProps) {
   const {
     name,
     label,
     hint,
-    wrong,
+    error,
     list = [],
     isNumeric,
     isDisabled,
     isRequired,
     set,
-    isKept,
-    wrongWhile,
+    keepsTypedText,
+    validateTyped,
     value,
     ...more
   } = props;
   const listId = useId();
   const [typed, setTyped] = useState<string | null>(null);
   const change = (event: ChangeEvent<HTMLInputElement>) => {
-    if (isKept) setTyped(event.target.value);
+    if (keepsTypedText) setTyped(event.target.value);
     set?.(event.target.value);
   };
-  const kept = set ? { onChange: change, onBlur: () => setTyped(null), value: typed ?? value ?? "" } : {};
+  const controlled = set ? { onChange: change, onBlur: () => setTyped(null), value: typed ?? value ?? "" } : {};
   return (
-    <Field label={label} hint={hint} wrong={(typed !== null ? wrongWhile?.(typed) : undefined) ?? wrong}>
-      {(own) => (
+    <Field label={label} hint={hint} error={(typed !== null ? validateTyped?.(typed) : undefined) ?? error}>
+      {(fieldProps) => (
         <>
           <input
-            {...own}
+            {...fieldProps}
             {...more}
-            {...kept}
+            {...controlled}
             className={isNumeric ? "input num" : "input"}
             name={name}
             min={0}

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Plus } from "lucide-react";
 import { type KeyboardEvent, type ReactNode, useDeferredValue, useEffect, useState, useSyncExternalStore } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { setTheme } from "~/lib/browser/theme";
 import { ADMIN, WORK } from "./shell";
 import { State } from "~/components/state";
@@ -23,7 +23,7 @@ export const openPalette = (): void => set(true);
 interface Choice {
   key: string;
   label: ReactNode;
-  words: string;
+  searchText: string;
   act: () => void;
 }
 
@@ -41,14 +41,14 @@ export function Palette() {
       <Dialog.Portal>
         <Dialog.Backdrop className="backdrop" />
         <Dialog.Popup className="palette" aria-label="Search and commands">
-          <Inside />
+          <PaletteContent />
         </Dialog.Popup>
       </Dialog.Portal>
     </Dialog.Root>
   );
 }
 
-function Inside() {
+function PaletteContent() {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
   const choices = useChoices(text);
@@ -98,7 +98,7 @@ function Inside() {
           </div>
         ))}
       </div>
-      {choices.length === 0 && <p className="empty">Nothing of that name.</p>}
+      {choices.length === 0 && <p className="empty">No results.</p>}
       <footer>
         <span>
           <span className="kbd">↑</span> <span className="kbd">↓</span> choose
@@ -128,7 +128,7 @@ function useChoices(text: string): Choice[] {
   const search = useDeferredValue(text.trim());
   const { data } = useQuery({
     queryKey: ["palette", search],
-    queryFn: () => got(api.GET("/api/v1/jobs", { params: { query: { search, limit: 8 } } })),
+    queryFn: () => unwrap(api.GET("/api/v1/jobs", { params: { query: { search, limit: 8 } } })),
     staleTime: 5_000,
     placeholderData: (before) => before,
   });
@@ -140,7 +140,7 @@ function useChoices(text: string): Choice[] {
         <Icon size={15} aria-hidden="true" /> {label}
       </>
     ),
-    words: label,
+    searchText: label,
     act: go(to),
   }));
   const submit = {
@@ -150,18 +150,18 @@ function useChoices(text: string): Choice[] {
         <Plus size={15} aria-hidden="true" /> Submit a job
       </>
     ),
-    words: "submit a new job",
+    searchText: "submit a new job",
     act: go("/submit"),
   };
   const themes = (["light", "dark", "system"] as const).map((theme) => ({
     key: `theme-${theme}`,
     label: `Theme: ${theme}`,
-    words: `theme ${theme}`,
+    searchText: `theme ${theme}`,
     act: () => setTheme(theme),
   }));
-  const wanted = search.toLowerCase();
-  const commands = [submit, ...pages, ...(wanted ? themes : [])].filter((choice) =>
-    choice.words.toLowerCase().includes(wanted),
+  const needle = search.toLowerCase();
+  const commands = [submit, ...pages, ...(needle ? themes : [])].filter((choice) =>
+    choice.searchText.toLowerCase().includes(needle),
   );
   const jobs = (data?.items ?? []).map((job) => ({
     key: job.id,
@@ -171,13 +171,13 @@ function useChoices(text: string): Choice[] {
         <span className="dimmer cut">{job.project}</span>
       </>
     ),
-    words: job.name,
+    searchText: job.name,
     act: () => void navigate({ to: "/jobs/$job", params: { job: job.id } }),
   }));
-  return wanted ? [...jobs, ...commands] : [...commands, ...jobs.slice(0, 5)];
+  return needle ? [...jobs, ...commands] : [...commands, ...jobs.slice(0, 5)];
 }
 
-/** `/` and Ctrl-K open the palette, `n` a new job, `g` and a letter a page; never while somebody types. */
+/** `/` and Ctrl-K open the palette, `n` a new job, `g` and a letter a page; never while typing. */
 function useShortcuts(): void {
   const navigate = useNavigate();
   useEffect(() => {
@@ -193,9 +193,9 @@ function useShortcuts(): void {
       } else if (event.key === "/") {
         event.preventDefault();
         set(true);
-      } else if (isGoing && event.key in PLACES) {
+      } else if (isGoing && event.key in SHORTCUTS) {
         isGoing = false;
-        void navigate({ to: PLACES[event.key] as string });
+        void navigate({ to: SHORTCUTS[event.key] as string });
       } else if (event.key === "n") {
         void navigate({ to: "/submit" });
       } else {
@@ -207,7 +207,7 @@ function useShortcuts(): void {
   }, [navigate]);
 }
 
-const PLACES: Record<string, string> = {
+const SHORTCUTS: Record<string, string> = {
   j: "/jobs",
   y: "/studies",
   m: "/models",

@@ -27,20 +27,20 @@ import {
   X,
 } from "lucide-react";
 import { useEffect, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { useIsAway } from "~/api/connection";
 import { healthQuery, meQuery } from "~/api/queries";
 import { setTheme, type Theme, useTheme } from "~/lib/browser/theme";
 import { openPalette, Palette } from "./palette";
 import { toast } from "./toasts";
 
-interface Place {
+interface NavItem {
   to: string;
   label: string;
   icon: LucideIcon;
 }
 
-export const WORK: readonly Place[] = [
+export const WORK: readonly NavItem[] = [
   { to: "/jobs", label: "Jobs", icon: LayoutList },
   { to: "/studies", label: "Studies", icon: FlaskConical },
   { to: "/models", label: "Models", icon: Package },
@@ -48,7 +48,7 @@ export const WORK: readonly Place[] = [
   { to: "/queue", label: "Queue", icon: ListOrdered },
   { to: "/cluster", label: "Cluster", icon: Server },
 ];
-export const ADMIN: readonly Place[] = [
+export const ADMIN: readonly NavItem[] = [
   { to: "/projects", label: "Projects", icon: Boxes },
   { to: "/volumes", label: "Volumes", icon: HardDrive },
   { to: "/users", label: "Users", icon: UsersRound },
@@ -56,7 +56,7 @@ export const ADMIN: readonly Place[] = [
   { to: "/settings", label: "Settings", icon: Settings },
 ];
 
-/** Everything around a page. */
+/** Navigation and layout around every page. */
 export function Shell() {
   const [isOpen, setOpen] = useState(false);
   const path = useRouterState({ select: (state) => state.location.pathname });
@@ -64,7 +64,7 @@ export function Shell() {
   return (
     <div className="shell">
       <a href="#main" className="skip button">
-        Skip to the page
+        Skip to content
       </a>
       <div className="topbar">
         <button
@@ -99,15 +99,15 @@ export function Shell() {
           <Plus size={15} aria-hidden="true" /> Submit a job
         </Link>
         <nav aria-label="Main" className="grow">
-          <Places places={WORK} />
+          <NavList items={WORK} />
           <div className="side-label">Platform</div>
-          <Places places={ADMIN} />
+          <NavList items={ADMIN} />
         </nav>
         <PlatformHealth />
         <Account />
       </aside>
       <div className="page">
-        <Away />
+        <UnreachableBanner />
         <main id="main" tabIndex={-1}>
           <Outlet />
         </main>
@@ -125,10 +125,10 @@ function Brand() {
   );
 }
 
-function Places({ places }: { places: readonly Place[] }) {
+function NavList({ items }: { items: readonly NavItem[] }) {
   return (
     <ul>
-      {places.map(({ to, label, icon: Icon }) => (
+      {items.map(({ to, label, icon: Icon }) => (
         <li key={to}>
           <Link to={to} className="place" activeProps={{ className: "active", "aria-current": "page" }}>
             <Icon size={16} aria-hidden="true" /> {label}
@@ -142,20 +142,20 @@ function Places({ places }: { places: readonly Place[] }) {
 function PlatformHealth() {
   const { data } = useQuery(healthQuery);
   const isAway = useIsAway();
-  const ill = Object.entries(data?.parts ?? {}).filter(([, word]) => word !== "ok");
+  const ill = Object.entries(data?.parts ?? {}).filter(([, status]) => status !== "ok");
   const isWell = data?.status === "ok" && !isAway;
-  const words = isAway ? "API away" : data === undefined ? "…" : isWell ? "All well" : "Degraded";
+  const label = isAway ? "API unreachable" : data === undefined ? "…" : isWell ? "Healthy" : "Degraded";
   return (
-    <Link to="/settings" className="side-health" title={ill.map(([part, word]) => `${part}: ${word}`).join("\n")}>
+    <Link to="/settings" className="side-health" title={ill.map(([part, status]) => `${part}: ${status}`).join("\n")}>
       <span className={`dot ${isWell ? "good" : data === undefined ? "" : "bad"}`} />
-      <span className="grow">{words}</span>
+      <span className="grow">{label}</span>
       <span className="dimmer num">{data?.version}</span>
     </Link>
   );
 }
 
 const THEMES: readonly [Theme, string, LucideIcon][] = [
-  ["system", "As the system", Monitor],
+  ["system", "System theme", Monitor],
   ["light", "Light", Sun],
   ["dark", "Dark", Moon],
 ];
@@ -167,7 +167,7 @@ function Account() {
   const navigate = useNavigate();
   const logOut = async () => {
     try {
-      await got(api.DELETE("/api/v1/session", {}));
+      await unwrap(api.DELETE("/api/v1/session", {}));
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");
       return;
@@ -205,12 +205,12 @@ function Account() {
   );
 }
 
-function Away() {
+function UnreachableBanner() {
   if (!useIsAway()) return null;
   return (
     <div className="away" role="status">
       <WifiOff size={15} aria-hidden="true" />
-      The API does not answer. Running jobs go on; this page tries again by itself.
+      The API does not respond. Running jobs continue; this page retries automatically.
     </div>
   );
 }

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { titleOf, waysFrom } from "./titles";
+import { titleOf, suggestLinks } from "./titles";
 
 describe("titles", () => {
   test.each([
@@ -30,13 +30,13 @@ describe("titles", () => {
 
 describe("an address that is none", () => {
   test("leads to the lists", () => {
-    const { project, ways } = waysFrom("/activity");
+    const { project, links: ways } = suggestLinks("/activity");
     expect(project).toBeUndefined();
     expect(ways[0]).toEqual({ to: "/jobs", label: "Jobs" });
   });
 
   test("leads to the lists of its project, the one that was asked for first", () => {
-    const { project, ways } = waysFrom("/projects/my%20own/models");
+    const { project, links: ways } = suggestLinks("/projects/my%20own/models");
     expect(project).toBe("my own");
     expect(ways[0]).toEqual({ to: "/models", search: { project: "my own" }, label: "Models" });
     expect(ways.filter((way) => way.label === "Models")).toHaveLength(1);
@@ -48,6 +48,6 @@ describe("an address that is none", () => {
     ["/projects/vision/jobs/job-1", "/jobs/job-1"],
     ["/projects/vision/queue/x", "/queue"],
   ])("%s leads to %s", (path, to) => {
-    expect(waysFrom(path).ways[0]?.to).toBe(to);
+    expect(suggestLinks(path).links[0]?.to).toBe(to);
   });
 });

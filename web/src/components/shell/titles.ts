@@ -1,7 +1,7 @@
-/* What the browser calls a page, in its tabs, its history and its bookmarks. */
+/* Titles of pages in the browser's tabs, history and bookmarks. */
 
 const NAME = "Trainmaster";
-const PLACES: Readonly<Record<string, string>> = {
+const SECTION_TITLES: Readonly<Record<string, string>> = {
   jobs: "Jobs",
   studies: "Studies",
   models: "Models",
@@ -20,13 +20,13 @@ const PLACES: Readonly<Record<string, string>> = {
   login: "Log in",
 };
 
-/** What is known of a job or a study: its address holds only its id. */
+/** Name and state of a job or a study: the address holds only its id. */
 export interface Known {
   name: string;
   state: string;
 }
 
-/** The parts of an address, as they were before they were made fit for one. */
+/** Segments of a path, decoded. */
 export function partsOf(path: string): string[] {
   return path
     .split("/")
@@ -40,32 +40,32 @@ export function partsOf(path: string): string[] {
     });
 }
 
-/** The most particular first, for a tab shows only the beginning: `slow (running) · Logs · Jobs · Trainmaster`. */
+/** The most specific part first, since a tab shows only the beginning: `slow (running) · Logs · Jobs · Trainmaster`. */
 export function titleOf(path: string, isFound: boolean, known?: Known): string {
-  const [place = "", ...rest] = partsOf(path);
-  const words = isFound ? [...wordsOf(place, rest, known), PLACES[place]] : ["No such page"];
-  return [...words, NAME].filter(Boolean).join(" · ");
+  const [section = "", ...rest] = partsOf(path);
+  const parts = isFound ? [...titleParts(section, rest, known), SECTION_TITLES[section]] : ["Page not found"];
+  return [...parts, NAME].filter(Boolean).join(" · ");
 }
 
-function wordsOf(place: string, rest: readonly string[], known: Known | undefined): (string | undefined)[] {
+function titleParts(section: string, rest: readonly string[], known: Known | undefined): (string | undefined)[] {
   const [first, second, ...more] = rest;
-  switch (place) {
+  switch (section) {
     case "jobs":
     case "studies":
-      if (place === "studies" && first === "new") return ["New study"];
-      return [known ? `${known.name} (${known.state})` : first, capital(second)];
+      if (section === "studies" && first === "new") return ["New study"];
+      return [known ? `${known.name} (${known.state})` : first, capitalized(second)];
     case "models":
-      return more[0] === "versions" ? [second, more[1] && `Version ${more[1]}`] : [second, capital(more[0])];
+      return more[0] === "versions" ? [second, more[1] && `Version ${more[1]}`] : [second, capitalized(more[0])];
     case "endpoints":
-      return [second, capital(more[0])];
+      return [second, capitalized(more[0])];
     default:
       return [first];
   }
 }
 
-const capital = (word: string | undefined): string | undefined => word && word.charAt(0).toUpperCase() + word.slice(1);
+const capitalized = (word: string | undefined): string | undefined => word && word.charAt(0).toUpperCase() + word.slice(1);
 
-export interface Way {
+export interface LinkSuggestion {
   to: string;
   search?: { project: string };
   label: string;
@@ -73,27 +73,27 @@ export interface Way {
 
 const LISTS = ["jobs", "studies", "models", "endpoints", "batch-predictions", "queue"];
 
-/** Where somebody may have wanted to go who came to an address that is none; the likeliest first. */
-export function waysFrom(path: string): { project: string | undefined; ways: Way[] } {
-  const [place, first, kind = "", name] = partsOf(path);
-  const project = place === "projects" ? first : undefined;
-  const way = (list: string): Way => ({
+/** Links to suggest for an unknown address, the likeliest first. */
+export function suggestLinks(path: string): { project: string | undefined; links: LinkSuggestion[] } {
+  const [section, first, kind = "", name] = partsOf(path);
+  const project = section === "projects" ? first : undefined;
+  const linkTo = (list: string): LinkSuggestion => ({
     to: `/${list}`,
     ...(project !== undefined && { search: { project } }),
-    label: PLACES[list] ?? list,
+    label: SECTION_TITLES[list] ?? list,
   });
-  if (project === undefined) return { project, ways: LISTS.map(way) };
-  const ways = [...LISTS.filter((list) => list === kind), ...LISTS.filter((list) => list !== kind)].map(way);
+  if (project === undefined) return { project, links: LISTS.map(linkTo) };
+  const links = [...LISTS.filter((list) => list === kind), ...LISTS.filter((list) => list !== kind)].map(linkTo);
   return {
     project,
-    ways: [...thing(project, kind, name), ...ways, { to: inAddress("projects", project), label: "The project" }],
+    links: [...detailLink(project, kind, name), ...links, { to: pathOf("projects", project), label: "Project" }],
   };
 }
 
-function thing(project: string, kind: string, name: string | undefined): Way[] {
+function detailLink(project: string, kind: string, name: string | undefined): LinkSuggestion[] {
   if (name === undefined) return [];
-  if (kind === "models" || kind === "endpoints") return [{ to: inAddress(kind, project, name), label: name }];
-  return kind === "jobs" || kind === "studies" ? [{ to: inAddress(kind, name), label: name }] : [];
+  if (kind === "models" || kind === "endpoints") return [{ to: pathOf(kind, project, name), label: name }];
+  return kind === "jobs" || kind === "studies" ? [{ to: pathOf(kind, name), label: name }] : [];
 }
 
-const inAddress = (...parts: string[]): string => `/${parts.map(encodeURIComponent).join("/")}`;
+const pathOf = (...parts: string[]): string => `/${parts.map(encodeURIComponent).join("/")}`;

@@ -1,7 +1,7 @@
 import { CircleAlert, CircleCheck, X } from "lucide-react";
 import { useSyncExternalStore } from "react";
 
-/* Short words about what was just done; they go by themselves, but those about errors stay for longer. */
+/* Short notifications. They disappear by themselves, errors later than others. */
 
 interface Toast {
   id: number;

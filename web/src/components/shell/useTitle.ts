@@ -5,7 +5,7 @@ import { jobQuery } from "~/api/queries";
 import { studyQuery } from "~/api/studies";
 import { titleOf } from "./titles";
 
-/** Keeps the document's title at what is shown, of whatever page. Asks for nothing itself: it listens to what the page reads. */
+/** Sets the document's title. Sends no requests itself: it observes the queries of the page. */
 export function useTitle(): void {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const leaf = useRouterState({ select: (state) => state.matches.at(-1) });

@@ -16,7 +16,7 @@ export function setTheme(theme: Theme): void {
     if (theme === "system") localStorage.removeItem("theme");
     else localStorage.setItem("theme", theme);
   } catch {
-    // No storage: the choice holds until the page is left.
+    // No storage: the choice lasts until the page is closed.
   }
   for (const listener of listeners) listener();
 }

@@ -1,6 +1,6 @@
 import { type RefObject, useEffect, useRef, useState } from "react";
 
-/** How wide an element is, in CSS pixels, also after the window has changed; 0 before it is drawn. */
+/** Width of an element in CSS pixels, updated on resize; 0 before it is drawn. */
 export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number] {
   const box = useRef<T>(null);
   const [width, setWidth] = useState(0);

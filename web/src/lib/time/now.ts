@@ -1,6 +1,6 @@
 import { useSyncExternalStore } from "react";
 
-/* One clock for all relative times: a page with a thousand ages has one timer. */
+/* One clock for all relative times: a page with a thousand of them has one timer. */
 
 let nowMs = Date.now();
 let timer: ReturnType<typeof setInterval> | undefined;
@@ -21,7 +21,7 @@ function subscribe(listener: () => void): () => void {
   };
 }
 
-/** Milliseconds since 1970, as of a second ago at most. */
+/** Milliseconds since 1970, at most one second old. */
 export function useNow(): number {
   return useSyncExternalStore(subscribe, () => nowMs);
 }

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { axisLabels, clock, startWords, timeScale } from "./timeScale";
+import { axisLabels, clock, formatStart, timeScale } from "./timeScale";
 
 const NOW = Date.parse("2026-11-21T12:00:00");
 const HOUR = 3_600_000;
@@ -36,9 +36,9 @@ test.each([120, 250, 400, 900])(
 test("an expected start is told with how sure it is", () => {
   const at = (hours: number) => new Date(NOW + hours * HOUR).toISOString();
   const known = { code: "expected", early_at: at(1), likely_at: at(2), late_at: at(3) };
-  expect(startWords(known, NOW)).toEqual({ about: "about 14:00", between: "13:00 to 15:00" });
-  expect(startWords({ ...known, late_at: null }, NOW).between).toBe("13:00 to any time later");
-  expect(startWords(null, NOW)).toEqual({ about: "", between: "" });
-  expect(startWords({ code: "now" }, NOW).about).toBe("now");
+  expect(formatStart(known, NOW)).toEqual({ about: "about 14:00", between: "13:00 to 15:00" });
+  expect(formatStart({ ...known, late_at: null }, NOW).between).toBe("13:00 to any time later");
+  expect(formatStart(null, NOW)).toEqual({ about: "", between: "" });
+  expect(formatStart({ code: "now" }, NOW).about).toBe("now");
   expect(clock(NOW + 24 * HOUR, NOW)).toMatch(/12:00/);
 });

@@ -1,4 +1,4 @@
-/* The scale of a time line: from a while before now to as far ahead as there is something to see. */
+/* Scale of a time line, from shortly before now to the last event. */
 
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
@@ -6,16 +6,16 @@ const SHORTEST = 60 * MINUTE;
 const LONGEST = 168 * HOUR;
 const SPANS = [1, 2, 4, 8, 12, 24, 48, 96, 168].map((hours) => hours * HOUR);
 const STEPS = [5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 5760].map((minutes) => minutes * MINUTE);
-const PAST = 0.12; // of the span, so that what runs is seen to have begun
+const PAST = 0.12; // of the span, so that running jobs are seen to have started
 
 export interface Scale {
   begin: number;
   end: number;
-  /** Where a moment stands, in percent from the left, never outside. */
+  /** Position of a time in percent from the left, clamped. */
   at: (ms: number) => number;
 }
 
-/** A scale that shows `moments` as far as a week ahead; `nowMs` is on it. */
+/** A scale that contains `nowMs` and all `moments` up to a week ahead. */
 export function timeScale(nowMs: number, moments: readonly number[]): Scale {
   const farthest = Math.max(nowMs + SHORTEST, ...moments.filter(Number.isFinite));
   const span = SPANS.find((each) => nowMs + each >= farthest) ?? LONGEST;
@@ -23,7 +23,7 @@ export function timeScale(nowMs: number, moments: readonly number[]): Scale {
   return { begin, end, at: (ms) => (100 * (Math.min(Math.max(ms, begin), end) - begin)) / (end - begin) };
 }
 
-/** Round moments on the scale, `step` apart, by the clock of who looks. */
+/** Round local times on the scale, `step` apart. */
 function ticks(scale: Scale, step: number): number[] {
   const offset = new Date(scale.begin).getTimezoneOffset() * MINUTE;
   const first = Math.ceil((scale.begin - offset) / step) * step + offset;
@@ -40,7 +40,7 @@ export interface AxisLabel {
   text: string;
 }
 
-/** As many round moments as have room beside one another, and beside the word "now", on an axis of `width` pixels. */
+/** As many round times as fit on an axis of `width` pixels without touching each other or the label "now". */
 export function axisLabels(scale: Scale, nowMs: number, width: number): AxisLabel[] {
   const x = (at: number) => (scale.at(at) / 100) * width;
   const half = (text: string) => (text.length * LETTER) / 2;
@@ -64,7 +64,7 @@ const DAY = new Intl.DateTimeFormat(undefined, {
   hourCycle: "h23",
 });
 
-/** The clock, with the day where it is not today. */
+/** Local time, with the day where it is not today. */
 export function clock(at: number | string, nowMs: number): string {
   const date = new Date(at);
   return (date.toDateString() === new Date(nowMs).toDateString() ? CLOCK : DAY).format(date);
@@ -78,7 +78,7 @@ interface Start {
 }
 
 /** "about 14:20", and between which moments; empty where nothing is known. */
-export function startWords(start: Start | null | undefined, nowMs: number): { about: string; between: string } {
+export function formatStart(start: Start | null | undefined, nowMs: number): { about: string; between: string } {
   if (start?.code === "now") return { about: "now", between: "" };
   const { early_at: early, likely_at: likely, late_at: late } = start ?? {};
   const about = likely ? `about ${clock(likely, nowMs)}` : early ? `after ${clock(early, nowMs)}` : "";

@@ -1,6 +1,6 @@
 import { stringify } from "yaml";
 
-/* Specs as people would write them. */
+/* Specs as YAML, as people would write them. */
 
 const DEFAULTS: Record<string, unknown> = {
   args: [],
@@ -27,20 +27,20 @@ const DEFAULTS: Record<string, unknown> = {
 };
 const GRACE = { stop: 30, exit: 30, evaluator: 60, peers: 300 };
 
-/** Without what is unstated: nulls, and values that are the defaults. */
+/** Without nulls and default values. */
 function plain(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(plain);
   if (typeof value !== "object" || value === null) return value;
-  const kept: Record<string, unknown> = {};
+  const stated: Record<string, unknown> = {};
   for (const [key, item] of Object.entries(value)) {
     if (item === null || item === undefined || isDefault(key, item)) continue;
     const inner = plain(item);
     const isEmpty =
       typeof inner === "object" && inner !== null && !Array.isArray(inner) && Object.keys(inner).length === 0;
     if (isEmpty && key === "resources") continue;
-    kept[key] = inner;
+    stated[key] = inner;
   }
-  return kept;
+  return stated;
 }
 
 function isDefault(key: string, value: unknown): boolean {
@@ -50,7 +50,7 @@ function isDefault(key: string, value: unknown): boolean {
 
 const ORDER = ["name", "project", "image", "code", "command", "args", "roles", "input", "output"];
 
-/** What makes `to` of `from` when it is laid over it: a JSON merge patch (RFC 7396). */
+/** The JSON merge patch (RFC 7396) from `from` to `to`. */
 export function mergePatch(from: unknown, to: unknown): unknown {
   if (!isObject(from) || !isObject(to)) return to;
   const patch: Record<string, unknown> = {};
@@ -65,7 +65,7 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** `digits-2` for a clone of `digits`, or the next number that none of `taken` has. */
+/** `digits-2` for a clone of `digits`, or with the next number that is not in `taken`. */
 export function freeName(name: string, isClone: boolean, taken: readonly string[]): string {
   const stem = (isClone ? name.replace(/-\d{1,6}$/, "") : name).slice(0, 56).replace(/-+$/, "");
   let number = 2;
@@ -73,11 +73,11 @@ export function freeName(name: string, isClone: boolean, taken: readonly string[
   return `${stem}-${number}`;
 }
 
-/** A canonical spec as YAML, the important things first and the defaults left out. */
+/** A canonical spec as YAML, important fields first, without defaults. */
 export function specYaml(spec: object): string {
   const found = plain(spec) as Record<string, unknown>;
-  const place = (key: string) => (ORDER.includes(key) ? ORDER.indexOf(key) : ORDER.length);
-  const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => place(a) - place(b)));
+  const rank = (key: string) => (ORDER.includes(key) ? ORDER.indexOf(key) : ORDER.length);
+  const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => rank(a) - rank(b)));
   return stringify(ordered, { lineWidth: 0, flowCollectionPadding: false });
 }
 
@@ -100,7 +100,7 @@ const STUDY_ORDER = [
   "budget",
 ];
 
-/** A study's canonical spec as somebody would have written it. */
+/** A study's canonical spec as YAML, without defaults. */
 export function studyYaml(spec: object): string {
   const { template, metrics, ...rest } = spec as {
     template?: object | null;
@@ -109,11 +109,11 @@ export function studyYaml(spec: object): string {
   const stated = (value: unknown): unknown => {
     if (Array.isArray(value)) return value.map(stated);
     if (!isObject(value)) return value;
-    const kept = Object.entries(value).filter(([key, item]) => {
+    const items = Object.entries(value).filter(([key, item]) => {
       const isEmpty = typeof item === "object" && item !== null && Object.keys(item).length === 0;
       return item !== null && item !== undefined && !isEmpty && STUDY_DEFAULTS[key] !== item;
     });
-    return Object.fromEntries(kept.map(([key, item]) => [key, stated(item)]));
+    return Object.fromEntries(items.map(([key, item]) => [key, stated(item)]));
   };
   const job = (template ? plain(template) : {}) as Record<string, unknown>;
   delete job["name"];
@@ -125,7 +125,7 @@ export function studyYaml(spec: object): string {
     ...(metrics?.length === 1 && first ? { metric: first.name, goal: first.goal } : { metrics }),
   };
   if (found["project"] === "default") delete found["project"];
-  const place = (key: string) => (STUDY_ORDER.includes(key) ? STUDY_ORDER.indexOf(key) : STUDY_ORDER.length);
-  const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => place(a) - place(b)));
+  const rank = (key: string) => (STUDY_ORDER.includes(key) ? STUDY_ORDER.indexOf(key) : STUDY_ORDER.length);
+  const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => rank(a) - rank(b)));
   return stringify(ordered, { lineWidth: 0, flowCollectionPadding: false });
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { diagnosticsOf, valueOf, withValue } from "~/pages/submit/draft";
+import { diagnosticsOf, fieldText, withValue } from "~/pages/submit/draft";
 import { parametersOf, textAt, withAt, withNewParameter, withParameter } from "~/pages/studyNew/studyDraft";
-import { plainOf, readYaml } from "./yamlDraft";
+import { plainValues, readYaml } from "./yamlDraft";
 
 const UNKNOWN = "name: a\ntemplate: {command: *foo}\nparameters:\n  lr: *foo\n";
 
@@ -21,15 +21,15 @@ describe("an alias while it is typed", () => {
       much.push(`${own}: &${own} [${Array<string>(10).fill(`*${of}`).join(", ")}]`);
     for (const text of ["command: &x [*x]\n", much.join("\n")]) {
       expect(readYaml(text).errors).toHaveLength(1);
-      expect(plainOf(readYaml(text))).toBeUndefined();
+      expect(plainValues(readYaml(text))).toBeUndefined();
     }
   });
 
   it("is its value where it has one", () => {
     const document = readYaml("a: &x [1, 2]\nb: *x\n");
     expect(document.errors).toEqual([]);
-    expect(plainOf(document)).toEqual({ a: [1, 2], b: [1, 2] });
-    expect(valueOf(document, "b")).toBe("1 2");
+    expect(plainValues(document)).toEqual({ a: [1, 2], b: [1, 2] });
+    expect(fieldText(document, "b")).toBe("1 2");
   });
 
   it("lets the forms be drawn, and the text stay as it is", () => {
@@ -40,8 +40,8 @@ describe("an alias while it is typed", () => {
     expect(withNewParameter(UNKNOWN)).toBe(UNKNOWN);
     expect(withParameter(UNKNOWN, "lr", "when", "a=b")).toBe(UNKNOWN);
     expect(withParameter(UNKNOWN, "lr", "name", "x")).toBe(UNKNOWN);
-    expect(valueOf(readYaml("name: a\nimage: *foo\n"), "image")).toBe("");
-    expect(valueOf(readYaml("command: &x [*x]\n"), "command")).toBe("");
+    expect(fieldText(readYaml("name: a\nimage: *foo\n"), "image")).toBe("");
+    expect(fieldText(readYaml("command: &x [*x]\n"), "command")).toBe("");
     expect(withValue("image: *foo\n", "name", "b")).toBe("image: *foo\n");
   });
 });

@@ -1,10 +1,10 @@
 import { type Document, parseDocument, visit, YAMLParseError } from "yaml";
 
-/* A text that a person is typing: whatever it says, reading it throws nothing. */
+/* Parsing of YAML while it is typed: never throws. */
 
 /**
- * The text as YAML. What cannot become plain values, such as an alias without its anchor, is among `errors` with all
- * that is wrong with its grammar.
+ * The text as YAML. Content without plain values, such as an alias without its anchor, is among `errors`, next to
+ * * syntax errors.
  */
 export function readYaml(text: string): Document {
   const document: Document = parseDocument(text);
@@ -12,14 +12,14 @@ export function readYaml(text: string): Document {
   try {
     plain(document);
   } catch (failure) {
-    const message = failure instanceof ReferenceError ? failure.message : "An alias stands in what it stands for.";
-    document.errors.push(new YAMLParseError(aliasPlace(document), "BAD_ALIAS", message));
+    const message = failure instanceof ReferenceError ? failure.message : "An alias refers to a node that contains it.";
+    document.errors.push(new YAMLParseError(aliasRange(document), "BAD_ALIAS", message));
   }
   return document;
 }
 
-/** All of it as plain values; undefined where there can be none. */
-export function plainOf(document: Document): unknown {
+/** The document as plain values; undefined if it has none. */
+export function plainValues(document: Document): unknown {
   try {
     return plain(document);
   } catch {
@@ -33,20 +33,20 @@ function plain(document: Document): unknown {
   return values;
 }
 
-/** Of the first alias that has no anchor, else of the first one. */
-function aliasPlace(document: Document): [number, number] {
-  const places: [number, number][] = [];
+/** Range of the first alias without an anchor, else of the first alias. */
+function aliasRange(document: Document): [number, number] {
+  const ranges: [number, number][] = [];
   visit(document, {
     Alias(_, alias) {
       if (!alias.range) return undefined;
-      const place: [number, number] = [alias.range[0], alias.range[1]];
+      const range: [number, number] = [alias.range[0], alias.range[1]];
       if (alias.resolve(document) === undefined) {
-        places.unshift(place);
+        ranges.unshift(range);
         return visit.BREAK;
       }
-      places.push(place);
+      ranges.push(range);
       return undefined;
     },
   });
-  return places[0] ?? [0, 0];
+  return ranges[0] ?? [0, 0];
 }

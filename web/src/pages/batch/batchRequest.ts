@@ -14,7 +14,7 @@ function labelsOf(model: string): Record<string, string> {
 }
 
 /** The model of a job that {@link batchRequest} asked for; undefined of any other. */
-export function modelOfLabels(labels: Record<string, string> | undefined): string | undefined {
+export function modelFromLabels(labels: Record<string, string> | undefined): string | undefined {
   return labels?.["model"] && labels["version"] ? `${labels["model"]}@${labels["version"]}` : undefined;
 }
 

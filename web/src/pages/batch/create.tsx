@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import { modelNamesQuery } from "~/api/models";
 import { keys, projectsQuery, volumesQuery } from "~/api/queries";
@@ -11,7 +11,7 @@ import { TextInput } from "~/components/forms/textInput";
 import { toast } from "~/components/shell/toasts";
 import { batchRequest } from "./batchRequest";
 import { fieldsOf } from "~/pages/endpoint/deployRequest";
-import { freshKey } from "~/lib/idempotencyKey";
+import { newIdempotencyKey } from "~/lib/idempotencyKey";
 
 interface BatchProps {
   project: string;
@@ -32,31 +32,31 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
     ...(each.latest == null ? [] : [`${each.name}@${each.latest}`]),
     ...Object.keys(each.aliases ?? {}).map((alias) => `${each.name}@${alias}`),
   ]);
-  const places = (volumes ?? []).map((volume) => `${volume.name}/`);
+  const volumePrefixes = (volumes ?? []).map((volume) => `${volume.name}/`);
   // One key per request: sent again after a lost answer, it makes no second job.
   const key = useRef({ text: "", key: "" });
   const submit = async (data: FormData) => {
     const body = batchRequest(fieldsOf(data));
     const text = JSON.stringify([project, body]);
-    if (key.current.text !== text) key.current = { text, key: freshKey() };
+    if (key.current.text !== text) key.current = { text, key: newIdempotencyKey() };
     const params = { path: { project }, header: { "Idempotency-Key": key.current.key } };
-    const made = await got(api.POST("/api/v1/projects/{project}/batch-predictions", { params, body }));
+    const job = await unwrap(api.POST("/api/v1/projects/{project}/batch-predictions", { params, body }));
     key.current = { text: "", key: "" }; // The same once more is meant as another.
     await Promise.all([
       client.invalidateQueries({ queryKey: endpointKeys.batches }),
       client.invalidateQueries({ queryKey: keys.jobs }),
     ]);
-    toast(`Submitted ${made.name}.`);
-    await navigate({ to: "/jobs/$job", params: { job: made.id } });
+    toast(`Submitted ${job.name}.`);
+    await navigate({ to: "/jobs/$job", params: { job: job.id } });
     return false; // The page is left; to close the dialog would lead back to the list.
   };
   return (
     <FormDialog title="New batch prediction" isOpen={isOpen} close={close} verb="Submit" submit={submit} isWide>
-      {(wrong) => (
+      {(errorOf) => (
         <>
           <div className="pair">
-            <TextInput name="name" label="Name" placeholder="batch-predict" wrong={wrong("name")} />
-            <Field label="Project" wrong={wrong("project")}>
+            <TextInput name="name" label="Name" placeholder="batch-predict" error={errorOf("name")} />
+            <Field label="Project" error={errorOf("project")}>
               {(props) => (
                 <select
                   {...props}
@@ -76,27 +76,27 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
               placeholder="name@version, name@alias or volume/path"
               defaultValue={model ?? ""}
               list={refs}
-              wrong={wrong("model")}
+              error={errorOf("model")}
               isRequired
             />
             <TextInput
               name="input"
               label="Instances"
               placeholder="volume/path"
-              list={places}
+              list={volumePrefixes}
               hint="A JSONL or CSV file, or a folder of such."
-              wrong={wrong("input")}
+              error={errorOf("input")}
               isRequired
             />
             <TextInput
               name="output"
               label="Output"
               placeholder="a folder of the job's"
-              list={places}
+              list={volumePrefixes}
               hint="The same again goes on where it stopped."
-              wrong={wrong("output")}
+              error={errorOf("output")}
             />
-            <Field label="Format" wrong={wrong("format")}>
+            <Field label="Format" error={errorOf("format")}>
               {(props) => (
                 <select {...props} name="format" className="input">
                   <option value="auto">by the files' names</option>
@@ -107,18 +107,18 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
             </Field>
           </div>
           <div className="fours">
-            <TextInput name="replicas" label="Replicas" type="number" placeholder="1" wrong={wrong("replicas")} />
-            <TextInput name="batch_size" label="At once" type="number" placeholder="64" wrong={wrong("batch_size")} />
+            <TextInput name="replicas" label="Replicas" type="number" placeholder="1" error={errorOf("replicas")} />
+            <TextInput name="batch_size" label="At once" type="number" placeholder="64" error={errorOf("batch_size")} />
             <TextInput
               name="shard_size"
               label="To a file"
               type="number"
               placeholder="10000"
-              wrong={wrong("shard_size")}
+              error={errorOf("shard_size")}
             />
-            <TextInput name="cpu" label="CPUs each" placeholder="shared" wrong={wrong("resources.cpu")} />
-            <TextInput name="memory" label="Memory each" placeholder="shared" wrong={wrong("resources.memory")} />
-            <TextInput name="gpus" label="GPUs each" placeholder="0" wrong={wrong("resources.gpus")} />
+            <TextInput name="cpu" label="CPUs each" placeholder="shared" error={errorOf("resources.cpu")} />
+            <TextInput name="memory" label="Memory each" placeholder="shared" error={errorOf("resources.memory")} />
+            <TextInput name="gpus" label="GPUs each" placeholder="0" error={errorOf("resources.gpus")} />
           </div>
           <label className="row top">
             <input type="checkbox" className="check" name="trust_code" />

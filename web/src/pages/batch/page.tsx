@@ -1,15 +1,15 @@
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { ChevronRight, Plus, Rows3 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import type { Job } from "~/api/types";
 import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
-import { modelOfLabels } from "./batchRequest";
-import { cause, gang } from "~/lib/format";
+import { modelFromLabels } from "./batchRequest";
+import { failureCause, formatGang } from "~/lib/format";
 import { FilterChip } from "~/pages/jobs/filterMenu";
 import { ModelRef } from "~/pages/model/parts";
 import { BatchDialog } from "./create";
@@ -34,7 +34,7 @@ export function BatchPage() {
         ...(cursor ? { cursor } : {}),
         ...(project ? { project: [project] } : {}),
       };
-      return got(api.GET("/api/v1/jobs", { params: { query: of }, signal }));
+      return unwrap(api.GET("/api/v1/jobs", { params: { query: of }, signal }));
     },
     LIVE_MS,
   );
@@ -62,13 +62,13 @@ export function BatchPage() {
       <PagedList
         query={query}
         label="Batch predictions"
-        look="batch-row"
+        rowClass="batch-row"
         columns={["Name", "State", "Model", "What it says", "Ran", "Age"]}
         row={(job) => <Row key={job.id} job={job} />}
         empty={{
           icon: Rows3,
           title: project ? `No batch prediction in ${project}` : "No batch prediction yet",
-          words: "Give it a registered model and a JSONL or CSV file of a volume; the answers land in its output.",
+          description: "Give it a registered model and a JSONL or CSV file of a volume; the answers land in its output.",
         }}
       />
       <BatchDialog project={project ?? "default"} model={model} isOpen={isOpen || model !== undefined} close={close} />
@@ -77,8 +77,8 @@ export function BatchPage() {
 }
 
 function Row({ job }: { job: Job }) {
-  const said = job.exit?.sentence ? cause(job.exit.sentence) : (job.wait_reason?.sentence ?? "");
-  const model = modelOfLabels(job.labels);
+  const status = job.exit?.sentence ? failureCause(job.exit.sentence) : (job.wait_reason?.sentence ?? "");
+  const model = modelFromLabels(job.labels);
   return (
     <div role="row" className="grid-row batch-row">
       <div role="cell" className="c-name">
@@ -93,13 +93,13 @@ function Row({ job }: { job: Job }) {
       <div role="cell" className="cut">
         {model ? <ModelRef project={job.project} name={model} /> : <span className="dimmer">by place</span>}
       </div>
-      <div role="cell" className="dim cut" title={said}>
+      <div role="cell" className="dim cut" title={status}>
         {job.state === "succeeded" ? (
           <Link to="/jobs/$job/files" params={{ job: job.id }} aria-label={`results of ${job.name}`}>
             results
           </Link>
         ) : (
-          said || (job.state === "running" && <span className="num">{gang(job.roles ?? {})}</span>)
+          status || (job.state === "running" && <span className="num">{formatGang(job.roles ?? {})}</span>)
         )}
       </div>
       <div role="cell" className="dim">

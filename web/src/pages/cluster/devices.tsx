@@ -22,14 +22,14 @@ export function devicesOf(node: Node, holders: readonly Holder[]): Device[] {
   for (const holder of holders) {
     for (const gpu of holder.gpus ?? []) byGpu.set(gpu, [...(byGpu.get(gpu) ?? []), holder]);
   }
-  const told = (node.gpus ?? []) as { index?: number; id?: string; uuid?: string; model?: string }[];
+  const reported = (node.gpus ?? []) as { index?: number; id?: string; uuid?: string; model?: string }[];
   const devices = Array.from({ length: gpuCount(all) }, (_, i) => {
-    const one = told[i];
-    const names = [one?.id, one?.uuid, one?.index === undefined ? undefined : String(one.index), String(i)];
+    const gpu = reported[i];
+    const names = [gpu?.id, gpu?.uuid, gpu?.index === undefined ? undefined : String(gpu.index), String(i)];
     const found = names.find((name) => name !== undefined && byGpu.has(name));
     return {
-      key: one?.uuid ?? one?.id ?? String(i),
-      model: one?.model ?? Object.keys(all.gpus)[0] ?? "GPU",
+      key: gpu?.uuid ?? gpu?.id ?? String(i),
+      model: gpu?.model ?? Object.keys(all.gpus)[0] ?? "GPU",
       holders: found === undefined ? [] : (byGpu.get(found) ?? []),
     };
   });
@@ -46,35 +46,35 @@ export function devicesOf(node: Node, holders: readonly Holder[]): Device[] {
 }
 
 export function Slot({ name, device }: { name: string; device: Device }) {
-  const what = `${name}, ${device.model}`;
+  const label = `${name}, ${device.model}`;
   const taken = device.holders.reduce((sum, holder) => sum + (holder.gpu_part ?? 1), 0);
   const [first] = device.holders;
-  if (first === undefined) return <Free words={`${what}: free`} />;
-  if (typeof first.gpu_part !== "number") return <Held words={`${what}: ${whose(first)}`} holder={first} />;
+  if (first === undefined) return <FreeSlot label={`${label}: free`} />;
+  if (typeof first.gpu_part !== "number") return <HeldSlot label={`${label}: ${holderName(first)}`} holder={first} />;
   return (
     <span className="gpu-parts">
       {device.holders.map((holder, i) => (
-        <Held
+        <HeldSlot
           key={`${holder.job_id ?? ""} ${holder.role ?? ""}-${holder.index ?? i}`}
-          words={`${what}: ${number(holder.gpu_part ?? 1)} of it ${whose(holder)}`}
+          label={`${label}: ${number(holder.gpu_part ?? 1)} of it ${holderName(holder)}`}
           holder={holder}
           share={holder.gpu_part ?? 1}
         />
       ))}
-      {taken < 0.9995 && <Free words={`${what}: ${number(1 - taken)} of it free`} share={1 - taken} />}
+      {taken < 0.9995 && <FreeSlot label={`${label}: ${number(1 - taken)} of it free`} share={1 - taken} />}
     </span>
   );
 }
 
-const whose = (holder: Holder): string =>
+const holderName = (holder: Holder): string =>
   holder.job ? `${holder.job} ${holder.role ?? ""}-${holder.index ?? 0}` : "a job of another project";
 
-function Held({ words, holder, share }: { words: string; holder: Holder; share?: number }) {
-  const look = { className: `gpu hue-${hueOf(holder.job_id ?? "")}`, title: words, style: { flexGrow: share } };
-  if (!holder.job_id) return <span {...look} role="img" aria-label={words} />;
-  return <Link to="/jobs/$job" params={{ job: holder.job_id }} {...look} aria-label={words} />;
+function HeldSlot({ label, holder, share }: { label: string; holder: Holder; share?: number }) {
+  const attributes = { className: `gpu hue-${hueOf(holder.job_id ?? "")}`, title: label, style: { flexGrow: share } };
+  if (!holder.job_id) return <span {...attributes} role="img" aria-label={label} />;
+  return <Link to="/jobs/$job" params={{ job: holder.job_id }} {...attributes} aria-label={label} />;
 }
 
-function Free({ words, share }: { words: string; share?: number }) {
-  return <span className="gpu free" title={words} role="img" aria-label={words} style={{ flexGrow: share }} />;
+function FreeSlot({ label, share }: { label: string; share?: number }) {
+  return <span className="gpu free" title={label} role="img" aria-label={label} style={{ flexGrow: share }} />;
 }

@@ -2,18 +2,18 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Ban, CircleCheck, LogOut, Server, ShieldCheck } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { holdersQuery, keys, meQuery, nodesQuery, waitingQuery } from "~/api/queries";
 import type { Holder, Node } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
-import { Bones, Card, Empty, Failure, Field, PageHead } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure, Field, PageHead } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 import { Ago } from "~/components/time";
 import { bytes, counted, number } from "~/lib/format";
-import { allocatable, gpuCount, isOpen, used } from "~/lib/capacity";
+import { allocatable, gpuCount, isSchedulable, used } from "~/lib/capacity";
 import { devicesOf, hueOf, Slot } from "./devices";
-import { Why } from "~/pages/jobs/table";
-import { WhyClosed } from "./quarantine";
+import { JobStatus } from "~/pages/jobs/table";
+import { QuarantineNote } from "./quarantine";
 
 export function ClusterPage() {
   const { data: nodes, error, isPending, refetch } = useQuery(nodesQuery);
@@ -25,7 +25,7 @@ export function ClusterPage() {
       <PageHead title="Cluster" />
       {error !== null && <Failure error={error} retry={() => void refetch()} />}
       {isPending ? (
-        <Bones rows={6} height={60} />
+        <Skeleton rows={6} height={60} />
       ) : nodes === undefined ? null : nodes.length === 0 ? (
         <Empty icon={Server} title="No nodes yet">
           <p>The executor tells of its nodes when the scheduler first looks.</p>
@@ -70,7 +70,7 @@ function Totals({ nodes }: { nodes: readonly Node[] }) {
         <div>
           <div className="dimmer">Nodes</div>
           <div className="value">
-            {nodes.filter(isOpen).length} <span className="dimmer small">of {nodes.length} open</span>
+            {nodes.filter(isSchedulable).length} <span className="dimmer small">of {nodes.length} open</span>
           </div>
         </div>
         {rows
@@ -117,12 +117,12 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
   const [all, taken] = [allocatable(node), used(node)];
   const devices = devicesOf(node, holders);
   const open = async (how: "uncordon" | "release") => {
-    const asked = { params: { path: { node: node.name } } };
+    const request = { params: { path: { node: node.name } } };
     try {
-      await got(
+      await unwrap(
         how === "release"
-          ? api.POST("/api/v1/nodes/{node}/release", asked)
-          : api.POST("/api/v1/nodes/{node}/uncordon", asked),
+          ? api.POST("/api/v1/nodes/{node}/release", request)
+          : api.POST("/api/v1/nodes/{node}/uncordon", request),
       );
       await client.invalidateQueries({ queryKey: keys.nodes });
     } catch (error) {
@@ -131,9 +131,9 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
   };
   const jobs = [...new Map(holders.map((holder) => [holder.job_id ?? holder.job, holder])).values()];
   return (
-    <li className={`card node${isOpen(node) ? "" : " closed"}`}>
+    <li className={`card node${isSchedulable(node) ? "" : " closed"}`}>
       <header>
-        <span className={`dot ${node.is_ready ? (isOpen(node) ? "good" : "bad") : ""}`} aria-hidden="true" />
+        <span className={`dot ${node.is_ready ? (isSchedulable(node) ? "good" : "bad") : ""}`} aria-hidden="true" />
         <h2 className="cut mono" title={node.name}>
           {node.name}
         </h2>
@@ -175,7 +175,7 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
       <div className="body stack">
         {!node.is_ready && node.condition && <p className="tone-red wrap">{node.condition}</p>}
         {node.is_cordoned && node.cordon_reason && <p className="dim wrap">{node.cordon_reason}</p>}
-        <WhyClosed node={node} />
+        <QuarantineNote node={node} />
         {devices.length > 0 && (
           <ul className="gpus" aria-label={`GPUs of ${node.name}`}>
             {devices.map((device, i) => (
@@ -261,7 +261,7 @@ function Waiting() {
                 {job.name}
               </Link>
               <span className="grow cut dim">
-                <Why job={job} />
+                <JobStatus job={job} />
               </span>
               <span className="dimmer">
                 <Ago at={job.queued_at} />
@@ -284,11 +284,11 @@ function Close({ closing, close }: { closing: Closing | null; close: () => void 
   const isDrain = closing?.how === "drain";
   const verb = isDrain ? "Drain" : "Cordon";
   const submit = async (data: FormData) => {
-    const asked = {
+    const request = {
       params: { path: { node: closing?.node.name ?? "" } },
       body: { reason: String(data.get("reason")) },
     };
-    await got(isDrain ? api.POST("/api/v1/nodes/{node}/drain", asked) : api.POST("/api/v1/nodes/{node}/cordon", asked));
+    await unwrap(isDrain ? api.POST("/api/v1/nodes/{node}/drain", request) : api.POST("/api/v1/nodes/{node}/cordon", request));
     await client.invalidateQueries({ queryKey: keys.nodes });
   };
   return (

@@ -3,7 +3,7 @@ import type { Node, QuarantineJob } from "~/api/types";
 import { Ago, LocalTime } from "~/components/time";
 
 /** Why a node takes no new work by itself, or would not but for those that are closed already. */
-export function WhyClosed({ node }: { node: Node }) {
+export function QuarantineNote({ node }: { node: Node }) {
   const { quarantine, suspicion } = node;
   if (quarantine) {
     return (
@@ -14,7 +14,7 @@ export function WhyClosed({ node }: { node: Node }) {
           {quarantine.until ? <LocalTime at={quarantine.until} /> : "it is released"}. Nothing new is placed here; what
           runs goes on.
         </p>
-        <Blamed jobs={quarantine.jobs ?? []} />
+        <BlamedJobs jobs={quarantine.jobs ?? []} />
       </div>
     );
   }
@@ -23,22 +23,22 @@ export function WhyClosed({ node }: { node: Node }) {
     <div className="wrap" role="note" aria-label={`What ${node.name} is suspected of`}>
       <p className="tone-amber">{suspicion.why}</p>
       <p className="dim">Not quarantined, since {suspicion.why_not}.</p>
-      <Blamed jobs={suspicion.jobs ?? []} />
+      <BlamedJobs jobs={suspicion.jobs ?? []} />
     </div>
   );
 }
 
 /** The jobs that ended there for a reason of the machine. */
-function Blamed({ jobs }: { jobs: readonly QuarantineJob[] }) {
+function BlamedJobs({ jobs }: { jobs: readonly QuarantineJob[] }) {
   return (
     <p className="row wrapping">
-      {jobs.map((one, i) =>
-        one.job_id ? (
-          <Link key={one.job_id} to="/jobs/$job" params={{ job: one.job_id }} className="tag" title={one.error}>
-            {one.job}
+      {jobs.map((job, i) =>
+        job.job_id ? (
+          <Link key={job.job_id} to="/jobs/$job" params={{ job: job.job_id }} className="tag" title={job.error}>
+            {job.job}
           </Link>
         ) : (
-          <span key={`hidden ${i}`} className="tag" title={one.error}>
+          <span key={`hidden ${i}`} className="tag" title={job.error}>
             another project's job
           </span>
         ),

@@ -4,9 +4,9 @@ import { Save } from "lucide-react";
 import { type FormEvent, useState } from "react";
 import { checkpointsQuery } from "~/api/queries";
 import type { Checkpoint, JobDetail } from "~/api/types";
-import { Bones, Card, Empty, Failure, Field } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure, Field } from "~/components/parts";
 import { number } from "~/lib/format";
-import { PickJob } from "./pickJob";
+import { ComparedJobs } from "./pickJob";
 
 /** A checkpoint of the first job and one of another, to be held against each other on a page of their own. */
 export function CheckpointPair({ jobs }: { jobs: readonly JobDetail[] }) {
@@ -29,11 +29,11 @@ export function CheckpointPair({ jobs }: { jobs: readonly JobDetail[] }) {
     });
   };
   return (
-    <Card title="Checkpoints" aside={<PickJob first={first} others={others} chosen={other} choose={setChosen} />}>
+    <Card title="Checkpoints" aside={<ComparedJobs first={first} others={others} chosen={other} choose={setChosen} />}>
       {failed !== undefined ? (
         <Failure error={failed.error} retry={() => void failed.refetch()} />
       ) : before.isPending || after.isPending ? (
-        <Bones rows={2} height={30} />
+        <Skeleton rows={2} height={30} />
       ) : olds.length === 0 || news.length === 0 ? (
         <Empty icon={Save} title="One of them has no complete checkpoint">
           <p>How far their weights are apart is told once both have saved some.</p>

@@ -3,10 +3,10 @@ import { ChevronRight, Equal, FileX } from "lucide-react";
 import { useMemo, useState } from "react";
 import { codeDifferenceQuery } from "~/api/queries";
 import type { CodeFile, JobDetail } from "~/api/types";
-import { Bones, Card, Empty, Failure } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure } from "~/components/parts";
 import { bytes, counted } from "~/lib/format";
 import { changesOf, type Hunk, hunksOf } from "./textDiff";
-import { PickJob } from "./pickJob";
+import { ComparedJobs } from "./pickJob";
 
 const OPEN_AT_FIRST = 5; // files whose texts show without a click
 const TONES = { appeared: "green", went: "red", changed: "blue" } as const;
@@ -20,12 +20,12 @@ export function CodeDifference({ jobs }: { jobs: readonly JobDetail[] }) {
   const query = useQuery({ ...codeDifferenceQuery(first?.id ?? "", other?.id ?? ""), enabled: hasCode });
   const { data, error, isPending, refetch } = query;
   return (
-    <Card title="Code" aside={<PickJob first={first} others={others} chosen={other} choose={setChosen} />} flush>
+    <Card title="Code" aside={<ComparedJobs first={first} others={others} chosen={other} choose={setChosen} />} flush>
       {!hasCode ? (
         <Empty icon={FileX} title="Both were submitted without code" />
       ) : isPending ? (
         <div className="body">
-          <Bones rows={6} />
+          <Skeleton rows={6} />
         </div>
       ) : data === undefined ? (
         <div className="body">

@@ -4,11 +4,11 @@ import { GitCompareArrows } from "lucide-react";
 import { useCallback, useEffect, useState } from "react";
 import { isOver, jobQuery, keys, metricSeriesQuery } from "~/api/queries";
 import type { ChartSeries, JobDetail, MetricSeries } from "~/api/types";
-import { type Look, LookControls, MetricCard } from "~/components/charts/metricCard";
-import { Bones, Card, Empty, Failure, PageHead, TableBox } from "~/components/parts";
+import { type ChartOptions, ChartOptionsControls, MetricCard } from "~/components/charts/metricCard";
+import { Skeleton, Card, Empty, Failure, PageHead, TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ran } from "~/components/time";
-import { listed } from "~/lib/filters";
+import { splitList } from "~/lib/filters";
 import { number } from "~/lib/format";
 import { newestValues } from "~/lib/headlineMetrics";
 import { replicaOf, TensorBoard } from "~/pages/job/metrics/page";
@@ -18,12 +18,12 @@ import { Parameters, Specs } from "./specs";
 
 const route = getRouteApi("/shell/compare");
 const MOST = 8; // jobs
-const AGAIN_MS = 5_000; // for jobs that have not ended
+const REFRESH_MS = 5_000; // for jobs that have not ended
 const FEW_METRICS = 12; // rows of results; the charts have them all
 
 export function ComparePage() {
   const { jobs: text } = route.useSearch();
-  const ids = listed(text).slice(0, MOST);
+  const ids = splitList(text).slice(0, MOST);
   const queries = useQueries({ queries: ids.map((id) => jobQuery(id)) });
   const found = queries.flatMap((query) => (query.data ? [query.data] : []));
   const failed = queries.find((query) => query.error !== null && query.data === undefined);
@@ -41,7 +41,7 @@ export function ComparePage() {
     <div className="page-body">
       <PageHead title="Compare" about={`${ids.length} jobs; the first is what the others are held against`} />
       {failed && <Failure error={failed.error} retry={() => void failed.refetch()} />}
-      {found.length < ids.length ? !failed && <Bones rows={8} height={30} /> : <Comparison jobs={found} />}
+      {found.length < ids.length ? !failed && <Skeleton rows={8} height={30} /> : <Comparison jobs={found} />}
     </div>
   );
 }
@@ -50,13 +50,13 @@ function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
   const queries = useQueries({ queries: jobs.map((job) => metricSeriesQuery(job.id, false)) });
   const series = queries.map((query) => query.data ?? []);
   const names = [...new Set(series.flat().map((each) => each.name))].sort();
-  useNewNumbers(jobs);
+  useMetricRefresh(jobs);
   return (
     <>
       <Results jobs={jobs} series={series} names={names} />
       <Parameters jobs={jobs} />
       {queries.some((query) => query.isPending) ? (
-        <Bones rows={6} height={40} />
+        <Skeleton rows={6} height={40} />
       ) : (
         names.length > 0 && <Charts jobs={jobs} names={names} />
       )}
@@ -68,20 +68,20 @@ function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
 }
 
 /** While any of the jobs goes on, their numbers are asked for again. A stream for each would take all of a browser's connections. */
-function useNewNumbers(jobs: readonly JobDetail[]): void {
+function useMetricRefresh(jobs: readonly JobDetail[]): void {
   const client = useQueryClient();
-  const going = jobs
+  const running = jobs
     .filter((job) => !isOver(job.state))
     .map((job) => job.id)
     .join(",");
   useEffect(() => {
-    if (!going) return;
+    if (!running) return;
     const timer = setInterval(() => {
-      for (const job of going.split(",")) void client.invalidateQueries({ queryKey: keys.metricsOf(job) });
+      for (const job of running.split(",")) void client.invalidateQueries({ queryKey: keys.jobMetrics(job) });
       void client.invalidateQueries({ queryKey: keys.charts });
-    }, AGAIN_MS);
+    }, REFRESH_MS);
     return () => clearInterval(timer);
-  }, [client, going]);
+  }, [client, running]);
 }
 
 interface ResultsProps {
@@ -96,7 +96,7 @@ function Results({ jobs, series, names }: ResultsProps) {
     { head: "State", cells: jobs.map((job) => <State key={job.id} state={job.state} />) },
     { head: "Ran", cells: jobs.map((job) => <Ran key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />) },
     { head: "Step", cells: jobs.map((job) => number((job.progress ?? {})["step"])) },
-    ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: newest.map((own) => number(own[name])) })),
+    ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: newest.map((values) => number(values[name])) })),
   ];
   return (
     <Card title="Results" flush>
@@ -139,7 +139,7 @@ function Results({ jobs, series, names }: ResultsProps) {
 
 /** The metrics that any of the jobs has, all jobs in one chart. */
 function Charts({ jobs, names }: { jobs: readonly JobDetail[]; names: readonly string[] }) {
-  const [look, setLook] = useState<Look>({ by: "step", isLog: false, smoothing: 0 });
+  const [options, setOptions] = useState<ChartOptions>({ by: "step", isLog: false, smoothing: 0 });
   const ids = jobs.map((job) => job.id);
   const titles = Object.fromEntries(
     jobs.map((job) => [job.id, jobs.filter((each) => each.name === job.name).length > 1 ? job.id : job.name]),
@@ -156,12 +156,12 @@ function Charts({ jobs, names }: { jobs: readonly JobDetail[]; names: readonly s
     <section className="stack">
       <div className="row wrapping">
         <h2 className="grow">Metrics</h2>
-        <LookControls look={look} set={setLook} />
+        <ChartOptionsControls options={options} set={setOptions} />
         <TensorBoard jobs={ids} />
       </div>
       <div className="metrics">
         {names.map((name) => (
-          <MetricCard key={name} jobs={ids} name={name} label={label} {...look} />
+          <MetricCard key={name} jobs={ids} name={name} label={label} {...options} />
         ))}
       </div>
     </section>

@@ -8,7 +8,7 @@ interface PickJobProps {
 }
 
 /** Which of the other jobs the first is held against; with two jobs there is nothing to choose. */
-export function PickJob({ first, others, chosen, choose }: PickJobProps) {
+export function ComparedJobs({ first, others, chosen, choose }: PickJobProps) {
   return (
     <span className="row small dim compare-pair">
       <span className="cut">{first?.name}</span> →{" "}

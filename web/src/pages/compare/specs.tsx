@@ -1,17 +1,17 @@
 import { Equal } from "lucide-react";
 import { useState } from "react";
 import type { JobDetail } from "~/api/types";
-import { AlsoEqual, Card, Empty, TableBox } from "~/components/parts";
-import { difference, type Row } from "~/lib/fieldDiff";
+import { ShowEqualToggle, Card, Empty, TableBox } from "~/components/parts";
+import { fieldDiff, type FieldRow } from "~/lib/fieldDiff";
 
 /** Where the specs differ, field by field. */
 export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
   const [isAll, setAll] = useState(false);
   // A digest says nothing to people: the code stands below, file by file.
-  const rows = difference(jobs.map((job) => job.spec)).filter((row) => row.path !== "code");
+  const rows = fieldDiff(jobs.map((job) => job.spec)).filter((row) => row.path !== "code");
   const shown = isAll ? rows : rows.filter((row) => row.isDifferent);
   return (
-    <Card title="Specs" aside={<AlsoEqual isAll={isAll} set={setAll} />} flush>
+    <Card title="Specs" aside={<ShowEqualToggle isAll={isAll} set={setAll} />} flush>
       {shown.length === 0 ? (
         <Empty icon={Equal} title="The specs are equal" />
       ) : (
@@ -23,7 +23,7 @@ export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
 
 /** The points that trials tried. In a spec they are one row of arguments, or none at all where the script reads them itself. */
 export function Parameters({ jobs }: { jobs: readonly JobDetail[] }) {
-  const rows = difference(jobs.map((job) => job.trial?.parameters ?? {}));
+  const rows = fieldDiff(jobs.map((job) => job.trial?.parameters ?? {}));
   if (rows.length === 0) return null;
   return (
     <Card title="Parameters" flush>
@@ -36,7 +36,7 @@ interface FieldsProps {
   label: string;
   head: string;
   jobs: readonly JobDetail[];
-  rows: readonly Row[];
+  rows: readonly FieldRow[];
 }
 
 function Fields({ label, head, jobs, rows }: FieldsProps) {

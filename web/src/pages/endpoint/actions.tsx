@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Percent, RadioTower, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import { modelKeys } from "~/api/models";
 import type { EndpointDetail } from "~/api/types";
@@ -29,7 +29,7 @@ export function EndpointActions({ endpoint }: { endpoint: EndpointDetail }) {
   const path = { project: endpoint.project, endpoint: endpoint.name };
   const close = () => setOpen(null);
   const remove = async () => {
-    await got(api.DELETE("/api/v1/projects/{project}/endpoints/{endpoint}", { params: { path } }));
+    await unwrap(api.DELETE("/api/v1/projects/{project}/endpoints/{endpoint}", { params: { path } }));
     toast(`${endpoint.name} is being deleted.`);
     await navigate({ to: "/endpoints" });
     await changed();
@@ -65,11 +65,11 @@ interface TrafficProps {
 }
 
 function Traffic({ endpoint, isOpen, close, done }: TrafficProps) {
-  const deployments = (endpoint.deployments ?? []).filter((one) => one.state !== "undeploying");
+  const deployments = (endpoint.deployments ?? []).filter((deployment) => deployment.state !== "undeploying");
   const submit = async (data: FormData) => {
-    const traffic = Object.fromEntries(deployments.map((one) => [one.name, Number(data.get(one.name) || 0)]));
+    const traffic = Object.fromEntries(deployments.map((deployment) => [deployment.name, Number(data.get(deployment.name) || 0)]));
     const path = { project: endpoint.project, endpoint: endpoint.name };
-    await got(
+    await unwrap(
       api.PUT("/api/v1/projects/{project}/endpoints/{endpoint}/traffic", { params: { path }, body: { traffic } }),
     );
     await done();
@@ -77,17 +77,17 @@ function Traffic({ endpoint, isOpen, close, done }: TrafficProps) {
   };
   return (
     <FormDialog title="Divide the requests" isOpen={isOpen} close={close} verb="Set" submit={submit}>
-      {(wrong) => (
+      {(errorOf) => (
         <>
           <p className="dim">In per cent, together 100. One with 0 is asked by its name alone.</p>
-          {deployments.map((one) => (
+          {deployments.map((deployment) => (
             <TextInput
-              key={one.id}
-              name={one.name}
-              label={`${one.name}: ${one.model}`}
+              key={deployment.id}
+              name={deployment.name}
+              label={`${deployment.name}: ${deployment.model}`}
               type="number"
-              defaultValue={one.traffic}
-              wrong={wrong(`traffic.${one.name}`)}
+              defaultValue={deployment.traffic}
+              error={errorOf(`traffic.${deployment.name}`)}
             />
           ))}
         </>

@@ -1,14 +1,14 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { endpointKeys, endpointNamesQuery } from "~/api/endpoints";
 import { modelKeys, modelNamesQuery } from "~/api/models";
 import type { Revision } from "~/api/types";
-import { FormDialog, type Wrong } from "~/components/forms/dialogs";
+import { FormDialog, type FieldErrorLookup } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
 import { TextInput } from "~/components/forms/textInput";
 import { toast } from "~/components/shell/toasts";
-import { deployRequest, fieldsOf, modelOf, takenOver } from "./deployRequest";
+import { deployRequest, fieldsOf, modelOf, inheritedFields } from "./deployRequest";
 
 interface DeployProps {
   project: string;
@@ -37,12 +37,12 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
     const fields = fieldsOf(data);
     const name = endpoint ?? (fields.get("endpoint") ?? "").trim();
     const body = deployRequest(fields, {
-      ...(spec ? takenOver(spec) : {}),
+      ...(spec ? inheritedFields(spec) : {}),
       ...(deployment ? { deployment: deployment.name } : {}),
     });
     const at = { project, endpoint: name };
     if (endpoint === undefined && !(endpoints?.items ?? []).some((each) => each.name === name)) {
-      await got(
+      await unwrap(
         api.POST("/api/v1/projects/{project}/endpoints", {
           params: { path: { project } },
           body: { name, description: "" },
@@ -50,7 +50,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
       );
       await client.invalidateQueries({ queryKey: endpointKeys.all });
     }
-    await got(api.POST("/api/v1/projects/{project}/endpoints/{endpoint}/deployments", { params: { path: at }, body }));
+    await unwrap(api.POST("/api/v1/projects/{project}/endpoints/{endpoint}/deployments", { params: { path: at }, body }));
     await Promise.all([
       client.invalidateQueries({ queryKey: endpointKeys.all }),
       client.invalidateQueries({ queryKey: endpointKeys.one(project, name) }),
@@ -73,7 +73,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
       submit={submit}
       isWide
     >
-      {(wrong) => (
+      {(errorOf) => (
         <>
           {deployment && (
             <p className="dim">
@@ -89,7 +89,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
                 placeholder={model?.split("@")[0] ?? "my-endpoint"}
                 list={(endpoints?.items ?? []).map((each) => each.name)}
                 hint="A new name makes a new endpoint."
-                wrong={wrong("name") ?? wrong("endpoint")}
+                error={errorOf("name") ?? errorOf("endpoint")}
                 isRequired
               />
             )}
@@ -100,7 +100,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
               defaultValue={model ?? (spec ? modelOf(spec) : "")}
               list={refs}
               hint="An alias is looked up once, now."
-              wrong={wrong("model")}
+              error={errorOf("model")}
               isRequired
             />
             {!deployment && (
@@ -109,7 +109,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
                 label="Name in the endpoint"
                 placeholder="default"
                 hint="One that is there gets its next revision."
-                wrong={wrong("deployment")}
+                error={errorOf("deployment")}
               />
             )}
           </div>
@@ -120,32 +120,32 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
               label="Replicas"
               type="number"
               placeholder={deployment ? String(deployment.replicas) : "1"}
-              wrong={wrong("replicas")}
+              error={errorOf("replicas")}
             />
             <TextInput
               name="traffic"
               label="Traffic, %"
               type="number"
               placeholder="as it is"
-              wrong={wrong("traffic")}
+              error={errorOf("traffic")}
             />
             <TextInput
               name="cpu"
               label="CPUs each"
               placeholder={placeholder(spec, "cpu")}
-              wrong={wrong("resources.cpu")}
+              error={errorOf("resources.cpu")}
             />
             <TextInput
               name="memory"
               label="Memory each"
               placeholder={placeholder(spec, "memory")}
-              wrong={wrong("resources.memory")}
+              error={errorOf("resources.memory")}
             />
             <TextInput
               name="gpus"
               label="GPUs each"
               placeholder={placeholder(spec, "gpus", "0")}
-              wrong={wrong("resources.gpus")}
+              error={errorOf("resources.gpus")}
             />
           </div>
           <label className="row top">
@@ -158,8 +158,8 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
               </span>
             </span>
           </label>
-          <More spec={spec} wrong={wrong} />
-          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" wrong={wrong("reason")} />
+          <More spec={spec} errorOf={errorOf} />
+          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" error={errorOf("reason")} />
         </>
       )}
     </FormDialog>
@@ -172,21 +172,21 @@ const placeholder = (spec: Revision["spec"] | undefined, name: string, unstated 
 const FRAMEWORKS = ["auto", "torch", "sklearn", "tensorflow", "xgboost"];
 
 /** What few deployments state. */
-function More({ spec, wrong }: { spec: Revision["spec"] | undefined; wrong: Wrong }) {
+function More({ spec, errorOf }: { spec: Revision["spec"] | undefined; errorOf: FieldErrorLookup }) {
   const field = (name: keyof Revision["spec"] & string, label: string, unstated: string, type = "number") => (
     <TextInput
       name={name}
       label={label}
       type={type}
       placeholder={String(spec?.[name] ?? unstated)}
-      wrong={wrong(name)}
+      error={errorOf(name)}
     />
   );
   return (
     <details className="more">
       <summary>More: framework, image, time-outs, how it is updated</summary>
       <div className="fours">
-        <Field label="Framework" wrong={wrong("framework")}>
+        <Field label="Framework" error={errorOf("framework")}>
           {(props) => (
             <select {...props} name="framework" className="input" defaultValue={spec?.framework ?? "auto"}>
               {FRAMEWORKS.map((framework) => (
@@ -206,7 +206,7 @@ function More({ spec, wrong }: { spec: Revision["spec"] | undefined; wrong: Wron
         label="Image"
         placeholder={spec?.image ?? "the platform's own server"}
         hint="One with an HTTP server as Vertex AI's custom containers have it."
-        wrong={wrong("image")}
+        error={errorOf("image")}
       />
     </details>
   );

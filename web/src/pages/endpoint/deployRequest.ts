@@ -5,7 +5,7 @@ import type { DeployRequest, Revision } from "~/api/types";
 type Spec = Revision["spec"];
 
 /** What the next revision takes over from one that is there: all but the model. */
-export function takenOver(spec: Spec): Partial<DeployRequest> {
+export function inheritedFields(spec: Spec): Partial<DeployRequest> {
   const { framework, trust_code, image, command, args, env, secrets, port, health_route, predict_route } = spec;
   const {
     resources,

@@ -1,15 +1,15 @@
 import { Link } from "@tanstack/react-router";
 import { CircleAlert, RefreshCw, Scaling, Trash2, Undo2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import type { DeploymentDetail, EndpointDetail } from "~/api/types";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Sentence } from "~/components/parts";
 import { State } from "~/components/state";
 import { TextInput } from "~/components/forms/textInput";
 import { toast } from "~/components/shell/toasts";
-import { ended } from "~/lib/format";
-import { parts, partWords, UP } from "./rollout";
+import { withFullStop } from "~/lib/format";
+import { rolloutParts, formatPart, UP_STATES } from "./rollout";
 import { ModelRef } from "~/pages/model/parts";
 import { useEndpointChanged } from "./actions";
 import { DeployDialog } from "./deploy";
@@ -40,7 +40,7 @@ export function DeploymentCard({ endpoint, deployment }: DeploymentProps) {
           <div className={`note ${tones[deployment.state] ?? "warn"}`} role="status">
             <CircleAlert size={16} aria-hidden="true" />
             <div>
-              <Sentence text={ended(deployment.note)} />
+              <Sentence text={withFullStop(deployment.note)} />
             </div>
           </div>
         )}
@@ -61,11 +61,11 @@ const FILLS = { ready: "green", starting: "cyan", queued: "amber", draining: "gr
 
 /** How many replicas are ready, and of which revision. */
 function Rollout({ deployment }: { deployment: DeploymentDetail }) {
-  const all = parts(deployment);
+  const all = rolloutParts(deployment);
   const isUpdating = all.some((part) => part.revision !== deployment.wanted);
   const whole = Math.max(
     deployment.replicas,
-    all.reduce((sum, part) => sum + UP.reduce((own, state) => own + part[state], 0), 0),
+    all.reduce((sum, part) => sum + UP_STATES.reduce((count, state) => count + part[state], 0), 0),
     1,
   );
   return (
@@ -89,7 +89,7 @@ function Rollout({ deployment }: { deployment: DeploymentDetail }) {
       >
         {all.map((part) => {
           const isNew = part.revision === deployment.wanted;
-          return UP.map(
+          return UP_STATES.map(
             (state) =>
               part[state] > 0 && (
                 <span
@@ -105,7 +105,7 @@ function Rollout({ deployment }: { deployment: DeploymentDetail }) {
         <ul className="row wrapping small dim">
           {all.map((part) => (
             <li key={part.revision} className="num">
-              revision {part.revision}: {partWords(part)}
+              revision {part.revision}: {formatPart(part)}
             </li>
           ))}
         </ul>
@@ -122,17 +122,17 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
   const path = { project: endpoint.project, endpoint: endpoint.name, deployment: deployment.name };
   const close = () => setOpen(null);
   const revisions = deployment.revision_list ?? [];
-  const wanted = revisions.find((revision) => revision.number === deployment.wanted);
+  const current = revisions.find((revision) => revision.number === deployment.wanted);
   if (deployment.state === "undeploying" || deployment.state === "ended" || endpoint.deleting_at) return null;
   const scale = async (data: FormData) => {
     const body = { replicas: Number(data.get("replicas")) };
     const at = "/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}/scale";
-    await got(api.POST(at, { params: { path }, body }));
+    await unwrap(api.POST(at, { params: { path }, body }));
     await changed();
     toast(`${deployment.name} is to have ${body.replicas}.`);
   };
   const undeploy = async () => {
-    await got(
+    await unwrap(
       api.DELETE("/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}", { params: { path } }),
     );
     await changed();
@@ -167,7 +167,7 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
       <DeployDialog
         project={endpoint.project}
         endpoint={endpoint.name}
-        deployment={wanted && { name: deployment.name, spec: wanted.spec, replicas: deployment.replicas }}
+        deployment={current && { name: deployment.name, spec: current.spec, replicas: deployment.replicas }}
         isOpen={open === "update"}
         close={close}
       />
@@ -178,14 +178,14 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
         verb="Scale"
         submit={scale}
       >
-        {(wrong) => (
+        {(errorOf) => (
           <TextInput
             name="replicas"
             label="Replicas"
             type="number"
             defaultValue={deployment.replicas}
             hint="0: nothing of it runs, and requests are refused."
-            wrong={wrong("replicas")}
+            error={errorOf("replicas")}
             isRequired
           />
         )}

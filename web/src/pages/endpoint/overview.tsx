@@ -27,7 +27,7 @@ export function EndpointOverview() {
               </Empty>
             </section>
           ) : (
-            deployments.map((one) => <DeploymentCard key={one.id} endpoint={endpoint} deployment={one} />)
+            deployments.map((deployment) => <DeploymentCard key={deployment.id} endpoint={endpoint} deployment={deployment} />)
           )}
         </div>
         <EndpointFacts endpoint={endpoint} />

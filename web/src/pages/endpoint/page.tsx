@@ -3,9 +3,9 @@ import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
 import { ChevronRight } from "lucide-react";
 import { endpointQuery } from "~/api/endpoints";
 import { State } from "~/components/state";
-import { Found, TAB, Thing } from "~/components/detailPage";
+import { QueryBoundary, TAB, DetailPage } from "~/components/detailPage";
 import { Ago } from "~/components/time";
-import { worst } from "./rollout";
+import { worstState } from "./rollout";
 import { EndpointActions } from "./actions";
 
 const route = getRouteApi("/shell/endpoints/$project/$endpoint");
@@ -20,19 +20,19 @@ export function EndpointPage() {
   const params = route.useParams();
   const query = useQuery(endpointQuery(params.project, params.endpoint));
   return (
-    <Found
+    <QueryBoundary
       query={query}
       kind="endpoint"
-      all={
+      listLink={
         <Link to="/endpoints" className="button">
           All endpoints
         </Link>
       }
     >
       {(endpoint) => {
-        const states = (endpoint.deployments ?? []).map((one) => one.state);
+        const states = (endpoint.deployments ?? []).map((deployment) => deployment.state);
         return (
-          <Thing
+          <DetailPage
             kind="endpoint"
             title={endpoint.name}
             crumbs={
@@ -47,7 +47,7 @@ export function EndpointPage() {
             about={
               <>
                 {(states.length > 0 || endpoint.deleting_at) && (
-                  <State state={endpoint.deleting_at ? "deleting" : worst(states)} pill />
+                  <State state={endpoint.deleting_at ? "deleting" : worstState(states)} pill />
                 )}
                 <span className="dim">
                   by {endpoint.user}, <Ago at={endpoint.created_at} />
@@ -62,9 +62,9 @@ export function EndpointPage() {
             ))}
           >
             <Outlet />
-          </Thing>
+          </DetailPage>
         );
       }}
-    </Found>
+    </QueryBoundary>
   );
 }

@@ -1,7 +1,7 @@
 /* A request that somebody writes by hand. */
 
 /** Why a text is no JSON, in a few words; undefined where it is. */
-export function wrongJson(text: string): string | undefined {
+export function jsonError(text: string): string | undefined {
   if (text.trim() === "") return 'Write a JSON body, such as {"instances": [[1, 2]]}.';
   try {
     JSON.parse(text);

@@ -3,7 +3,7 @@ import type { ServingReplica } from "~/api/types";
 import { TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { seenState } from "./rollout";
+import { replicaStatus } from "./rollout";
 
 interface ReplicasProps {
   replicas: readonly ServingReplica[];
@@ -46,7 +46,7 @@ function ReplicaTable({ label, replicas, wanted }: ReplicasProps & { label: stri
           {replicas.map((replica) => (
             <tr key={replica.id} className={replica.state === "ended" ? "dim" : ""}>
               <td>
-                <State state={seenState(replica)} />
+                <State state={replicaStatus(replica)} />
               </td>
               <td className="num">
                 {replica.revision}

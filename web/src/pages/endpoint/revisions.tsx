@@ -25,7 +25,7 @@ export function Revisions() {
           <Empty icon={History} title="Nothing is deployed" />
         </section>
       ) : (
-        deployments.map((one) => <RevisionTable key={one.id} endpoint={endpoint} deployment={one} />)
+        deployments.map((deployment) => <RevisionTable key={deployment.id} endpoint={endpoint} deployment={deployment} />)
       )}
     </div>
   );
@@ -56,7 +56,7 @@ function RevisionTable({ endpoint, deployment }: { endpoint: EndpointDetail; dep
             {(deployment.revision_list ?? []).map((revision) => (
               <tr key={revision.number}>
                 <td className="num nowrap">
-                  {revision.number} <Mark deployment={deployment} revision={revision} />
+                  {revision.number} <RevisionTag deployment={deployment} revision={revision} />
                 </td>
                 <td>
                   <ModelRef project={endpoint.project} name={modelOf(revision.spec)} />
@@ -95,7 +95,7 @@ function RevisionTable({ endpoint, deployment }: { endpoint: EndpointDetail; dep
   );
 }
 
-function Mark({ deployment, revision }: { deployment: DeploymentDetail; revision: Revision }) {
+function RevisionTag({ deployment, revision }: { deployment: DeploymentDetail; revision: Revision }) {
   if (revision.number === deployment.wanted && revision.number === deployment.stable)
     return <span className="tag tone-green">serves</span>;
   if (revision.number === deployment.wanted) return <span className="tag tone-blue">wanted</span>;

@@ -1,4 +1,4 @@
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import type { DeploymentDetail, EndpointDetail } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
@@ -25,16 +25,16 @@ export function RollBack({ endpoint, deployment, revision, isOpen, close }: Roll
     const body = { reason: String(data.get("reason") ?? ""), ...(chosen ? { revision: Number(chosen) } : {}) };
     const path = { project: endpoint.project, endpoint: endpoint.name, deployment: deployment.name };
     const at = "/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}/rollback";
-    const after = await got(api.POST(at, { params: { path }, body }));
+    const after = await unwrap(api.POST(at, { params: { path }, body }));
     await changed();
-    const wanted = (after.deployments ?? []).find((each) => each.name === deployment.name)?.wanted;
-    toast(`${deployment.name} goes back to revision ${wanted ?? chosen}.`);
+    const target = (after.deployments ?? []).find((each) => each.name === deployment.name)?.wanted;
+    toast(`${deployment.name} goes back to revision ${target ?? chosen}.`);
   };
   return (
     <FormDialog title={`Roll back ${deployment.name}`} isOpen={isOpen} close={close} verb="Roll back" submit={submit}>
-      {(wrong) => (
+      {(errorOf) => (
         <>
-          <Field label="To" wrong={wrong("revision")}>
+          <Field label="To" error={errorOf("revision")}>
             {(props) => (
               <select {...props} name="revision" className="input" defaultValue={revision ?? ""}>
                 <option value="">the newest one before that ever served</option>
@@ -47,7 +47,7 @@ export function RollBack({ endpoint, deployment, revision, isOpen, close }: Roll
               </select>
             )}
           </Field>
-          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" wrong={wrong("reason")} />
+          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" error={errorOf("reason")} />
         </>
       )}
     </FormDialog>

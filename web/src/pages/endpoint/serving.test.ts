@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
-import { batchRequest, modelOfLabels } from "~/pages/batch/batchRequest";
-import { deployRequest, modelOf, resourcesOf, takenOver } from "./deployRequest";
-import { historyWords } from "~/pages/model/changeText";
+import { batchRequest, modelFromLabels } from "~/pages/batch/batchRequest";
+import { deployRequest, modelOf, resourcesOf, inheritedFields } from "./deployRequest";
+import { changeText } from "~/pages/model/changeText";
 import { labelsOf, labelsText } from "~/pages/model/labels";
-import { endpointOf, outputAt } from "~/lib/locations";
-import { curlOf, wrongJson } from "./predictRequest";
-import { parts, partWords, worst } from "./rollout";
+import { parseHolder, jobOutputAt } from "~/lib/locations";
+import { curlOf, jsonError } from "./predictRequest";
+import { rolloutParts, formatPart, worstState } from "./rollout";
 
 const fields = (values: Record<string, string>) => new Map(Object.entries(values));
 
@@ -36,7 +36,7 @@ describe("a request to deploy", () => {
     expect(modelOf({ model: "data/x", model_file: "m.pt" })).toBe("data/x/m.pt");
     const next = deployRequest(
       fields({ model: "digits@4", memory: "2Gi", timeout_s: "5", trust_code: "on" }),
-      takenOver(spec),
+      inheritedFields(spec),
     );
     expect(next).toMatchObject({ model: "digits@4", timeout_s: 5, trust_code: true, max_surge: 1 });
     expect(next.resources).toEqual({ cpu: 2, memory: "2Gi" });
@@ -59,8 +59,8 @@ it("labels a batch prediction with a registered model alone", () => {
     labels: { model: "digits", version: "3" },
   });
   expect(batchRequest(fields({ model: "data/m", input: "data/q" })).labels).toEqual({});
-  expect(modelOfLabels({ model: "digits", version: "prod" })).toBe("digits@prod");
-  expect(modelOfLabels({ model: "mine" })).toBeUndefined();
+  expect(modelFromLabels({ model: "digits", version: "prod" })).toBe("digits@prod");
+  expect(modelFromLabels({ model: "mine" })).toBeUndefined();
 });
 
 it("tells how far an update is", () => {
@@ -75,12 +75,12 @@ it("tells how far an update is", () => {
     replica(2, "ready"),
     replica(1, "ended"),
   ];
-  const found = parts({ wanted: 2, replica_list });
-  expect(found.map((part) => [part.revision, partWords(part)])).toEqual([
+  const found = rolloutParts({ wanted: 2, replica_list });
+  expect(found.map((part) => [part.revision, formatPart(part)])).toEqual([
     [2, "1 ready, 1 starting, 1 queued"],
     [1, "1 ready, 1 draining"],
   ]);
-  expect([worst(["ready", "degraded"]), worst([]), worst(["undeploying"])]).toEqual([
+  expect([worstState(["ready", "degraded"]), worstState([]), worstState(["undeploying"])]).toEqual([
     "degraded",
     "ended",
     "undeploying",
@@ -88,24 +88,24 @@ it("tells how far an update is", () => {
 });
 
 it("finds the pages of places and holders", () => {
-  expect(outputAt("output/default/job-06f9s2m3k1/model")).toEqual({ job: "job-06f9s2m3k1", path: "model" });
-  expect(outputAt("output/default/job-06f9s2m3k1")).toEqual({ job: "job-06f9s2m3k1", path: "" });
-  expect(outputAt("data/mnist")).toBeNull();
-  expect(endpointOf("endpoint digits, deployed model default")).toEqual({ endpoint: "digits", deployment: "default" });
-  expect(endpointOf("somebody else")).toBeNull();
+  expect(jobOutputAt("output/default/job-06f9s2m3k1/model")).toEqual({ job: "job-06f9s2m3k1", path: "model" });
+  expect(jobOutputAt("output/default/job-06f9s2m3k1")).toEqual({ job: "job-06f9s2m3k1", path: "" });
+  expect(jobOutputAt("data/mnist")).toBeNull();
+  expect(parseHolder("endpoint digits, deployed model default")).toEqual({ endpoint: "digits", deployment: "default" });
+  expect(parseHolder("somebody else")).toBeNull();
 });
 
 it("says a model's history in words", () => {
   const change = { at: "", user: "ann" };
-  expect(historyWords({ ...change, what: "alias.moved", name: "prod", before: "1", after: "2" }).words).toBe(
+  expect(changeText({ ...change, what: "alias.moved", name: "prod", before: "1", after: "2" }).text).toBe(
     "@prod moved from v1 to v2",
   );
-  expect(historyWords({ ...change, what: "alias.moved", name: "prod", after: "1" }).words).toBe("@prod set to v1");
-  expect(historyWords({ ...change, what: "stage.changed", before: "none", after: "production" })).toEqual({
+  expect(changeText({ ...change, what: "alias.moved", name: "prod", after: "1" }).text).toBe("@prod set to v1");
+  expect(changeText({ ...change, what: "stage.changed", before: "none", after: "production" })).toEqual({
     words: "Stage none → production",
     tone: "green",
   });
-  expect(historyWords({ ...change, what: "version.exploded" }).words).toBe("version.exploded");
+  expect(changeText({ ...change, what: "version.exploded" }).text).toBe("version.exploded");
 });
 
 it("reads and writes labels", () => {
@@ -114,8 +114,8 @@ it("reads and writes labels", () => {
 });
 
 it("writes a request for a shell, whatever is in it", () => {
-  expect(wrongJson('{"instances": [1]}')).toBeUndefined();
-  expect(wrongJson("{")).toMatch(/^Not JSON/);
-  expect(wrongJson(" ")).toMatch(/^Write a JSON body/);
+  expect(jsonError('{"instances": [1]}')).toBeUndefined();
+  expect(jsonError("{")).toMatch(/^Not JSON/);
+  expect(jsonError(" ")).toMatch(/^Write a JSON body/);
   expect(curlOf("http://h/p:predict", '{"a": "it\'s"}')).toContain(`-d '{"a":"it'\\''s"}'`);
 });

@@ -2,10 +2,10 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { CircleAlert, LoaderCircle, Send } from "lucide-react";
 import { useRef, useState } from "react";
-import { ask, endpointQuery, predictHref, type Told } from "~/api/endpoints";
+import { predict, endpointQuery, predictHref, type PredictionAnswer } from "~/api/endpoints";
 import { Card, CopyButton, Failure, Field } from "~/components/parts";
 import { number } from "~/lib/format";
-import { curlOf, wrongJson } from "./predictRequest";
+import { curlOf, jsonError } from "./predictRequest";
 
 const route = getRouteApi("/shell/endpoints/$project/$endpoint");
 const FIRST = `{
@@ -18,26 +18,26 @@ const FIRST = `{
 export function TryIt() {
   const { project, endpoint: name } = route.useParams();
   const { data: endpoint } = useQuery(endpointQuery(project, name));
-  const [text, setText] = useState(() => kept(project, name) || FIRST);
+  const [text, setText] = useState(() => savedBody(project, name) || FIRST);
   const [deployment, setDeployment] = useState("");
-  const [told, setTold] = useState<Told | null>(null);
+  const [answer, setAnswer] = useState<PredictionAnswer | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
-  const asked = useRef<AbortController | null>(null);
+  const request = useRef<AbortController | null>(null);
   const deployments = endpoint?.deployments ?? [];
-  const wrong = wrongJson(text);
-  const replica = deployments.flatMap((one) => one.replica_list ?? []).find((each) => each.id === told?.replica);
+  const bodyError = jsonError(text);
+  const replica = deployments.flatMap((each) => each.replica_list ?? []).find((each) => each.id === answer?.replica);
   const run = async () => {
-    if (isBusy || wrong) return;
-    keep(project, name, text);
+    if (isBusy || bodyError) return;
+    saveBody(project, name, text);
     setBusy(true);
     setError(null);
-    asked.current = new AbortController();
+    request.current = new AbortController();
     try {
-      setTold(await ask(project, name, deployment, text, asked.current.signal));
+      setAnswer(await predict(project, name, deployment, text, request.current.signal));
     } catch (failure) {
-      setTold(null);
-      if (!asked.current.signal.aborted) setError(failure);
+      setAnswer(null);
+      if (!request.current.signal.aborted) setError(failure);
     } finally {
       setBusy(false);
     }
@@ -56,15 +56,15 @@ export function TryIt() {
                 onChange={(event) => setDeployment(event.target.value)}
               >
                 <option value="">by traffic</option>
-                {deployments.map((one) => (
-                  <option key={one.id}>{one.name}</option>
+                {deployments.map((each) => (
+                  <option key={each.id}>{each.name}</option>
                 ))}
               </select>
             )
           }
         >
           <div className="stack">
-            <Field label="Body, JSON" wrong={wrong} hint="Ctrl-Enter sends it.">
+            <Field label="Body, JSON" error={bodyError} hint="Ctrl-Enter sends it.">
               {(props) => (
                 <textarea
                   {...props}
@@ -83,7 +83,7 @@ export function TryIt() {
               <button
                 type="button"
                 className="button primary"
-                disabled={isBusy || wrong !== undefined}
+                disabled={isBusy || bodyError !== undefined}
                 onClick={() => void run()}
               >
                 <Send size={15} aria-hidden="true" /> Send
@@ -93,7 +93,7 @@ export function TryIt() {
                   <span className="state tone-grey" role="status">
                     <LoaderCircle size={15} className="spin" aria-hidden="true" /> waiting for the answer
                   </span>
-                  <button type="button" className="button quiet small" onClick={() => asked.current?.abort()}>
+                  <button type="button" className="button quiet small" onClick={() => request.current?.abort()}>
                     Give up
                   </button>
                 </>
@@ -109,35 +109,35 @@ export function TryIt() {
         <section className="card" aria-label="Answer">
           <header>
             <h2 className="grow">Answer</h2>
-            {told && (
+            {answer && (
               <span className="num dim" role="status">
-                <span className={told.status < 400 ? "tone-green" : "tone-red"}>{told.status}</span> in{" "}
-                {number(told.tookMs)} ms
+                <span className={answer.status < 400 ? "tone-green" : "tone-red"}>{answer.status}</span> in{" "}
+                {number(answer.tookMs)} ms
               </span>
             )}
-            {told && <CopyButton text={told.text} />}
+            {answer && <CopyButton text={answer.text} />}
           </header>
           <div className="body stack">
             {error !== null && <Failure error={error} />}
-            {told !== null && told.status >= 400 && (
+            {answer !== null && answer.status >= 400 && (
               <div className="note bad" role="alert">
                 <CircleAlert size={16} aria-hidden="true" />
                 <div>The model itself refused this; its own words are below.</div>
               </div>
             )}
-            {told !== null ? (
+            {answer !== null ? (
               <>
                 <pre className="code try-answer" tabIndex={0} aria-label="What the model said">
-                  {told.text}
+                  {answer.text}
                 </pre>
                 <p className="dimmer small num">
-                  Answered by {told.deployment}, revision {told.revision},{" "}
+                  Answered by {answer.deployment}, revision {answer.revision},{" "}
                   {replica ? (
                     <Link to="/jobs/$job/logs" params={{ job: replica.job }} className="inline-link">
                       its log
                     </Link>
                   ) : (
-                    <span className="mono">{told.replica}</span>
+                    <span className="mono">{answer.replica}</span>
                   )}
                   . The time is this browser's, from sending to the last byte.
                 </p>
@@ -154,7 +154,7 @@ export function TryIt() {
 
 const keyOf = (project: string, name: string) => `try ${project}/${name}`;
 
-function kept(project: string, name: string): string {
+function savedBody(project: string, name: string): string {
   try {
     return sessionStorage.getItem(keyOf(project, name)) ?? "";
   } catch {
@@ -162,7 +162,7 @@ function kept(project: string, name: string): string {
   }
 }
 
-function keep(project: string, name: string, text: string): void {
+function saveBody(project: string, name: string, text: string): void {
   try {
     sessionStorage.setItem(keyOf(project, name), text);
   } catch {

@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { endpointKeys } from "~/api/endpoints";
 import { projectsQuery } from "~/api/queries";
 import { FormDialog } from "~/components/forms/dialogs";
@@ -19,30 +19,30 @@ export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const submit = async (data: FormData) => {
-    const own = String(data.get("project") ?? "default");
+    const chosen = String(data.get("project") ?? "default");
     const body = {
       name: String(data.get("name") ?? "").trim(),
       description: String(data.get("description") ?? "").trim(),
     };
-    const made = await got(
-      api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project: own } }, body }),
+    const endpoint = await unwrap(
+      api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project: chosen } }, body }),
     );
     await client.invalidateQueries({ queryKey: endpointKeys.all });
-    await navigate({ to: "/endpoints/$project/$endpoint", params: { project: made.project, endpoint: made.name } });
+    await navigate({ to: "/endpoints/$project/$endpoint", params: { project: endpoint.project, endpoint: endpoint.name } });
   };
   return (
     <FormDialog title="Create an endpoint" isOpen={isOpen} close={close} verb="Create" submit={submit}>
-      {(wrong) => (
+      {(errorOf) => (
         <>
           <TextInput
             name="name"
             label="Name"
             placeholder="digits"
             hint="Lower case letters, digits and hyphens; the project's only one."
-            wrong={wrong("name")}
+            error={errorOf("name")}
             isRequired
           />
-          <Field label="Project" wrong={wrong("project")}>
+          <Field label="Project" error={errorOf("project")}>
             {(props) => (
               <select {...props} name="project" className="input" defaultValue={project ?? "default"}>
                 {(projects ?? []).map((each) => (
@@ -51,7 +51,7 @@ export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
               </select>
             )}
           </Field>
-          <TextInput name="description" label="Description" placeholder="may be empty" wrong={wrong("description")} />
+          <TextInput name="description" label="Description" placeholder="may be empty" error={errorOf("description")} />
         </>
       )}
     </FormDialog>

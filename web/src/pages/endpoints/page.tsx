@@ -9,7 +9,7 @@ import { PagedList, usePages } from "~/components/pagedList";
 import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { worst } from "~/pages/endpoint/rollout";
+import { worstState } from "~/pages/endpoint/rollout";
 import { ModelRef } from "~/pages/model/parts";
 import { CreateEndpoint } from "./create";
 
@@ -58,13 +58,13 @@ export function EndpointsPage() {
       <PagedList
         query={query}
         label="Endpoints"
-        look="endpoint-row"
+        rowClass="endpoint-row"
         columns={["Name", "State", "Serves", "Replicas", "Created"]}
         row={(endpoint) => <Row key={endpoint.id} endpoint={endpoint} />}
         empty={{
           icon: RadioTower,
           title: project ? `No endpoint in ${project}` : "No endpoint yet",
-          words:
+          description:
             "An endpoint answers requests with a registered model: create one, deploy a version to it, and try it here.",
         }}
       />
@@ -75,8 +75,8 @@ export function EndpointsPage() {
 
 function Row({ endpoint }: { endpoint: Endpoint }) {
   const deployments = endpoint.deployments ?? [];
-  const state = endpoint.deleting_at ? "deleting" : worst(deployments.map((one) => one.state));
-  const note = deployments.map((one) => one.note).find((words) => words);
+  const state = endpoint.deleting_at ? "deleting" : worstState(deployments.map((deployment) => deployment.state));
+  const note = deployments.map((deployment) => deployment.note).find(Boolean);
   return (
     <div role="row" className="grid-row endpoint-row">
       <div role="cell" className="c-name">
@@ -98,17 +98,17 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
         )}
       </div>
       <div role="cell" className="row wrapping tight">
-        {deployments.slice(0, 3).map((one) => (
-          <span key={one.id} className="row tight cut">
-            <ModelRef project={endpoint.project} name={one.model} />
-            {deployments.length > 1 && <span className="dimmer num nowrap">{one.traffic} %</span>}
+        {deployments.slice(0, 3).map((deployment) => (
+          <span key={deployment.id} className="row tight cut">
+            <ModelRef project={endpoint.project} name={deployment.model} />
+            {deployments.length > 1 && <span className="dimmer num nowrap">{deployment.traffic} %</span>}
           </span>
         ))}
         {deployments.length > 3 && <span className="dimmer small">and {deployments.length - 3} more</span>}
       </div>
       <div role="cell" className="num dim nowrap">
         {deployments.length > 0 &&
-          `${deployments.reduce((sum, one) => sum + one.ready, 0)} of ${deployments.reduce((sum, one) => sum + one.replicas, 0)} ready`}
+          `${deployments.reduce((sum, deployment) => sum + deployment.ready, 0)} of ${deployments.reduce((sum, deployment) => sum + deployment.replicas, 0)} ready`}
       </div>
       <div role="cell" className="c-age dim">
         <Ago at={endpoint.created_at} />

@@ -5,7 +5,7 @@ import { useEffect, useState } from "react";
 import { keys } from "~/api/queries";
 import { follow } from "~/api/stream";
 import type { Event } from "~/api/types";
-import { Bones, Card, Empty, Failure, Sentence } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure, Sentence } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { clockTime, localTime } from "~/lib/format";
 
@@ -67,7 +67,7 @@ export function RecentEvents({ job }: { job: string }) {
       {error !== null ? (
         <Failure error={error} />
       ) : events === null ? (
-        <Bones rows={RECENT} height={32} />
+        <Skeleton rows={RECENT} height={32} />
       ) : (
         <ol className="events">
           {recent.map((event) => (
@@ -90,12 +90,12 @@ export function Events() {
       if (!next.delete(family)) next.add(family);
       return next;
     });
-  const wanted = text.toLowerCase();
+  const needle = text.toLowerCase();
   const families = Map.groupBy(events ?? [], (event) => familyOf(event.kind));
   const shown = [...(events ?? [])]
     .reverse()
     .filter((event) => chosen.size === 0 || chosen.has(familyOf(event.kind)))
-    .filter((event) => `${event.kind} ${event.actor} ${event.reason}`.toLowerCase().includes(wanted));
+    .filter((event) => `${event.kind} ${event.actor} ${event.reason}`.toLowerCase().includes(needle));
   return (
     <div className="page-body">
       <div className="row wrapping">
@@ -127,7 +127,7 @@ export function Events() {
       <section className="card">
         <div className="body">
           {events === null ? (
-            <Bones rows={8} height={28} />
+            <Skeleton rows={8} height={28} />
           ) : shown.length === 0 ? (
             <Empty
               icon={History}

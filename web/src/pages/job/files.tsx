@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { Download, File, Folder, FolderOpen } from "lucide-react";
 import { filesQuery, jobQuery } from "~/api/queries";
-import { Bones, Empty, Failure } from "~/components/parts";
+import { Skeleton, Empty, Failure } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { bytes } from "~/lib/format";
 
@@ -45,7 +45,7 @@ export function Files() {
         </header>
         {isPending ? (
           <div className="body">
-            <Bones rows={6} />
+            <Skeleton rows={6} />
           </div>
         ) : error !== null ? (
           <div className="body">

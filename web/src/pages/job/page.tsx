@@ -3,7 +3,7 @@ import { getRouteApi, Link, Outlet, useNavigate } from "@tanstack/react-router";
 import { ChevronRight, CopyPlus } from "lucide-react";
 import { checkpointsQuery, jobQuery } from "~/api/queries";
 import { State } from "~/components/state";
-import { Found, TAB, Thing } from "~/components/detailPage";
+import { QueryBoundary, TAB, DetailPage } from "~/components/detailPage";
 import { Ago, Ran } from "~/components/time";
 import { RegisterButton } from "~/pages/model/register";
 import { JobActions } from "~/pages/jobs/actions";
@@ -27,17 +27,17 @@ export function JobPage() {
   const navigate = useNavigate();
 
   return (
-    <Found
+    <QueryBoundary
       query={query}
       kind="job"
-      all={
+      listLink={
         <Link to="/jobs" className="button">
           All jobs
         </Link>
       }
     >
       {(job) => (
-        <Thing
+        <DetailPage
           kind="job"
           title={job.name}
           crumbs={
@@ -79,9 +79,9 @@ export function JobPage() {
           ))}
         >
           <Outlet />
-        </Thing>
+        </DetailPage>
       )}
-    </Found>
+    </QueryBoundary>
   );
 }
 

@@ -4,7 +4,7 @@ import { Check, ChevronDown, FilterX } from "lucide-react";
 import type { ReactNode } from "react";
 import { projectsQuery } from "~/api/queries";
 import { State } from "~/components/state";
-import { listed, toggled } from "~/lib/filters";
+import { splitList, toggled } from "~/lib/filters";
 
 interface FilterMenuProps {
   label: string;
@@ -35,7 +35,7 @@ export function ProjectFilter({
   const names = (data ?? []).map((project) => project.name);
   if (names.length < 2 && chosen === undefined) return null;
   return (
-    <FilterMenu label="Project" items={names} chosen={listed(chosen)} toggle={(name) => set(toggled(chosen, name))} />
+    <FilterMenu label="Project" items={names} chosen={splitList(chosen)} toggle={(name) => set(toggled(chosen, name))} />
   );
 }
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Job } from "~/api/types";
-import { EMPTY, laidOver, newestFirst, PAGE, pageBefore, ROWS_TOP, type Rows, timeKey, withPage } from "./newestRows";
+import { EMPTY, mergePage, newestFirst, PAGE, pageAt, FIRST_PAGE, type Rows, timeKey, replacePage } from "./newestRows";
 
 const job = (number: number, more: Partial<Job> = {}): Job =>
   ({
@@ -25,13 +25,13 @@ describe("a long list", () => {
   it("drops what is gone inside a page and keeps what lies outside of it", () => {
     const rows = newest(10, 10);
     const page = { items: [job(10), job(8)], isLast: false };
-    expect(ids(withPage(rows, page, null))).toEqual(ids([job(10), job(8), ...newest(7, 7)]));
-    expect(ids(withPage(rows, { items: [], isLast: true }, job(9)))).toEqual(ids([job(10), job(9)]));
+    expect(ids(replacePage(rows, page, null))).toEqual(ids([job(10), job(8), ...newest(7, 7)]));
+    expect(ids(replacePage(rows, { items: [], isLast: true }, job(9)))).toEqual(ids([job(10), job(9)]));
   });
 
   it("keeps the objects of rows that did not change, so that they are not drawn again", () => {
     const rows = newest(3, 3);
-    const after = withPage(rows, { items: [job(3), job(2, { state: "failed" }), job(1)], isLast: true }, null);
+    const after = replacePage(rows, { items: [job(3), job(2, { state: "failed" }), job(1)], isLast: true }, null);
     expect(after[0]).toBe(rows[0]);
     expect(after[1]?.state).toBe("failed");
   });
@@ -46,20 +46,20 @@ describe("a long list", () => {
     };
     let rows: Rows = EMPTY;
     const more = () => {
-      const end = rows.anchors.at(-1) ?? ROWS_TOP;
-      rows = laidOver(rows, end, read(end.after));
+      const end = rows.anchors.at(-1) ?? FIRST_PAGE;
+      rows = mergePage(rows, end, read(end.after));
     };
     more();
     more();
     for (let added = 1; added <= 330; added += 30) {
       all = [...newest(450 + added + 29, 30), ...all];
-      rows = laidOver(rows, ROWS_TOP, read(null));
+      rows = mergePage(rows, FIRST_PAGE, read(null));
     }
     while (!rows.isWhole) more();
     expect(ids(rows.jobs)).toEqual(ids(all));
     // Whatever is on screen lies on a page that can be asked for again and begins close to it.
     for (let index = 0; index < rows.jobs.length; index += 25) {
-      const { after } = pageBefore(rows, index);
+      const { after } = pageAt(rows, index);
       const from = after === null ? 0 : rows.jobs.findIndex((each) => each.id === after.id);
       expect(index - from).toBeLessThanOrEqual(2 * PAGE);
     }

@@ -25,23 +25,23 @@ export function newestFirst(a: Job, b: Job): number {
  * `rows` with one page of the list laid over them: between `after` (the row that the page's cursor stands behind; null: the
  * top) and the page's last row nothing else is there, so what the page does not have is gone.
  */
-export function withPage(rows: readonly Job[], page: { items: Job[]; isLast: boolean }, after: Job | null): Job[] {
+export function replacePage(rows: readonly Job[], page: { items: Job[]; isLast: boolean }, after: Job | null): Job[] {
   const last = page.items.at(-1);
   const ids = new Set(page.items.map((job) => job.id));
   const before = new Map(rows.map((job) => [job.id, job]));
-  const items = page.items.map((job) => same(before.get(job.id), job));
-  const kept = rows.filter((job) => {
+  const items = page.items.map((job) => reuseEqual(before.get(job.id), job));
+  const others = rows.filter((job) => {
     if (ids.has(job.id)) return false;
     if (after !== null && newestFirst(job, after) <= 0) return true;
     if (page.isLast) return false;
     return last === undefined || newestFirst(job, last) > 0;
   });
-  const at = kept.findIndex((job) => page.items[0] !== undefined && newestFirst(job, page.items[0]) > 0);
-  return at < 0 ? [...kept, ...items] : [...kept.slice(0, at), ...items, ...kept.slice(at)];
+  const at = others.findIndex((job) => page.items[0] !== undefined && newestFirst(job, page.items[0]) > 0);
+  return at < 0 ? [...others, ...items] : [...others.slice(0, at), ...items, ...others.slice(at)];
 }
 
 /** The object that is drawn already where nothing of it changed: its row is then not drawn again. */
-function same(before: Job | undefined, now: Job): Job {
+function reuseEqual(before: Job | undefined, now: Job): Job {
   return before !== undefined && JSON.stringify(before) === JSON.stringify(now) ? before : now;
 }
 
@@ -59,13 +59,13 @@ export interface Rows {
 }
 
 export const PAGE = 100;
-export const ROWS_TOP: Anchor = { after: null, cursor: null };
-export const EMPTY: Rows = { jobs: [], anchors: [ROWS_TOP], isWhole: false };
+export const FIRST_PAGE: Anchor = { after: null, cursor: null };
+export const EMPTY: Rows = { jobs: [], anchors: [FIRST_PAGE], isWhole: false };
 
 /** `rows` after the page that begins at `anchor` was read. */
-export function laidOver(rows: Rows, anchor: Anchor, page: { items: Job[]; next_cursor?: string | null }): Rows {
+export function mergePage(rows: Rows, anchor: Anchor, page: { items: Job[]; next_cursor?: string | null }): Rows {
   const cursor = page.next_cursor ?? null;
-  const jobs = withPage(rows.jobs, { items: page.items, isLast: cursor === null }, anchor.after);
+  const jobs = replacePage(rows.jobs, { items: page.items, isLast: cursor === null }, anchor.after);
   const last = page.items.at(-1);
   const upTo = rows.anchors.findLastIndex((each) => isAtOrBefore(each, anchor));
   if (cursor === null || last === undefined) {
@@ -82,13 +82,13 @@ export function laidOver(rows: Rows, anchor: Anchor, page: { items: Job[]; next_
 }
 
 /** Where the page begins that the row number `index` is on. */
-export function pageBefore(rows: Rows, index: number): Anchor {
+export function pageAt(rows: Rows, index: number): Anchor {
   const row = rows.jobs[index];
-  if (row === undefined) return ROWS_TOP;
-  return rows.anchors.findLast((each) => each.after === null || newestFirst(each.after, row) < 0) ?? ROWS_TOP;
+  if (row === undefined) return FIRST_PAGE;
+  return rows.anchors.findLast((each) => each.after === null || newestFirst(each.after, row) < 0) ?? FIRST_PAGE;
 }
 
-function isAtOrBefore(one: Anchor, other: Anchor): boolean {
-  if (one.after === null) return true;
-  return other.after !== null && newestFirst(one.after, other.after) <= 0;
+function isAtOrBefore(first: Anchor, other: Anchor): boolean {
+  if (first.after === null) return true;
+  return other.after !== null && newestFirst(first.after, other.after) <= 0;
 }

@@ -4,9 +4,9 @@ import { FilterX, GitCompareArrows, ListPlus } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { studyQuery } from "~/api/studies";
 import type { Job } from "~/api/types";
-import { Bones, Empty, Failure, PageHead } from "~/components/parts";
+import { Skeleton, Empty, Failure, PageHead } from "~/components/parts";
 import { SearchBox } from "~/components/forms/searchBox";
-import { isSort, type JobsSearch, listed, readFilters, type Sort, SORTS, toggled } from "~/lib/filters";
+import { isSort, type JobsSearch, splitList, readFilters, type Sort, SORTS, toggled } from "~/lib/filters";
 import { JobActions } from "./actions";
 import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "./filterMenu";
 import { useNewestJobs } from "./useNewestJobs";
@@ -15,7 +15,7 @@ import { JobTable } from "./table";
 
 const route = getRouteApi("/shell/jobs");
 const REMEMBERED = 50;
-const SORT_WORDS: Record<Sort, string> = {
+const SORT_LABELS: Record<Sort, string> = {
   newest: "Newest first",
   oldest: "Oldest first",
   name: "By name",
@@ -31,11 +31,11 @@ export function JobsPage() {
   const search = route.useSearch();
   const filters = useMemo(() => readFilters({ ...search }), [search]);
   const navigate = useNavigate({ from: "/jobs" });
-  const [seen, setSeen] = useState({ from: 0, to: 30 });
+  const [visible, setVisible] = useState({ from: 0, to: 30 });
   const [chosen, setChosen] = useState<ReadonlyMap<string, Job>>(new Map());
   const isSorted = isSort(filters.sort) && filters.sort !== "newest";
-  const newest = useNewestJobs(filters, seen, !isSorted);
-  const sorted = useSortedJobs(filters, seen, isSorted);
+  const newest = useNewestJobs(filters, visible, !isSorted);
+  const sorted = useSortedJobs(filters, visible, isSorted);
   const { jobs, isWhole, error, isPending, isPlaceholderData, refetch } = isSorted ? sorted : newest;
   const isFiltered = Object.keys(filters).some((name) => name !== "sort");
 
@@ -62,13 +62,13 @@ export function JobsPage() {
   useEffect(() => {
     if (isRestored.current || jobs.length === 0) return;
     isRestored.current = true;
-    const ids = new Set(listed(search.chosen));
+    const ids = new Set(splitList(search.chosen));
     if (ids.size > 0) setChosen(new Map(jobs.filter((job) => ids.has(job.id)).map((job) => [job.id, job])));
   }, [jobs, search.chosen]);
   useEffect(() => {
     if (!isRestored.current) return;
-    const told = chosen.size > 0 && chosen.size <= REMEMBERED ? [...chosen.keys()].join(",") : undefined;
-    if (told !== search.chosen) filter({ chosen: told });
+    const remembered = chosen.size > 0 && chosen.size <= REMEMBERED ? [...chosen.keys()].join(",") : undefined;
+    if (remembered !== search.chosen) filter({ chosen: remembered });
   }, [chosen, search.chosen, filter]);
   // As they are now, not as they were when they were chosen.
   const current = useMemo(() => {
@@ -96,7 +96,7 @@ export function JobsPage() {
         <FilterMenu
           label="State"
           items={STATES}
-          chosen={listed(filters.state)}
+          chosen={splitList(filters.state)}
           toggle={(state) => filter({ state: toggled(filters.state, state) })}
         />
         <select
@@ -107,22 +107,22 @@ export function JobsPage() {
         >
           {SORTS.map((sort) => (
             <option key={sort} value={sort}>
-              {SORT_WORDS[sort]}
+              {SORT_LABELS[sort]}
             </option>
           ))}
         </select>
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
-        {listed(filters.label).map((label) => (
+        {splitList(filters.label).map((label) => (
           <FilterChip key={label} remove={() => filter({ label: toggled(filters.label, label) })}>
             {label}
           </FilterChip>
         ))}
-        {listed(filters.study).map((study) => (
+        {splitList(filters.study).map((study) => (
           <FilterChip key={study} remove={() => filter({ study: toggled(filters.study, study) })}>
             of study <StudyName id={study} />
           </FilterChip>
         ))}
-        {listed(filters.user).map((user) => (
+        {splitList(filters.user).map((user) => (
           <FilterChip key={user} remove={() => filter({ user: toggled(filters.user, user) })}>
             by {user}
           </FilterChip>
@@ -141,7 +141,7 @@ export function JobsPage() {
       <div className="card job-card" aria-busy={isPlaceholderData}>
         {isPending ? (
           <div className="body">
-            <Bones rows={14} height={22} />
+            <Skeleton rows={14} height={22} />
           </div>
         ) : jobs.length > 0 ? (
           <JobTable
@@ -149,7 +149,7 @@ export function JobsPage() {
             chosen={chosen}
             toggle={toggle}
             toggleAll={toggleAll}
-            setSeen={setSeen}
+            setVisible={setVisible}
             filter={filter}
             filters={filters}
           />

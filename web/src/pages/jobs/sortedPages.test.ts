@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Job } from "~/api/types";
-import { joined, pagesOnScreen, withFresh } from "./sortedPages";
+import { distinctJobs, pagesOnScreen, mergeFresh } from "./sortedPages";
 
 const jobs = (text: string, generation = 1): Job[] => [...text].map((id) => ({ id, generation }) as Job);
 const page = (text: string, next: string | null) => ({ items: jobs(text), next_cursor: next });
@@ -16,7 +16,7 @@ describe("pages in an order of their own", () => {
   });
 
   it("take what was read again in their place", () => {
-    const fresh = withFresh(known, new Map([["1", page("xd", "2")]]));
+    const fresh = mergeFresh(known, new Map([["1", page("xd", "2")]]));
     expect([shown(fresh.pages), fresh.pageParams]).toEqual([
       ["ab", "xd", "e"],
       [null, "1", "2"],
@@ -24,18 +24,18 @@ describe("pages in an order of their own", () => {
   });
 
   it("leave out what lay behind a page that ends elsewhere now", () => {
-    const fresh = withFresh(known, new Map([["1", page("cx", "9")]]));
+    const fresh = mergeFresh(known, new Map([["1", page("cx", "9")]]));
     expect([shown(fresh.pages), fresh.pageParams]).toEqual([
       ["ab", "cx"],
       [null, "1"],
     ]);
     expect(fresh.pages.at(-1)?.next_cursor).toBe("9");
-    expect(shown(withFresh(known, new Map([[null, page("a", null)]])).pages)).toEqual(["a"]);
+    expect(shown(mergeFresh(known, new Map([[null, page("a", null)]])).pages)).toEqual(["a"]);
   });
 
   it("show each job once, as it was seen last", () => {
     const moved = [{ items: [...jobs("a"), ...jobs("b", 1)] }, { items: [...jobs("b", 2), ...jobs("a")] }];
-    expect(joined(moved).map((job) => [job.id, job.generation])).toEqual([
+    expect(distinctJobs(moved).map((job) => [job.id, job.generation])).toEqual([
       ["a", 1],
       ["b", 2],
     ]);

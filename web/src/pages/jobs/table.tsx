@@ -6,8 +6,8 @@ import { isOver } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
-import { type Filters, isSort, listed, type Sort, toggled } from "~/lib/filters";
-import { cause, gang, number } from "~/lib/format";
+import { type Filters, isSort, splitList, type Sort, toggled } from "~/lib/filters";
+import { failureCause, formatGang, number } from "~/lib/format";
 
 const ROW = 44; // px
 const LABELS = 1; // there is room for; the others are counted
@@ -17,13 +17,13 @@ interface JobTableProps {
   chosen: ReadonlyMap<string, Job>;
   toggle: (job: Job) => void;
   toggleAll: () => void;
-  setSeen: (seen: { from: number; to: number }) => void;
+  setVisible: (visible: { from: number; to: number }) => void;
   filter: (change: Partial<Record<keyof Filters, string | undefined>>) => void;
   filters: Filters;
 }
 
 /** Only the rows on screen are in the page, however long the list. */
-export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, filters }: JobTableProps) {
+export function JobTable({ jobs, chosen, toggle, toggleAll, setVisible, filter, filters }: JobTableProps) {
   const box = useRef<HTMLDivElement>(null);
   const rows = useVirtualizer({
     count: jobs.length,
@@ -35,12 +35,12 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, fil
   const items = rows.getVirtualItems();
   const from = items[0]?.index ?? 0;
   const to = items.at(-1)?.index ?? 0;
-  useEffect(() => setSeen({ from, to }), [from, to, setSeen]);
+  useEffect(() => setVisible({ from, to }), [from, to, setVisible]);
   const labels = useRef(filters.label);
   labels.current = filters.label;
   const onLabel = useCallback(
     (label: string) => {
-      if (!listed(labels.current).includes(label)) filter({ label: toggled(labels.current, label) });
+      if (!splitList(labels.current).includes(label)) filter({ label: toggled(labels.current, label) });
     },
     [filter],
   );
@@ -198,10 +198,10 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
         <State state={job.state} pill />
       </div>
       <div role="cell" className="c-why dim">
-        <Why job={job} />
+        <JobStatus job={job} />
       </div>
-      <div role="cell" className="c-gang dim" title={gang(job.roles ?? {}, job.most_replicas)}>
-        <span className="two-lines">{gang(job.roles ?? {}, job.most_replicas)}</span>
+      <div role="cell" className="c-gang dim" title={formatGang(job.roles ?? {}, job.most_replicas)}>
+        <span className="two-lines">{formatGang(job.roles ?? {}, job.most_replicas)}</span>
         {job.gpu_count ? <span className="tag">{job.gpu_count} GPU</span> : null}
       </div>
       <div role="cell" className="c-ran dim">
@@ -216,7 +216,7 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
 });
 
 /** Why it waits, how far it is, or how it ended: the API's words. */
-export function Why({ job }: { job: Job }) {
+export function JobStatus({ job }: { job: Job }) {
   const progress = job.progress ?? {};
   const step = progress["step"];
   const steps = progress["steps"];
@@ -224,7 +224,7 @@ export function Why({ job }: { job: Job }) {
   if (sentence !== undefined) {
     return (
       <span className="two-lines" title={sentence}>
-        {cause(sentence).replaceAll("`", "")}
+        {failureCause(sentence).replaceAll("`", "")}
       </span>
     );
   }

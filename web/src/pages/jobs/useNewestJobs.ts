@@ -1,10 +1,10 @@
 import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useCallback, useEffect, useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { JobPage, JobState } from "~/api/types";
-import { type Filters, isSort, listed } from "~/lib/filters";
-import { type Anchor, EMPTY, laidOver, PAGE, pageBefore, ROWS_TOP, type Rows } from "./newestRows";
+import { type Filters, isSort, splitList } from "~/lib/filters";
+import { type Anchor, EMPTY, mergePage, PAGE, pageAt, FIRST_PAGE, type Rows } from "./newestRows";
 
 /* The list as it lives in the query cache: the rows of all pages that were read. The newest page and those on screen are
  * asked for again every two seconds, the others when they come into sight. */
@@ -12,26 +12,26 @@ import { type Anchor, EMPTY, laidOver, PAGE, pageBefore, ROWS_TOP, type Rows } f
 const LIVE_MS = 2_000;
 export const AHEAD = 40; // rows before the end at which the next page is read
 
-export interface Seen {
+export interface VisibleRows {
   from: number;
   to: number;
 }
 
-export function useNewestJobs(filters: Filters, seen: Seen, isOn: boolean) {
+export function useNewestJobs(filters: Filters, visible: VisibleRows, isOn: boolean) {
   const client = useQueryClient();
   const filterText = JSON.stringify(filters);
-  const shown = useRef(seen);
-  shown.current = seen;
+  const shown = useRef(visible);
+  shown.current = visible;
   const [isMore, setMore] = useState(false);
 
   const query = useQuery({
     queryKey: listKey(filterText),
     queryFn: async ({ signal }) => {
       const known = client.getQueryData<Rows>(listKey(filterText)) ?? EMPTY;
-      const pages = await readSeen(filters, known, shown.current, signal);
+      const pages = await readVisible(filters, known, shown.current, signal);
       // What was added while we asked stays.
       const now = client.getQueryData<Rows>(listKey(filterText)) ?? EMPTY;
-      return pages.reduce((rows, [anchor, page]) => laidOver(rows, anchor, page), now);
+      return pages.reduce((rows, [anchor, page]) => mergePage(rows, anchor, page), now);
     },
     refetchInterval: LIVE_MS,
     placeholderData: keepPreviousData,
@@ -47,7 +47,7 @@ export function useNewestJobs(filters: Filters, seen: Seen, isOn: boolean) {
     setMore(true);
     try {
       const page = await read(JSON.parse(filterText) as Filters, end);
-      client.setQueryData<Rows>(listKey(filterText), (now) => laidOver(now ?? EMPTY, end, page));
+      client.setQueryData<Rows>(listKey(filterText), (now) => mergePage(now ?? EMPTY, end, page));
     } catch {
       // The next look at the top tells what is wrong; scrolling on tries again.
     } finally {
@@ -56,7 +56,7 @@ export function useNewestJobs(filters: Filters, seen: Seen, isOn: boolean) {
   }, [client, filterText]);
 
   const isNear =
-    isOn && query.data !== undefined && !query.isPlaceholderData && !rows.isWhole && seen.to > rows.jobs.length - AHEAD;
+    isOn && query.data !== undefined && !query.isPlaceholderData && !rows.isWhole && visible.to > rows.jobs.length - AHEAD;
   useEffect(() => {
     if (isNear && !isMore) void more();
   }, [isNear, isMore, more]);
@@ -69,11 +69,11 @@ function listKey(filterText: string) {
 }
 
 /** The top page, and what covers the rows on screen. */
-async function readSeen(filters: Filters, known: Rows, seen: Seen, signal: AbortSignal): Promise<[Anchor, JobPage][]> {
-  const top = await read(filters, ROWS_TOP, signal);
-  const pages: [Anchor, JobPage][] = [[ROWS_TOP, top]];
-  const last = known.jobs[seen.to];
-  let anchor = pageBefore(known, seen.from);
+async function readVisible(filters: Filters, known: Rows, visible: VisibleRows, signal: AbortSignal): Promise<[Anchor, JobPage][]> {
+  const top = await read(filters, FIRST_PAGE, signal);
+  const pages: [Anchor, JobPage][] = [[FIRST_PAGE, top]];
+  const last = known.jobs[visible.to];
+  let anchor = pageAt(known, visible.from);
   let page = top;
   if (anchor.after !== null) {
     page = await read(filters, anchor, signal);
@@ -81,7 +81,7 @@ async function readSeen(filters: Filters, known: Rows, seen: Seen, signal: Abort
   }
   while (last !== undefined && page.next_cursor && pages.length < 4) {
     const end = page.items.at(-1);
-    if (end === undefined || known.jobs.findIndex((job) => job.id === end.id) >= seen.to) break;
+    if (end === undefined || known.jobs.findIndex((job) => job.id === end.id) >= visible.to) break;
     anchor = { after: end, cursor: page.next_cursor };
     page = await read(filters, anchor, signal);
     pages.push([anchor, page]);
@@ -99,11 +99,11 @@ export function readJobs(filters: Filters, cursor: string | null, signal?: Abort
     ...(filters.q ? { search: filters.q } : {}),
     ...(cursor ? { cursor } : {}),
     ...(isSort(filters.sort) ? { sort: filters.sort } : {}),
-    state: listed(filters.state) as JobState[],
-    project: listed(filters.project),
-    user: listed(filters.user),
-    label: listed(filters.label),
-    study: listed(filters.study),
+    state: splitList(filters.state) as JobState[],
+    project: splitList(filters.project),
+    user: splitList(filters.user),
+    label: splitList(filters.label),
+    study: splitList(filters.study),
   };
-  return got(api.GET("/api/v1/jobs", { params: { query }, ...(signal ? { signal } : {}) }));
+  return unwrap(api.GET("/api/v1/jobs", { params: { query }, ...(signal ? { signal } : {}) }));
 }

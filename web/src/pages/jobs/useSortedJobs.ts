@@ -3,8 +3,8 @@ import { useEffect, useMemo } from "react";
 import { keys } from "~/api/queries";
 import type { JobPage } from "~/api/types";
 import type { Filters } from "~/lib/filters";
-import { joined, pagesOnScreen, withFresh } from "./sortedPages";
-import { AHEAD, readJobs, type Seen } from "./useNewestJobs";
+import { distinctJobs, pagesOnScreen, mergeFresh } from "./sortedPages";
+import { AHEAD, readJobs, type VisibleRows } from "./useNewestJobs";
 
 const LIVE_MS = 3_000;
 
@@ -14,7 +14,7 @@ type Pages = InfiniteData<JobPage, string | null>;
  * The list in another order than the newest first: pages one after the other, as the API cuts them. Those on screen are
  * asked for again, however far down they are.
  */
-export function useSortedJobs(filters: Filters, seen: Seen, isOn: boolean) {
+export function useSortedJobs(filters: Filters, visible: VisibleRows, isOn: boolean) {
   const client = useQueryClient();
   const key = [...keys.jobs, "sorted", filters];
   const query = useInfiniteQuery({
@@ -33,15 +33,15 @@ export function useSortedJobs(filters: Filters, seen: Seen, isOn: boolean) {
     queryFn: async ({ signal }) => {
       const known = client.getQueryData<Pages>(key);
       if (known === undefined) return null;
-      const fresh = await readAgain(filters, known, seen, signal);
-      client.setQueryData<Pages>(key, (now) => (now === undefined ? now : withFresh(now, fresh)));
+      const fresh = await rereadVisible(filters, known, visible, signal);
+      client.setQueryData<Pages>(key, (now) => (now === undefined ? now : mergeFresh(now, fresh)));
       return null;
     },
     refetchInterval: LIVE_MS,
     enabled: hasRows,
   });
-  const jobs = useMemo(() => joined(data?.pages ?? []), [data]);
-  const isNear = hasRows && hasNextPage && !isFetching && seen.to > jobs.length - AHEAD;
+  const jobs = useMemo(() => distinctJobs(data?.pages ?? []), [data]);
+  const isNear = hasRows && hasNextPage && !isFetching && visible.to > jobs.length - AHEAD;
   useEffect(() => {
     if (isNear) void fetchNextPage();
   }, [isNear, fetchNextPage]);
@@ -49,13 +49,13 @@ export function useSortedJobs(filters: Filters, seen: Seen, isOn: boolean) {
 }
 
 /** The pages on screen as they are now, by the cursors that they begin at. */
-async function readAgain(
+async function rereadVisible(
   filters: Filters,
   known: Pages,
-  seen: Seen,
+  visible: VisibleRows,
   signal: AbortSignal,
 ): Promise<Map<string | null, JobPage>> {
-  const [first, last] = pagesOnScreen(known.pages, seen);
+  const [first, last] = pagesOnScreen(known.pages, visible);
   const fresh = new Map<string | null, JobPage>();
   let cursor = known.pageParams[first] ?? null;
   for (let number = first; number <= last; number += 1) {

@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Pencil, RadioTower, ShieldCheck, ShieldOff, Trash2 } from "lucide-react";
 import { type ReactNode, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { modelKeys } from "~/api/models";
 import { meQuery, projectQuery } from "~/api/queries";
 import type { Model, ModelVersion } from "~/api/types";
@@ -30,7 +30,7 @@ export function ModelActions({ model, newest }: { model: Model; newest: ModelVer
   const path = { project: model.project, model: model.name };
   const close = () => setOpen(null);
   const protect = () =>
-    got(
+    unwrap(
       api.PATCH("/api/v1/projects/{project}/models/{model}", {
         params: { path },
         body: { is_protected: !model.is_protected },
@@ -40,7 +40,7 @@ export function ModelActions({ model, newest }: { model: Model; newest: ModelVer
       .then(() => toast(model.is_protected ? `${model.name} is protected no more.` : `${model.name} is protected.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   const remove = async (force: boolean) => {
-    await got(api.DELETE("/api/v1/projects/{project}/models/{model}", { params: { path, query: { force } } }));
+    await unwrap(api.DELETE("/api/v1/projects/{project}/models/{model}", { params: { path, query: { force } } }));
     toast(`Deleted ${model.name}.`);
     await navigate({ to: "/models" });
     await changed();
@@ -98,19 +98,19 @@ function EditModel({ model, isOpen, close, done }: EditProps) {
       labels: labelsOf(String(data.get("labels") ?? "")),
     };
     const path = { project: model.project, model: model.name };
-    await got(api.PATCH("/api/v1/projects/{project}/models/{model}", { params: { path }, body }));
+    await unwrap(api.PATCH("/api/v1/projects/{project}/models/{model}", { params: { path }, body }));
     await done();
   };
   return (
     <FormDialog title={`Edit ${model.name}`} isOpen={isOpen} close={close} verb="Save" submit={submit}>
-      {(wrong) => (
+      {(errorOf) => (
         <>
-          <Field label="Description" wrong={wrong("description")}>
+          <Field label="Description" error={errorOf("description")}>
             {(props) => (
               <textarea {...props} name="description" className="input" rows={4} defaultValue={model.description} />
             )}
           </Field>
-          <Field label="Labels" hint="One to a line: key=value." wrong={wrong("labels")}>
+          <Field label="Labels" hint="One to a line: key=value." error={errorOf("labels")}>
             {(props) => (
               <textarea
                 {...props}
@@ -138,15 +138,15 @@ interface ConfirmDeleteProps {
 /** Asks before a deletion; admins of the project may have it done in spite of protection, aliases and endpoints. */
 export function ConfirmDelete({ title, project, act, close, children }: ConfirmDeleteProps) {
   const { data: me } = useQuery(meQuery);
-  const { data: own } = useQuery(projectQuery(project));
+  const { data: details } = useQuery(projectQuery(project));
   const [isForced, setForced] = useState(false);
-  const isAdmin = own?.my_role === "admin" || me?.is_admin === true;
-  const shut = () => {
+  const isAdmin = details?.my_role === "admin" || me?.is_admin === true;
+  const closeDialog = () => {
     setForced(false);
     close();
   };
   return (
-    <Confirm title={title} verb={isForced ? "Delete by force" : "Delete"} act={() => act(isForced)} close={shut}>
+    <Confirm title={title} verb={isForced ? "Delete by force" : "Delete"} act={() => act(isForced)} close={closeDialog}>
       <span className="stack">
         <span>{children}</span>
         {isAdmin && (

@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import { Plus, X } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import type { Model, ModelVersion } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
 import { Card, Field } from "~/components/parts";
@@ -24,7 +24,7 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
   const ready = versions.filter((version) => version.state === "ready");
   const path = { project: model.project, model: model.name };
   const remove = (alias: string) => {
-    got(
+    unwrap(
       api.DELETE("/api/v1/projects/{project}/models/{model}/aliases/{alias}", { params: { path: { ...path, alias } } }),
     )
       .then(changed)
@@ -38,7 +38,7 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
     // What was seen here is what is to be moved: who was quicker is told of, and nothing is undone.
     const expected = (model.aliases ?? {})[alias] ?? 0;
     const at = "/api/v1/projects/{project}/models/{model}/aliases/{alias}";
-    await got(api.PUT(at, { params: { path: { ...path, alias } }, body: { version, expected, reason } }));
+    await unwrap(api.PUT(at, { params: { path: { ...path, alias } }, body: { version, expected, reason } }));
     await changed();
     toast(`@${alias} points to version ${version}.`);
   };
@@ -99,19 +99,19 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
         verb={edited ? "Move" : "Add"}
         submit={submit}
       >
-        {(wrong) => (
+        {(errorOf) => (
           <>
             {!edited && (
               <TextInput
                 name="alias"
                 label="Alias"
                 placeholder="prod"
-                wrong={wrong("alias")}
+                error={errorOf("alias")}
                 hint="Letters, digits and hyphens."
               />
             )}
             {only === undefined && (
-              <Field label="Version" wrong={wrong("version") ?? wrong("expected")}>
+              <Field label="Version" error={errorOf("version") ?? errorOf("expected")}>
                 {(props) => (
                   <select {...props} name="version" className="input" defaultValue={ready[0]?.version}>
                     {ready.map((version) => (

@@ -2,7 +2,7 @@ import type { ModelChange } from "~/api/types";
 
 /* What a line of a model's history says, in words. */
 
-const WORDS: Record<string, [string, string]> = {
+const TEXTS: Record<string, [string, string]> = {
   "model.created": ["Model created", "green"],
   "model.deleted": ["Model deleted", "red"],
   "version.registered": ["Version registered", "green"],
@@ -14,27 +14,27 @@ const WORDS: Record<string, [string, string]> = {
 };
 
 /** A sentence without its end, and the colour of its dot. What is not known here is told by its own name. */
-export function historyWords(change: ModelChange): { words: string; tone: string } {
+export function changeText(change: ModelChange): { text: string; tone: string } {
   const { what, name, before, after } = change;
   switch (what) {
     case "stage.changed":
       return {
-        words: `Stage ${before ?? "none"} → ${after ?? "none"}`,
+        text: `Stage ${before ?? "none"} → ${after ?? "none"}`,
         tone: after === "production" ? "green" : "amber",
       };
     case "alias.moved":
       return {
-        words:
+        text:
           before == null ? `@${name} set to v${after ?? "?"}` : `@${name} moved from v${before} to v${after ?? "?"}`,
         tone: "blue",
       };
     case "alias.kept":
-      return { words: `@${name} stays at v${after ?? "?"}`, tone: "grey" };
+      return { text: `@${name} stays at v${after ?? "?"}`, tone: "grey" };
     case "alias.removed":
-      return { words: `@${name} removed`, tone: "grey" };
+      return { text: `@${name} removed`, tone: "grey" };
     default: {
-      const [words, tone] = WORDS[what] ?? [what, "grey"];
-      return { words, tone };
+      const [text, tone] = TEXTS[what] ?? [what, "grey"];
+      return { text, tone };
     }
   }
 }

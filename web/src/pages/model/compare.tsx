@@ -4,12 +4,12 @@ import { GitCompareArrows } from "lucide-react";
 import { useState } from "react";
 import { versionQuery, versionsQuery } from "~/api/models";
 import type { ModelVersionDetail } from "~/api/types";
-import { AlsoEqual, Bones, Card, Empty, Failure, TableBox } from "~/components/parts";
-import { type Row, difference } from "~/lib/fieldDiff";
-import { listed, toggled } from "~/lib/filters";
+import { ShowEqualToggle, Skeleton, Card, Empty, Failure, TableBox } from "~/components/parts";
+import { type FieldRow, fieldDiff } from "~/lib/fieldDiff";
+import { splitList, toggled } from "~/lib/filters";
 import { bytes, number } from "~/lib/format";
 import { FilterMenu } from "~/pages/jobs/filterMenu";
-import { StageWord } from "./parts";
+import { StageLabel } from "./parts";
 
 const route = getRouteApi("/shell/models/$project/$model/compare");
 const MOST = 8;
@@ -22,12 +22,12 @@ export function CompareVersions() {
   const { data: all, isPending } = useQuery(versionsQuery(project, model));
   const numbers = (all?.items ?? []).map((version) => String(version.version));
   // Without a choice: the two newest.
-  const chosen = (text === undefined ? numbers.slice(0, 2).reverse() : listed(text)).slice(0, MOST);
+  const chosen = (text === undefined ? numbers.slice(0, 2).reverse() : splitList(text)).slice(0, MOST);
   const queries = useQueries({ queries: chosen.map((version) => versionQuery(project, model, version)) });
   const found = queries.flatMap((query) => (query.data ? [query.data] : []));
   const failed = queries.find((query) => query.error !== null && query.data === undefined);
   const choose = (version: string) => {
-    const next = listed(toggled(chosen.join(","), version)).sort((a, b) => Number(a) - Number(b));
+    const next = splitList(toggled(chosen.join(","), version)).sort((a, b) => Number(a) - Number(b));
     void navigate({ search: { versions: next.slice(-MOST).join(",") || "0" }, replace: true });
   };
   return (
@@ -38,7 +38,7 @@ export function CompareVersions() {
       </div>
       {failed && <Failure error={failed.error} retry={() => void failed.refetch()} />}
       {isPending || (found.length < chosen.length && !failed) ? (
-        <Bones rows={8} height={30} />
+        <Skeleton rows={8} height={30} />
       ) : found.length < 2 ? (
         <section className="card">
           <Empty icon={GitCompareArrows} title="Choose two versions or more" />
@@ -60,17 +60,17 @@ function Comparison({ versions }: { versions: readonly ModelVersionDetail[] }) {
       <Differences
         title="Metrics"
         versions={versions}
-        things={versions.map((version) => shown(version.metrics ?? {}))}
+        objects={versions.map((version) => shown(version.metrics ?? {}))}
       />
       <Differences
         title="Parameters"
         versions={versions}
-        things={lineages.map((lineage) => lineage?.parameters ?? {})}
+        objects={lineages.map((lineage) => lineage?.parameters ?? {})}
       />
       <Differences
         title="Jobs"
         versions={versions}
-        things={lineages.map((lineage) => ({ code: lineage?.code, data: lineage?.data, ...(lineage?.spec ?? {}) }))}
+        objects={lineages.map((lineage) => ({ code: lineage?.code, data: lineage?.data, ...(lineage?.spec ?? {}) }))}
       />
     </>
   );
@@ -87,7 +87,7 @@ interface Line {
 
 function facts(versions: readonly ModelVersionDetail[]): Line[] {
   return [
-    { head: "Stage", cells: versions.map((version) => <StageWord key={version.id} stage={version.stage} />) },
+    { head: "Stage", cells: versions.map((version) => <StageLabel key={version.id} stage={version.stage} />) },
     {
       head: "Aliases",
       cells: versions.map((version) => (version.aliases ?? []).map((alias) => `@${alias}`).join(" ") || "–"),
@@ -121,29 +121,29 @@ function facts(versions: readonly ModelVersionDetail[]): Line[] {
 interface DifferencesProps {
   title: string;
   versions: readonly ModelVersionDetail[];
-  things: readonly object[];
+  objects: readonly object[];
 }
 
-function Differences({ title, versions, things }: DifferencesProps) {
-  const rows = difference(things);
+function Differences({ title, versions, objects }: DifferencesProps) {
+  const rows = fieldDiff(objects);
   // Of metrics and parameters all are worth a look; of whole specs what differs.
   const isShort = title !== "Jobs";
   const [isAll, setAll] = useState(isShort);
-  const seen = isAll ? rows : rows.filter((row) => row.isDifferent);
+  const visible = isAll ? rows : rows.filter((row) => row.isDifferent);
   return (
-    <Card title={title} aside={rows.length > 0 && <AlsoEqual isAll={isAll} set={setAll} />} flush>
-      {seen.length === 0 ? (
+    <Card title={title} aside={rows.length > 0 && <ShowEqualToggle isAll={isAll} set={setAll} />} flush>
+      {visible.length === 0 ? (
         <p className="dim compare-none">
           {rows.length === 0 ? `None of them has ${title.toLowerCase()}` : `${title} are equal`}.
         </p>
       ) : (
-        <Side versions={versions} label={title} rows={seen.map(lineOf)} />
+        <Side versions={versions} label={title} rows={visible.map(toLine)} />
       )}
     </Card>
   );
 }
 
-const lineOf = (row: Row): Line => ({
+const toLine = (row: FieldRow): Line => ({
   head: row.path,
   cells: row.values.map((value) => value ?? "–"),
   isDifferent: row.isDifferent,

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Download, File, FolderOpen } from "lucide-react";
 import { versionFileHref, versionFilesQuery } from "~/api/models";
 import type { ModelVersion } from "~/api/types";
-import { Bones, Empty, Failure, TableBox } from "~/components/parts";
+import { Skeleton, Empty, Failure, TableBox } from "~/components/parts";
 import { bytes } from "~/lib/format";
 
 /** What a version is made of. */
@@ -27,7 +27,7 @@ export function VersionFiles({ version }: { version: ModelVersion }) {
         <Empty icon={FolderOpen} title={version.state === "failed" ? "It has no files" : "Not copied yet"} />
       ) : isPending ? (
         <div className="body">
-          <Bones rows={4} />
+          <Skeleton rows={4} />
         </div>
       ) : error !== null ? (
         <div className="body">

@@ -3,10 +3,10 @@ import { getRouteApi, Link } from "@tanstack/react-router";
 import { History } from "lucide-react";
 import { modelHistoryQuery } from "~/api/models";
 import type { ModelChange } from "~/api/types";
-import { Bones, Card, Empty, Failure } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { historyWords } from "./changeText";
-import type { OfModel } from "./parts";
+import { changeText } from "./changeText";
+import type { ModelKey } from "./parts";
 
 const route = getRouteApi("/shell/models/$project/$model");
 
@@ -23,34 +23,34 @@ export function ModelHistory() {
         }
       >
         {isPending ? (
-          <Bones rows={6} />
+          <Skeleton rows={6} />
         ) : data === undefined ? (
           <Failure error={error} retry={() => void refetch()} />
         ) : data.items.length === 0 ? (
           <Empty icon={History} title="Nothing happened yet" />
         ) : (
-          <Changes of={{ project, model }} changes={data.items} />
+          <Changes modelKey={{ project, model }} changes={data.items} />
         )}
       </Card>
     </div>
   );
 }
 
-export function Changes({ of, changes }: { of: OfModel; changes: readonly ModelChange[] }) {
+export function Changes({ modelKey, changes }: { modelKey: ModelKey; changes: readonly ModelChange[] }) {
   return (
     <ol className="events">
       {changes.map((change, i) => {
-        const { words, tone } = historyWords(change);
+        const { text, tone } = changeText(change);
         return (
           <li key={`${change.at}${i}`} className="event">
             <span className={`event-dot fill-${tone}`} />
             <div className="grow">
               <div className="row wrapping">
-                <span className="event-kind">{words}</span>
+                <span className="event-kind">{text}</span>
                 {change.version != null && (
                   <Link
                     to="/models/$project/$model/versions/$version"
-                    params={{ ...of, version: String(change.version) }}
+                    params={{ ...modelKey, version: String(change.version) }}
                     className="num"
                   >
                     v{change.version}

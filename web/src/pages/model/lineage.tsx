@@ -2,7 +2,7 @@ import { Link } from "@tanstack/react-router";
 import type { ModelVersionDetail } from "~/api/types";
 import { Card, CopyButton } from "~/components/parts";
 import { number } from "~/lib/format";
-import { outputAt } from "~/lib/locations";
+import { jobOutputAt } from "~/lib/locations";
 
 const SHOWN = 60; // parameters
 
@@ -50,7 +50,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
           <>
             <dt>Output</dt>
             <dd>
-              <OutputLink job={job} path={source.path ?? ""} isOne={version.file_count === 1} />
+              <OutputLink job={job} path={source.path ?? ""} isSingleFile={version.file_count === 1} />
             </dd>
           </>
         )}
@@ -115,7 +115,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
           {(lineage?.data ?? []).length === 0 ? (
             <span className="dimmer">none stated</span>
           ) : (
-            (lineage?.data ?? []).map((place) => <DataLink key={place} place={place} />)
+            (lineage?.data ?? []).map((location) => <DataLink key={location} location={location} />)
           )}
         </dd>
         {job && (
@@ -185,8 +185,8 @@ function SeeSpec({ job }: { job: string }) {
 }
 
 /** A file is not a folder that can be opened; the one that it is in is. */
-function OutputLink({ job, path, isOne }: { job: string; path: string; isOne: boolean }) {
-  const isFile = isOne && /\.[A-Za-z0-9]+$/.test(path);
+function OutputLink({ job, path, isSingleFile }: { job: string; path: string; isSingleFile: boolean }) {
+  const isFile = isSingleFile && /\.[A-Za-z0-9]+$/.test(path);
   const folder = isFile ? path.split("/").slice(0, -1).join("/") : path;
   return (
     <Link
@@ -200,13 +200,13 @@ function OutputLink({ job, path, isOne }: { job: string; path: string; isOne: bo
   );
 }
 
-function DataLink({ place }: { place: string }) {
-  const found = outputAt(place);
+function DataLink({ location }: { location: string }) {
+  const found = jobOutputAt(location);
   if (found === null)
     return (
       <div>
         <Link to="/volumes" className="mono wrap">
-          {place}
+          {location}
         </Link>
       </div>
     );
@@ -218,7 +218,7 @@ function DataLink({ place }: { place: string }) {
         search={found.path ? { path: found.path } : {}}
         className="mono wrap"
       >
-        {place}
+        {location}
       </Link>
     </div>
   );

@@ -2,7 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
 import { ChevronRight, ShieldCheck } from "lucide-react";
 import { modelQuery, versionsQuery } from "~/api/models";
-import { Found, TAB, Thing } from "~/components/detailPage";
+import { QueryBoundary, TAB, DetailPage } from "~/components/detailPage";
 import { Ago } from "~/components/time";
 import { counted } from "~/lib/format";
 import { ModelActions } from "./actions";
@@ -20,17 +20,17 @@ export function ModelPage() {
   const query = useQuery(modelQuery(params.project, params.model));
   const { data: versions } = useQuery(versionsQuery(params.project, params.model));
   return (
-    <Found
+    <QueryBoundary
       query={query}
       kind="model"
-      all={
+      listLink={
         <Link to="/models" className="button">
           All models
         </Link>
       }
     >
       {(model) => (
-        <Thing
+        <DetailPage
           kind="model"
           title={model.name}
           crumbs={
@@ -62,8 +62,8 @@ export function ModelPage() {
           ))}
         >
           <Outlet />
-        </Thing>
+        </DetailPage>
       )}
-    </Found>
+    </QueryBoundary>
   );
 }

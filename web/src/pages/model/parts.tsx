@@ -1,10 +1,10 @@
 import { Link } from "@tanstack/react-router";
 import { number } from "~/lib/format";
-import { tellingOfVersion } from "~/lib/headlineMetrics";
+import { versionHeadlineMetrics } from "~/lib/headlineMetrics";
 
 /* How versions, stages, aliases and metrics are shown wherever models are. */
 
-export interface OfModel {
+export interface ModelKey {
   project: string;
   model: string;
 }
@@ -12,11 +12,11 @@ export interface OfModel {
 const TONES: Record<string, string> = { production: "green", staging: "amber", archived: "grey", none: "grey" };
 
 /** A stage, and the version that is in it. */
-export function StageTag({ stage, version, of }: { stage: string; version: number; of: OfModel }) {
+export function StageTag({ stage, version, modelKey }: { stage: string; version: number; modelKey: ModelKey }) {
   return (
     <Link
       to="/models/$project/$model/versions/$version"
-      params={{ ...of, version: String(version) }}
+      params={{ ...modelKey, version: String(version) }}
       className={`tag nowrap tone-${TONES[stage] ?? "grey"}`}
     >
       {stage} v{version}
@@ -24,20 +24,20 @@ export function StageTag({ stage, version, of }: { stage: string; version: numbe
   );
 }
 
-export function StageWord({ stage }: { stage: string | undefined }) {
+export function StageLabel({ stage }: { stage: string | undefined }) {
   if (stage === undefined || stage === "none") return <span className="dimmer">none</span>;
   return <span className={`tag nowrap tone-${TONES[stage] ?? "grey"}`}>{stage}</span>;
 }
 
 /** Names, and the versions that they point to. */
-export function Aliases({ aliases, of, most }: { aliases: readonly [string, number][]; of: OfModel; most: number }) {
+export function Aliases({ aliases, modelKey, most }: { aliases: readonly [string, number][]; modelKey: ModelKey; most: number }) {
   return (
     <>
       {aliases.slice(0, most).map(([name, version]) => (
         <Link
           key={name}
           to="/models/$project/$model/versions/$version"
-          params={{ ...of, version: String(version) }}
+          params={{ ...modelKey, version: String(version) }}
           className="tag nowrap tone-blue"
           title={`Alias ${name} points to version ${version}`}
         >
@@ -50,7 +50,7 @@ export function Aliases({ aliases, of, most }: { aliases: readonly [string, numb
 }
 
 export function MetricTags({ metrics, most }: { metrics: Record<string, number>; most: number }) {
-  const shown = tellingOfVersion(metrics, most);
+  const shown = versionHeadlineMetrics(metrics, most);
   const more = Object.keys(metrics).length - shown.length;
   if (shown.length === 0) return <span className="dimmer">none</span>;
   return (

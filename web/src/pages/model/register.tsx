@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Package } from "lucide-react";
 import { useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { modelKeys, modelNamesQuery, STAGES } from "~/api/models";
 import { checkpointsQuery, isOver, jobQuery } from "~/api/queries";
 import type { Job, Stage } from "~/api/types";
@@ -11,7 +11,7 @@ import { Field } from "~/components/parts";
 import { TextInput } from "~/components/forms/textInput";
 import { toast } from "~/components/shell/toasts";
 import { number } from "~/lib/format";
-import { freshKey } from "~/lib/idempotencyKey";
+import { newIdempotencyKey } from "~/lib/idempotencyKey";
 
 /** On a job's page: a model may come of it as soon as it has run. */
 export function RegisterButton({ job }: { job: Job }) {
@@ -44,7 +44,7 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
   const { data: known } = useQuery({ ...modelNamesQuery(job?.project ?? ""), enabled: isOpen && job !== undefined });
   const [source, setSource] = useState(checkpoint);
   // One key for one request: sent again after a lost answer, it makes no second version.
-  const key = useRef({ asked: "", key: "" });
+  const key = useRef({ fingerprint: "", key: "" });
   const client = useQueryClient();
   const navigate = useNavigate();
   const complete = (checkpoints?.items ?? []).filter((each) => each.is_complete !== false);
@@ -63,17 +63,17 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
         .filter(Boolean),
     };
     const model = text("model");
-    const asked = JSON.stringify([model, body]);
-    if (key.current.asked !== asked) key.current = { asked, key: freshKey() };
+    const fingerprint = JSON.stringify([model, body]);
+    if (key.current.fingerprint !== fingerprint) key.current = { fingerprint, key: newIdempotencyKey() };
     const params = { path: { project: job.project, model }, header: { "Idempotency-Key": key.current.key } };
-    const made = await got(api.POST("/api/v1/projects/{project}/models/{model}/versions", { params, body }));
-    key.current = { asked: "", key: "" };
+    const version = await unwrap(api.POST("/api/v1/projects/{project}/models/{model}/versions", { params, body }));
+    key.current = { fingerprint: "", key: "" };
     await Promise.all([
       client.invalidateQueries({ queryKey: modelKeys.all }),
-      client.invalidateQueries({ queryKey: modelKeys.one(made.project, made.model) }),
+      client.invalidateQueries({ queryKey: modelKeys.one(version.project, version.model) }),
     ]);
-    toast(`Registered ${made.model} v${made.version}.`);
-    const to = { project: made.project, model: made.model, version: String(made.version) };
+    toast(`Registered ${version.model} v${version.version}.`);
+    const to = { project: version.project, model: version.model, version: String(version.version) };
     await navigate({ to: "/models/$project/$model/versions/$version", params: to });
     return true;
   };
@@ -86,7 +86,7 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
       submit={submit}
       isWide
     >
-      {(wrong) => (
+      {(errorOf) => (
         <>
           <p className="dim">
             Its files are copied and never change after that. With them is kept where they come from: this job, its
@@ -99,10 +99,10 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
               placeholder={job?.name.replace(/-\d+$/, "") ?? "my-model"}
               list={(known?.items ?? []).map((model) => model.name)}
               hint="A name that is there gets its next version."
-              wrong={wrong("model") ?? wrong("name")}
+              error={errorOf("model") ?? errorOf("name")}
               isRequired
             />
-            <Field label="From" wrong={wrong("checkpoint") ?? wrong("job")}>
+            <Field label="From" error={errorOf("checkpoint") ?? errorOf("job")}>
               {(props) => (
                 <select {...props} className="input" value={source} onChange={(event) => setSource(event.target.value)}>
                   <option value={OUTPUT}>its output</option>
@@ -126,11 +126,11 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
                   ? "It is registered once the job has succeeded. A full stop is all of it."
                   : "A full stop is all of it."
               }
-              wrong={wrong("path")}
+              error={errorOf("path")}
             />
           )}
           <div className="pair">
-            <Field label="Stage" wrong={wrong("stage")}>
+            <Field label="Stage" error={errorOf("stage")}>
               {(props) => (
                 <select {...props} name="stage" className="input">
                   {STAGES.map((stage) => (
@@ -144,10 +144,10 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
               label="Aliases"
               placeholder="prod, best"
               hint="Set once the version is ready."
-              wrong={wrong("aliases")}
+              error={errorOf("aliases")}
             />
           </div>
-          <Field label="Description" wrong={wrong("description")}>
+          <Field label="Description" error={errorOf("description")}>
             {(props) => <textarea {...props} name="description" className="input" rows={2} />}
           </Field>
         </>

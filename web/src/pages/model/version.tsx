@@ -3,16 +3,16 @@ import { getRouteApi, Link } from "@tanstack/react-router";
 import { ChevronRight, CircleAlert, Hourglass, ShieldCheck } from "lucide-react";
 import { modelHistoryQuery, modelQuery, versionQuery, versionsQuery } from "~/api/models";
 import type { ModelVersionDetail } from "~/api/types";
-import { Bones, Card, CopyButton, Failure, Sentence } from "~/components/parts";
+import { Skeleton, Card, CopyButton, Failure, Sentence } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, LocalTime } from "~/components/time";
-import { bytes, counted, ended, number } from "~/lib/format";
-import { endpointOf } from "~/lib/locations";
+import { bytes, counted, withFullStop, number } from "~/lib/format";
+import { parseHolder } from "~/lib/locations";
 import { AliasCard } from "./aliases";
 import { VersionFiles } from "./files";
 import { Changes } from "./history";
 import { Lineage } from "./lineage";
-import { StageWord } from "./parts";
+import { StageLabel } from "./parts";
 import { VersionActions } from "./versionActions";
 
 const route = getRouteApi("/shell/models/$project/$model/versions/$version");
@@ -36,7 +36,7 @@ export function VersionPage() {
           <ChevronRight size={13} aria-hidden="true" />
           <h2 className="num">v{version?.version ?? ref}</h2>
           {version && <State state={version.state} pill />}
-          {version?.stage && version.stage !== "none" && <StageWord stage={version.stage} />}
+          {version?.stage && version.stage !== "none" && <StageLabel stage={version.stage} />}
           {version?.is_protected && (
             <span className="state pill tone-violet">
               <ShieldCheck size={14} aria-hidden="true" /> protected
@@ -46,12 +46,12 @@ export function VersionPage() {
         {version && <VersionActions version={version} />}
       </div>
       {isPending ? (
-        <Bones rows={8} height={24} />
+        <Skeleton rows={8} height={24} />
       ) : version === undefined ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : (
         <>
-          <Situation version={version} />
+          <StatusNote version={version} />
           {version.description && <p className="wrap prose">{version.description}</p>}
           <Metrics version={version} />
           <div className="columns">
@@ -64,7 +64,7 @@ export function VersionPage() {
               <VersionFacts version={version} />
               {changes.length > 0 && (
                 <Card title="History">
-                  <Changes of={{ project, model: name }} changes={changes} />
+                  <Changes modelKey={{ project, model: name }} changes={changes} />
                 </Card>
               )}
             </div>
@@ -76,11 +76,11 @@ export function VersionPage() {
 }
 
 /** What it waits for, how far its copy is, or why it failed. */
-function Situation({ version }: { version: ModelVersionDetail }) {
+function StatusNote({ version }: { version: ModelVersionDetail }) {
   if (version.state === "ready") return null;
   const share = version.size_bytes ? Math.min(1, (version.done_bytes ?? 0) / version.size_bytes) : null;
   const [tone, Icon] = version.state === "failed" ? (["bad", CircleAlert] as const) : (["warn", Hourglass] as const);
-  const words =
+  const text =
     version.reason ||
     (version.state === "waiting"
       ? "It is registered once its job has succeeded."
@@ -90,7 +90,7 @@ function Situation({ version }: { version: ModelVersionDetail }) {
       <Icon size={16} aria-hidden="true" />
       <div className="stack tight grow">
         <div>
-          <Sentence text={ended(words)} />
+          <Sentence text={withFullStop(text)} />
         </div>
         {version.state === "registering" && share !== null && (
           <div className="meter" aria-hidden="true">
@@ -139,7 +139,7 @@ function Metrics({ version }: { version: ModelVersionDetail }) {
 
 function VersionFacts({ version }: { version: ModelVersionDetail }) {
   const servers = version.served_by ?? [];
-  const keepers = (version.used_by ?? []).filter((holder) => !servers.includes(holder));
+  const pinnedBy = (version.used_by ?? []).filter((holder) => !servers.includes(holder));
   const labels = Object.entries(version.labels ?? {});
   return (
     <Card title="Version">
@@ -175,13 +175,13 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
             servers.map((holder) => <Holder key={holder} project={version.project} holder={holder} />)
           )}
         </dd>
-        {keepers.length > 0 && (
+        {pinnedBy.length > 0 && (
           <>
             <dt title="Another revision serves there; this one may be gone back to, so it cannot be deleted.">
               Kept for
             </dt>
             <dd>
-              {keepers.map((holder) => (
+              {pinnedBy.map((holder) => (
                 <Holder key={holder} project={version.project} holder={holder} />
               ))}
             </dd>
@@ -221,7 +221,7 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
 }
 
 function Holder({ project, holder }: { project: string; holder: string }) {
-  const found = endpointOf(holder);
+  const found = parseHolder(holder);
   if (found === null) return <div>{holder}</div>;
   return (
     <div className="row wrapping tight">

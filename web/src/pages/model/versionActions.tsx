@@ -1,7 +1,7 @@
 import { useNavigate } from "@tanstack/react-router";
 import { ArrowUpRight, Download, Pencil, RadioTower, Rows3, ShieldCheck, ShieldOff, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { archiveHref, STAGES } from "~/api/models";
 import type { ModelVersionDetail, Stage } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
@@ -25,7 +25,7 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
   const name = `${model} v${number}`;
   const isReady = version.state === "ready";
   const protect = () =>
-    got(
+    unwrap(
       api.PATCH("/api/v1/projects/{project}/models/{model}/versions/{version}", {
         params,
         body: { is_protected: !version.is_protected },
@@ -36,7 +36,7 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   const setStage = async (data: FormData) => {
     const body = { stage: String(data.get("stage")) as Stage, reason: String(data.get("reason") ?? "") };
-    await got(api.POST("/api/v1/projects/{project}/models/{model}/versions/{version}/stage", { params, body }));
+    await unwrap(api.POST("/api/v1/projects/{project}/models/{model}/versions/{version}/stage", { params, body }));
     await changed();
     toast(`${name} is in stage ${body.stage}.`);
   };
@@ -45,12 +45,12 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
       description: String(data.get("description") ?? ""),
       labels: labelsOf(String(data.get("labels") ?? "")),
     };
-    await got(api.PATCH("/api/v1/projects/{project}/models/{model}/versions/{version}", { params, body }));
+    await unwrap(api.PATCH("/api/v1/projects/{project}/models/{model}/versions/{version}", { params, body }));
     await changed();
   };
   const remove = async (force: boolean) => {
     const query = { force };
-    await got(
+    await unwrap(
       api.DELETE("/api/v1/projects/{project}/models/{model}/versions/{version}", { params: { ...params, query } }),
     );
     toast(`Deleted ${name}.`);
@@ -112,9 +112,9 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
         <Trash2 size={14} aria-hidden="true" />
       </button>
       <FormDialog title={`Stage of ${name}`} isOpen={open === "stage"} close={close} verb="Set" submit={setStage}>
-        {(wrong) => (
+        {(errorOf) => (
           <>
-            <Field label="Stage" wrong={wrong("stage")}>
+            <Field label="Stage" error={errorOf("stage")}>
               {(props) => (
                 <select {...props} name="stage" className="input" defaultValue={version.stage ?? "none"}>
                   {STAGES.map((stage) => (
@@ -123,20 +123,20 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
                 </select>
               )}
             </Field>
-            <TextInput name="reason" label="Why" placeholder="for the history; may be empty" wrong={wrong("reason")} />
+            <TextInput name="reason" label="Why" placeholder="for the history; may be empty" error={errorOf("reason")} />
           </>
         )}
       </FormDialog>
       <FormDialog title={`Edit ${name}`} isOpen={open === "edit"} close={close} verb="Save" submit={edit}>
-        {(wrong) => (
+        {(errorOf) => (
           <>
             <p className="dim">Its files never change.</p>
-            <Field label="Description" wrong={wrong("description")}>
+            <Field label="Description" error={errorOf("description")}>
               {(props) => (
                 <textarea {...props} name="description" className="input" rows={4} defaultValue={version.description} />
               )}
             </Field>
-            <Field label="Labels" hint="One to a line: key=value." wrong={wrong("labels")}>
+            <Field label="Labels" hint="One to a line: key=value." error={errorOf("labels")}>
               {(props) => (
                 <textarea
                   {...props}

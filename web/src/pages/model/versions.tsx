@@ -4,12 +4,12 @@ import { GitCompareArrows, Package, RadioTower, ShieldCheck } from "lucide-react
 import { useState } from "react";
 import { modelQuery, versionsQuery } from "~/api/models";
 import type { Model, ModelVersion } from "~/api/types";
-import { Bones, Card, Empty, Failure, TableBox } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure, TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, LocalTime } from "~/components/time";
 import { bytes } from "~/lib/format";
 import { AliasCard } from "./aliases";
-import { MetricTags, StageWord } from "./parts";
+import { MetricTags, StageLabel } from "./parts";
 
 const route = getRouteApi("/shell/models/$project/$model");
 const MOST = 8; // that are compared at once
@@ -26,7 +26,7 @@ export function Versions() {
       {model.description && <p className="wrap prose">{model.description}</p>}
       <div className="columns">
         {query.isPending ? (
-          <Bones rows={6} height={30} />
+          <Skeleton rows={6} height={30} />
         ) : query.data === undefined ? (
           <Failure error={query.error} retry={() => void query.refetch()} />
         ) : (
@@ -50,8 +50,8 @@ interface TableProps {
 
 function VersionTable({ project, model, versions, isCut }: TableProps) {
   const [chosen, setChosen] = useState<readonly number[]>([]);
-  const toggle = (of: number) =>
-    setChosen((before) => (before.includes(of) ? before.filter((each) => each !== of) : [...before, of].slice(-MOST)));
+  const toggle = (modelKey: number) =>
+    setChosen((before) => (before.includes(modelKey) ? before.filter((each) => each !== modelKey) : [...before, modelKey].slice(-MOST)));
   return (
     <section className="card" aria-label="Versions">
       <header>
@@ -94,7 +94,7 @@ function VersionTable({ project, model, versions, isCut }: TableProps) {
               {versions.map((version) => (
                 <Row
                   key={version.id}
-                  of={{ project, model }}
+                  modelKey={{ project, model }}
                   version={version}
                   isChosen={chosen.includes(version.version)}
                   toggle={() => toggle(version.version)}
@@ -109,13 +109,13 @@ function VersionTable({ project, model, versions, isCut }: TableProps) {
 }
 
 interface RowProps {
-  of: { project: string; model: string };
+  modelKey: { project: string; model: string };
   version: ModelVersion;
   isChosen: boolean;
   toggle: () => void;
 }
 
-function Row({ of, version, isChosen, toggle }: RowProps) {
+function Row({ modelKey, version, isChosen, toggle }: RowProps) {
   const { source } = version;
   return (
     <tr>
@@ -132,7 +132,7 @@ function Row({ of, version, isChosen, toggle }: RowProps) {
         <span className="row wrapping">
           <Link
             to="/models/$project/$model/versions/$version"
-            params={{ ...of, version: String(version.version) }}
+            params={{ ...modelKey, version: String(version.version) }}
             className="strong num"
           >
             v{version.version}
@@ -156,7 +156,7 @@ function Row({ of, version, isChosen, toggle }: RowProps) {
         {version.reason && version.state !== "ready" && <p className="tone-red small wrap">{version.reason}</p>}
       </td>
       <td>
-        <StageWord stage={version.stage} />
+        <StageLabel stage={version.stage} />
       </td>
       <td>
         <MetricTags metrics={version.metrics ?? {}} most={3} />

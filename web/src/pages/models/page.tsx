@@ -7,7 +7,7 @@ import { PageHead } from "~/components/parts";
 import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { changed, listed, toggled } from "~/lib/filters";
+import { withChanges, splitList, toggled } from "~/lib/filters";
 import { counted } from "~/lib/format";
 import { ClearFilters, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 import { Aliases, MetricTags, StageTag } from "~/pages/model/parts";
@@ -27,7 +27,7 @@ export function ModelsPage() {
   );
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof ModelFilters]?: string | undefined }) =>
-    void navigate({ search: (before) => changed<ModelFilters>(before, change), replace: true });
+    void navigate({ search: (before) => withChanges<ModelFilters>(before, change), replace: true });
   return (
     <div className="page-body">
       <PageHead title="Models" />
@@ -36,7 +36,7 @@ export function ModelsPage() {
         <FilterMenu
           label="Stage"
           items={STAGES.filter((stage) => stage !== "none")}
-          chosen={listed(filters.stage)}
+          chosen={splitList(filters.stage)}
           toggle={(stage) => filter({ stage: toggled(filters.stage, stage) })}
         />
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
@@ -45,13 +45,13 @@ export function ModelsPage() {
       <PagedList
         query={query}
         label="Models"
-        look="model-row"
+        rowClass="model-row"
         columns={["Name", "Newest version", "Metrics", "Stages and aliases", "Changed"]}
         row={(model) => <Row key={model.id} model={model} />}
         empty={{
           icon: Package,
           title: isFiltered ? "No model is like that" : "No model yet",
-          words: isFiltered
+          description: isFiltered
             ? "Take a filter away to see more."
             : "Open a job that has written a model or a checkpoint, and press Register as model.",
         }}
@@ -99,9 +99,9 @@ function Row({ model }: { model: Model }) {
       </div>
       <div role="cell" className="row tags-cell">
         {stages.map(({ stage, version }) => (
-          <StageTag key={stage} stage={stage} version={version} of={params} />
+          <StageTag key={stage} stage={stage} version={version} modelKey={params} />
         ))}
-        <Aliases aliases={aliases} of={params} most={3} />
+        <Aliases aliases={aliases} modelKey={params} most={3} />
         {stages.length + aliases.length === 0 && <span className="dimmer">none</span>}
       </div>
       <div role="cell" className="dim">

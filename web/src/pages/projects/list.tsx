@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { Boxes, Plus } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys, meQuery, projectsQuery } from "~/api/queries";
 import { DataTable } from "~/components/dataTable";
 import { FormDialog } from "~/components/forms/dialogs";
@@ -18,7 +18,7 @@ export function ProjectsPage() {
   const navigate = useNavigate();
   const create = async (data: FormData) => {
     const name = String(data.get("name"));
-    await got(
+    await unwrap(
       api.POST("/api/v1/projects", {
         body: { name, description: String(data.get("description")), weight: Number(data.get("weight") || 1) },
       }),
@@ -45,7 +45,7 @@ export function ProjectsPage() {
         empty={{
           icon: Boxes,
           title: "No project of yours",
-          words: "Ask an admin of the platform to make you a member of one.",
+          description: "Ask an admin of the platform to make you a member of one.",
         }}
         columns={[
           {

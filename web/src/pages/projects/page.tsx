@@ -2,11 +2,11 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { KeySquare, Plus, Trash2, UserPlus, UsersRound } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys, meQuery, membersQuery, projectQuery, secretsQuery, usersQuery } from "~/api/queries";
 import { DataTable } from "~/components/dataTable";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
-import { Bones, Failure, Field, PageHead } from "~/components/parts";
+import { Skeleton, Failure, Field, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { toast } from "~/components/shell/toasts";
 import { QuotaSection } from "./quota/section";
@@ -25,7 +25,7 @@ export function ProjectPage() {
   if (isPending) {
     return (
       <div className="page-body">
-        <Bones rows={6} />
+        <Skeleton rows={6} />
       </div>
     );
   }
@@ -38,7 +38,7 @@ export function ProjectPage() {
   }
   const isAdmin = project.my_role === "admin" || me?.is_admin === true;
   const remove = async () => {
-    await got(api.DELETE("/api/v1/projects/{project}", { params: { path: { project: name } } }));
+    await unwrap(api.DELETE("/api/v1/projects/{project}", { params: { path: { project: name } } }));
     await navigate({ to: "/projects" });
     await client.invalidateQueries({ queryKey: keys.projects });
   };
@@ -79,14 +79,14 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
   const client = useQueryClient();
   const changed = () => client.invalidateQueries({ queryKey: [...keys.projects, project] });
   const put = async (user: string, role: Role) => {
-    await got(
+    await unwrap(
       api.PUT("/api/v1/projects/{project}/members/{user}", { params: { path: { project, user } }, body: { role } }),
     );
     await changed();
   };
-  const tell = (error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad");
+  const showError = (error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad");
   const remove = async (user: string) => {
-    await got(api.DELETE("/api/v1/projects/{project}/members/{user}", { params: { path: { project, user } } }));
+    await unwrap(api.DELETE("/api/v1/projects/{project}/members/{user}", { params: { path: { project, user } } }));
     await changed();
   };
   return (
@@ -103,7 +103,7 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         label="Members"
         query={query}
         rowKey={(member) => member.user}
-        empty={{ icon: UsersRound, title: "No members", words: "Platform admins see the project all the same." }}
+        empty={{ icon: UsersRound, title: "No members", description: "Platform admins see the project all the same." }}
         columns={[
           { head: "User", cell: (member) => <span className="strong nowrap">{member.user}</span> },
           {
@@ -114,7 +114,7 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
                   className="input auto"
                   aria-label={`Role of ${member.user}`}
                   value={member.role}
-                  onChange={(event) => put(member.user, event.target.value as Role).catch(tell)}
+                  onChange={(event) => put(member.user, event.target.value as Role).catch(showError)}
                 >
                   {ROLES.map((role) => (
                     <option key={role}>{role}</option>
@@ -144,7 +144,7 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
                 <button
                   type="button"
                   className="button quiet small danger"
-                  onClick={() => remove(member.user).catch(tell)}
+                  onClick={() => remove(member.user).catch(showError)}
                   aria-label={`Remove ${member.user}`}
                 >
                   <Trash2 size={14} aria-hidden="true" />
@@ -194,13 +194,13 @@ function Secrets({ project, isAdmin }: { project: string; isAdmin: boolean }) {
   const changed = () => client.invalidateQueries({ queryKey: [...keys.projects, project, "secrets"] });
   const put = async (data: FormData) => {
     const params = { path: { project, name: String(data.get("name")) } };
-    await got(
+    await unwrap(
       api.PUT("/api/v1/projects/{project}/secrets/{name}", { params, body: { value: String(data.get("value")) } }),
     );
     await changed();
   };
   const remove = async () => {
-    await got(
+    await unwrap(
       api.DELETE("/api/v1/projects/{project}/secrets/{name}", { params: { path: { project, name: gone ?? "" } } }),
     );
     await changed();
@@ -222,7 +222,7 @@ function Secrets({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         empty={{
           icon: KeySquare,
           title: "No secrets",
-          words: "Jobs that name a secret get it as an environment variable. Its value is never shown again.",
+          description: "Jobs that name a secret get it as an environment variable. Its value is never shown again.",
         }}
         columns={[
           { head: "Name", cell: (secret) => <span className="mono">{secret.name}</span> },

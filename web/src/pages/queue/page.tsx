@@ -4,7 +4,7 @@ import { CalendarRange, FlaskConical, SlidersHorizontal } from "lucide-react";
 import { useState } from "react";
 import { queueQuery, reservationsQuery, runningQuery, sharesQuery } from "~/api/planner";
 import { meQuery, projectsQuery } from "~/api/queries";
-import { Bones, Failure, PageHead } from "~/components/parts";
+import { Skeleton, Failure, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { counted } from "~/lib/format";
 import { PolicyDialog } from "./policy";
@@ -79,12 +79,12 @@ export function QueuePage() {
             hues={hues}
           />
         ) : (
-          (running.isPending || queue.isPending) && <Waiting rows={8} />
+          (running.isPending || queue.isPending) && <LoadingCard rows={8} />
         )}
-        {shares.data ? <SharesCard shares={shares.data} hues={hues} /> : shares.isPending && <Waiting rows={5} />}
+        {shares.data ? <SharesCard shares={shares.data} hues={hues} /> : shares.isPending && <LoadingCard rows={5} />}
       </div>
       {queue.isPending ? (
-        <Waiting rows={8} />
+        <LoadingCard rows={8} />
       ) : (
         head && (
           <WaitingCard
@@ -105,8 +105,8 @@ export function QueuePage() {
 /** What could not be read, each in the server's words once. */
 function Failures({ reads }: { reads: readonly { error: Error | null; refetch: () => unknown }[] }) {
   const failed = reads.filter((read) => read.error !== null);
-  const told = new Map(failed.map((read) => [read.error?.message, read]));
-  return [...told.values()].map((read) => (
+  const distinct = new Map(failed.map((read) => [read.error?.message, read]));
+  return [...distinct.values()].map((read) => (
     <Failure
       key={read.error?.message}
       error={read.error}
@@ -133,11 +133,11 @@ function About({ waiting, plannedAt }: { waiting: number; plannedAt: string | nu
   );
 }
 
-function Waiting({ rows }: { rows: number }) {
+function LoadingCard({ rows }: { rows: number }) {
   return (
     <section className="card">
       <div className="body">
-        <Bones rows={rows} height={20} />
+        <Skeleton rows={rows} height={20} />
       </div>
     </section>
   );

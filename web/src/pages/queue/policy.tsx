@@ -1,12 +1,12 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { TriangleAlert } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { plannerKeys, policyQuery } from "~/api/planner";
 import { meQuery } from "~/api/queries";
 import type { Setting } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
-import { Bones, Failure, Field } from "~/components/parts";
+import { Skeleton, Failure, Field } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 
 /** The planner's settings: everybody reads them, platform admins set them. */
@@ -23,16 +23,16 @@ export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => 
   const submit = async (form: FormData) => {
     const settings: Record<string, unknown> = {};
     for (const setting of data?.settings ?? []) {
-      const written =
+      const text =
         setting.kind === "switch"
           ? form.has(setting.name)
             ? "on"
             : "off"
           : String(form.get(setting.name) ?? "").trim();
-      if (written !== setting.text) settings[setting.name] = written;
+      if (text !== setting.text) settings[setting.name] = text;
     }
     if (!isAdmin || Object.keys(settings).length === 0) return true;
-    const changed = await got(api.PATCH("/api/v1/policy", { body: { settings } }));
+    const changed = await unwrap(api.PATCH("/api/v1/policy", { body: { settings } }));
     await client.invalidateQueries({ queryKey: plannerKeys.all });
     toast("The planner goes by this from its next look on.");
     setWarnings(changed.warnings ?? []);
@@ -50,12 +50,12 @@ export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => 
       {error !== null && <Failure error={error} />}
       <Warnings warnings={warnings ?? data?.warnings ?? []} />
       {data === undefined ? (
-        <Bones rows={8} height={30} />
+        <Skeleton rows={8} height={30} />
       ) : (
         <fieldset className="settings" disabled={!isAdmin} key={data.updated_at ?? ""}>
           <legend className="only-read">Settings</legend>
           {data.settings.map((setting) => (
-            <One key={setting.name} setting={setting} />
+            <SettingField key={setting.name} setting={setting} />
           ))}
         </fieldset>
       )}
@@ -77,7 +77,7 @@ export function Warnings({ warnings }: { warnings: readonly string[] }) {
   );
 }
 
-function One({ setting }: { setting: Setting }) {
+function SettingField({ setting }: { setting: Setting }) {
   const hint =
     setting.text === setting.default_text ? setting.meaning : `${setting.meaning} By default ${setting.default_text}.`;
   const label = setting.name.replaceAll("_", " ");

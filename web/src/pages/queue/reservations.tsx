@@ -1,7 +1,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Plus, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { plannerKeys, reservationsQuery } from "~/api/planner";
 import { meQuery, nodesQuery, projectsQuery } from "~/api/queries";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
@@ -21,7 +21,7 @@ export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: 
   const client = useQueryClient();
   const changed = () => client.invalidateQueries({ queryKey: plannerKeys.all });
   const remove = async () => {
-    await got(api.DELETE("/api/v1/reservations/{reservation}", { params: { path: { reservation: gone?.id ?? "" } } }));
+    await unwrap(api.DELETE("/api/v1/reservations/{reservation}", { params: { path: { reservation: gone?.id ?? "" } } }));
     await changed();
   };
   const items = data?.items ?? [];
@@ -78,7 +78,7 @@ export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: 
           </div>
         )}
       </FormDialog>
-      <Make isOpen={isOpen && isMaking} close={() => setMaking(false)} changed={changed} />
+      <ReserveDialog isOpen={isOpen && isMaking} close={() => setMaking(false)} changed={changed} />
       <Confirm
         title={gone === null ? null : `Delete ${gone.name ?? gone.id}?`}
         verb="Delete"
@@ -97,7 +97,7 @@ function local(ms: number): string {
   return at.toISOString().slice(0, 16);
 }
 
-function Make({ isOpen, close, changed }: { isOpen: boolean; close: () => void; changed: () => Promise<unknown> }) {
+function ReserveDialog({ isOpen, close, changed }: { isOpen: boolean; close: () => void; changed: () => Promise<unknown> }) {
   const { data: projects } = useQuery({ ...projectsQuery, enabled: isOpen });
   const { data: nodes } = useQuery({ ...nodesQuery, enabled: isOpen });
   const submit = async (form: FormData) => {
@@ -106,7 +106,7 @@ function Make({ isOpen, close, changed }: { isOpen: boolean; close: () => void; 
       .split(/[\s,]+/)
       .filter(Boolean)
       .map((pair) => pair.split("=", 2) as [string, string?]);
-    const made = await got(
+    const reservation = await unwrap(
       api.POST("/api/v1/reservations", {
         body: {
           name: text("name"),
@@ -122,7 +122,7 @@ function Make({ isOpen, close, changed }: { isOpen: boolean; close: () => void; 
       }),
     );
     await changed();
-    toast([`${made.nodes.join(", ")} reserved for ${made.project}.`, ...(made.warnings ?? [])].join(" "));
+    toast([`${reservation.nodes.join(", ")} reserved for ${reservation.project}.`, ...(reservation.warnings ?? [])].join(" "));
   };
   const now = Date.now();
   return (

@@ -42,7 +42,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
   const [isOpen, setOpen] = useState(false);
   const name = share.project ?? "Other projects";
   const users = share.users ?? [];
-  const words = `${name} holds ${percent(share.held)} of the cluster; ${percent(share.entitlement)} are due to it, lately it had ${percent(share.usage)}`;
+  const label = `${name} holds ${percent(share.held)} of the cluster; ${percent(share.entitlement)} are due to it, lately it had ${percent(share.usage)}`;
   return (
     <li className="stack tight">
       <div className="row">
@@ -62,7 +62,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
           <strong>{percent(share.held)}</strong> <span className="dim">held, {percent(share.entitlement)} due</span>
         </span>
       </div>
-      <ShareBar share={share} words={words} hue={hueOf(hues, share.project)} />
+      <ShareBar share={share} label={label} hue={hueOf(hues, share.project)} />
       <div className="dimmer small num">
         {[
           ...Object.entries(share.gpus ?? {}).map(([model, count]) => `${number(count)} × ${model}`),
@@ -91,16 +91,16 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
   );
 }
 
-function ShareBar({ share, words, hue }: { share: Share; words: string; hue: string }) {
+function ShareBar({ share, label, hue }: { share: Share; label: string; hue: string }) {
   return (
     <div
       className="share-bar"
       role="meter"
-      aria-label={words}
+      aria-label={label}
       aria-valuenow={Math.round(100 * Math.min(1, share.held))}
       aria-valuemin={0}
       aria-valuemax={100}
-      title={words}
+      title={label}
     >
       <span className={`share-held ${hue}`} style={{ width: width(share.held) }} />
       {share.usage != null && <span className="share-past" style={{ width: width(share.usage) }} />}
@@ -120,19 +120,19 @@ function Models({ shares, hues }: { shares: Shares; hues: Hues }) {
           .map((share) => ({ project: share.project, count: share.gpus?.[model] ?? 0 }))
           .filter((part) => part.count > 0);
         const held = parts.reduce((sum, part) => sum + part.count, 0);
-        const words = [
+        const label = [
           ...parts.map((part) => `${part.project ?? "other projects"} ${number(part.count)}`),
           `free ${number(Math.max(0, all - held))}`,
         ].join(", ");
         return (
-          <li key={model} title={words}>
+          <li key={model} title={label}>
             <div className="row small">
               <span className="grow mono">{model}</span>
               <span className="num dim">
                 {number(held)} of {number(all)} held
               </span>
             </div>
-            <div className="stacked" role="img" aria-label={`${model}: ${words}`}>
+            <div className="stacked" role="img" aria-label={`${model}: ${label}`}>
               {parts.map((part) => (
                 <span
                   key={part.project ?? ""}

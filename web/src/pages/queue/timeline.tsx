@@ -4,7 +4,7 @@ import type { Reservation, RunningJob, WaitingJob } from "~/api/types";
 import { Card } from "~/components/parts";
 import { number } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { axisLabels, clock, type Scale, startWords, timeScale } from "~/lib/time/timeScale";
+import { axisLabels, clock, type Scale, formatStart, timeScale } from "~/lib/time/timeScale";
 import { useWidth } from "~/lib/browser/width";
 import { hueOf, type Hues } from "./shares";
 
@@ -28,12 +28,12 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
   const next = starts.toSorted((a, b) => (ms(a.start?.likely_at) || Infinity) - (ms(b.start?.likely_at) || Infinity));
   const ending = running.toSorted((a, b) => (endOf(a) || Infinity) - (endOf(b) || Infinity));
   const shown = isAll ? next : next.slice(0, FEW);
-  const held = isAll ? ending : ending.slice(0, FEW);
+  const runningShown = isAll ? ending : ending.slice(0, FEW);
   const scale = timeScale(now, [
     ...shown.flatMap((job) => [ms(job.start?.likely_at), ms(job.start?.late_at)]),
     ...reservations.map((each) => Math.min(ms(each.ends_at), ms(each.begins_at) + 4 * 60 * MINUTE)),
   ]);
-  const hidden = next.length - shown.length + ending.length - held.length;
+  const hidden = next.length - shown.length + ending.length - runningShown.length;
   return (
     <Card
       title="What is expected"
@@ -57,7 +57,7 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
           ))}
         </Lanes>
         <Lanes title="On the nodes now" empty="Nothing runs.">
-          {held.map((job, i) => (
+          {runningShown.map((job, i) => (
             <RunningLane key={job.job_id ?? i} job={job} scale={scale} now={now} hues={hues} />
           ))}
         </Lanes>
@@ -152,16 +152,16 @@ function Name({
   );
 }
 
-const holds = ({ gpus, cpus }: { gpus?: number; cpus?: number }): string =>
+const formatRequest = ({ gpus, cpus }: { gpus?: number; cpus?: number }): string =>
   gpus ? `${number(gpus)} GPU${gpus === 1 ? "" : "s"}` : cpus ? `${number(cpus)} CPU${cpus === 1 ? "" : "s"}` : "";
 
 function StartLane({ job, scale, now, hues }: LaneProps & { job: WaitingJob }) {
-  const { about, between } = startWords(job.start, now);
+  const { about, between } = formatStart(job.start, now);
   const [early, likely, late] = [ms(job.start?.early_at), ms(job.start?.likely_at), ms(job.start?.late_at)];
   const hue = hueOf(hues, job.project);
   return (
     <li title={`${job.name ?? "A job of another project"}: ${about}${between ? `, ${between}` : ""}`}>
-      <Name id={job.job_id} name={job.name} hue={hue} about={holds(job)} />
+      <Name id={job.job_id} name={job.name} hue={hue} about={formatRequest(job)} />
       <Track scale={scale} now={now}>
         <span
           className={`band ${hue} ${Number.isNaN(late) ? "open" : ""}`}
@@ -183,7 +183,7 @@ function RunningLane({ job, scale, now, hues }: LaneProps & { job: RunningJob })
   const until = Number.isNaN(end) ? "no end is stated" : `${job.likely_end_at ? "about" : "by"} ${clock(end, now)}`;
   return (
     <li title={`${job.name ?? "A job of another project"}: ${until}`}>
-      <Name id={job.job_id} name={job.name} hue={hueOf(hues, job.project)} about={holds(job)} />
+      <Name id={job.job_id} name={job.name} hue={hueOf(hues, job.project)} about={formatRequest(job)} />
       <Track scale={scale} now={now}>
         <span
           className={`run ${hueOf(hues, job.project)} ${Number.isNaN(end) ? "open" : ""}`}

@@ -4,9 +4,9 @@ import { useState } from "react";
 import type { WaitingJob } from "~/api/types";
 import { Empty, Sentence } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { ended, figure, gang, number } from "~/lib/format";
+import { withFullStop, formatFigure, formatGang, number } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { startWords } from "~/lib/time/timeScale";
+import { formatStart } from "~/lib/time/timeScale";
 import { hueOf, type Hues } from "./shares";
 
 interface WaitingProps {
@@ -56,7 +56,7 @@ export function WaitingCard({ jobs, waiting, hues, more, isLoading }: WaitingPro
 function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
   const [isOpen, setOpen] = useState(false);
   const now = useNow();
-  const { about, between } = startWords(job.start, now);
+  const { about, between } = formatStart(job.start, now);
   const models = job.gpu_models ?? [];
   return (
     <li className="queue-row" value={job.position ?? undefined}>
@@ -77,9 +77,9 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
         </span>
       </div>
       <div className="queue-asks small">
-        <span className="num nowrap">{asks(job)}</span>
+        <span className="num nowrap">{formatRequest(job)}</span>
         <span className="dimmer cut" title={models.join(", ")}>
-          {models.length > 0 ? models.join(" or ") : gang(job.roles ?? {})}
+          {models.length > 0 ? models.join(" or ") : formatGang(job.roles ?? {})}
         </span>
       </div>
       <div className="queue-priority small">
@@ -102,7 +102,7 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
             <button type="button" className="why" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
               <ChevronRight size={13} aria-hidden="true" className={isOpen ? "turned" : ""} />
               <span className="wrap">
-                <Sentence text={ended(job.reason.sentence)} />
+                <Sentence text={withFullStop(job.reason.sentence)} />
               </span>
             </button>
             {isOpen && <Numbers job={job} />}
@@ -115,7 +115,7 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
   );
 }
 
-const asks = ({ gpus, cpus }: WaitingJob): string =>
+const formatRequest = ({ gpus, cpus }: WaitingJob): string =>
   gpus
     ? `${number(gpus)} GPU${gpus === 1 ? "" : "s"}`
     : cpus
@@ -141,12 +141,12 @@ function Numbers({ job }: { job: WaitingJob }) {
     <div className="row wrapping queue-numbers">
       {numbers.slice(0, 8).map(([name, value]) => (
         <span key={name} className="tag num">
-          {figure(name, value)}
+          {formatFigure(name, value)}
         </span>
       ))}
       {job.start?.sentence && (
         <span className="small dim">
-          <Sentence text={ended(job.start.sentence)} />
+          <Sentence text={withFullStop(job.start.sentence)} />
           {(job.start.nodes ?? []).length > 0 && ` If all goes as is likely, on ${(job.start.nodes ?? []).join(", ")}.`}
         </span>
       )}

@@ -1,25 +1,25 @@
 import { expect, test } from "vitest";
-import { changeOf, clusterOf, FIGURES, mistakeInTrial, overTime, wordsOf } from "./comparison";
+import { differenceOf, parseCluster, FIGURES, validateSimulation, overTime, describeChanges } from "./comparison";
 
 test("what is tried is told in words, and nothing at all is a mistake", () => {
-  const cluster = clusterOf("4", "gpu-1", "a, b");
+  const cluster = parseCluster("4", "gpu-1", "a, b");
   expect(cluster).toEqual({ more_nodes: 4, like: "gpu-1", without: ["a", "b"] });
-  expect(wordsOf({ time_slice: "2h", levels_gpu: "1h" }, cluster)).toBe(
+  expect(describeChanges({ time_slice: "2h", levels_gpu: "1h" }, cluster)).toBe(
     "Time slice 2h, levels GPU 1h, 4 more nodes like gpu-1, without a, b",
   );
-  expect(mistakeInTrial({}, clusterOf("", "", ""))).toMatch(/at least one/);
-  expect(mistakeInTrial({}, clusterOf("2", "", ""))).toMatch(/Name a node/);
-  expect(mistakeInTrial({ order: "fifo" }, null)).toBe("");
+  expect(validateSimulation({}, parseCluster("", "", ""))).toMatch(/at least one/);
+  expect(validateSimulation({}, parseCluster("2", "", ""))).toMatch(/Name a node/);
+  expect(validateSimulation({ order: "fifo" }, null)).toBe("");
 });
 
 test("a difference says whether it is one for the better", () => {
   const [waited, , , , , , used] = FIGURES;
   if (!waited || !used) throw new Error("no figures");
-  expect(changeOf(waited, 100, 50)).toEqual({ words: "−50 %", tone: "tone-green" });
-  expect(changeOf(waited, 100, 150)).toEqual({ words: "+50 %", tone: "tone-red" });
-  expect(changeOf(waited, 100, 100.1).words).toBe("the same");
-  expect(changeOf(used, 0.5, 0.75)).toEqual({ words: "+25.0 points", tone: "dim" });
-  expect(changeOf(waited, null, 1).words).toBe("–");
+  expect(differenceOf(waited, 100, 50)).toEqual({ words: "−50 %", tone: "tone-green" });
+  expect(differenceOf(waited, 100, 150)).toEqual({ words: "+50 %", tone: "tone-red" });
+  expect(differenceOf(waited, 100, 100.1).text).toBe("the same");
+  expect(differenceOf(used, 0.5, 0.75)).toEqual({ words: "+25.0 points", tone: "dim" });
+  expect(differenceOf(waited, null, 1).text).toBe("–");
   expect(
     overTime("x", [
       [0, 0.5],

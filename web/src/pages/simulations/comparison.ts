@@ -12,18 +12,18 @@ export interface OtherCluster {
 
 const listed = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean);
 
-export const labelOf = (setting: string): string => {
-  const words = setting.replaceAll("_", " ").replace("gpu", "GPU");
-  return words.charAt(0).toUpperCase() + words.slice(1);
+export const settingLabel = (setting: string): string => {
+  const text = setting.replaceAll("_", " ").replace("gpu", "GPU");
+  return text.charAt(0).toUpperCase() + text.slice(1);
 };
 
-export function clusterOf(more: string, like: string, without: string): OtherCluster | null {
+export function parseCluster(more: string, like: string, without: string): OtherCluster | null {
   const [count, gone] = [Number(more) || 0, listed(without)];
   return count > 0 || gone.length > 0 ? { more_nodes: count, like: like.trim() || null, without: gone } : null;
 }
 
 /** Why it cannot be asked; empty where it can. What the values mean the server checks. */
-export function mistakeInTrial(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
+export function validateSimulation(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
   if (Object.keys(policy).length === 0 && cluster === null) return "Change at least one thing.";
   if (cluster !== null && cluster.more_nodes > 0 && cluster.like === null)
     return "Name a node whose kind there shall be more of.";
@@ -31,15 +31,15 @@ export function mistakeInTrial(policy: Readonly<Record<string, string>>, cluster
 }
 
 /** "order fifo, 4 more nodes like gpu-1". */
-export function wordsOf(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
-  const told = Object.entries(policy).map(
-    ([name, value]) => `${labelOf(name).toLowerCase().replace("gpu", "GPU")} ${value}`,
+export function describeChanges(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
+  const parts = Object.entries(policy).map(
+    ([name, value]) => `${settingLabel(name).toLowerCase().replace("gpu", "GPU")} ${value}`,
   );
   if (cluster !== null && cluster.more_nodes > 0)
-    told.push(`${counted(cluster.more_nodes, "more node")} like ${cluster.like ?? ""}`);
-  if (cluster !== null && cluster.without.length > 0) told.push(`without ${cluster.without.join(", ")}`);
-  const words = told.join(", ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
+    parts.push(`${counted(cluster.more_nodes, "more node")} like ${cluster.like ?? ""}`);
+  if (cluster !== null && cluster.without.length > 0) parts.push(`without ${cluster.without.join(", ")}`);
+  const text = parts.join(", ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 export interface Figure {
@@ -71,10 +71,10 @@ export const FIGURES: readonly Figure[] = [
 const SAME = 0.005; // of the figure before: less is the noise of a history
 
 /** The difference in words, and the colour that says whether it is one for the better. */
-export function changeOf(figure: Figure, before: number | null | undefined, after: number | null | undefined) {
-  if (typeof before !== "number" || typeof after !== "number") return { words: "–", tone: "dimmer" };
+export function differenceOf(figure: Figure, before: number | null | undefined, after: number | null | undefined) {
+  if (typeof before !== "number" || typeof after !== "number") return { text: "–", tone: "dimmer" };
   const gap = after - before;
-  if (Math.abs(gap) <= SAME * Math.abs(before)) return { words: "the same", tone: "dimmer" };
+  if (Math.abs(gap) <= SAME * Math.abs(before)) return { text: "the same", tone: "dimmer" };
   const sign = gap > 0 ? "+" : "−";
   const size =
     figure.kind === "share"
@@ -83,7 +83,7 @@ export function changeOf(figure: Figure, before: number | null | undefined, afte
         ? `${Math.round(Math.abs((100 * gap) / before))} %`
         : String(Number(Math.abs(gap).toPrecision(3)));
   const isBetter = figure.better === null ? null : gap > 0 === (figure.better === "more");
-  return { words: `${sign}${size}`, tone: isBetter === null ? "dim" : isBetter ? "tone-green" : "tone-red" };
+  return { text: `${sign}${size}`, tone: isBetter === null ? "dim" : isBetter ? "tone-green" : "tone-red" };
 }
 
 /** Steps over time as a line of a chart; `x` in seconds since the first job came. */

@@ -5,27 +5,27 @@ import { nodesQuery } from "~/api/queries";
 import type { Setting } from "~/api/types";
 import { Field } from "~/components/parts";
 import { TextInput } from "~/components/forms/textInput";
-import { clusterOf, labelOf, mistakeInTrial, wordsOf } from "./comparison";
+import { parseCluster, settingLabel, validateSimulation, describeChanges } from "./comparison";
 
-export interface TrialRequest {
+export interface SimulationRequest {
   body: {
     policy: Record<string, string>;
     cluster: { more_nodes: number; like: string | null; without: string[] } | null;
     days: number;
   };
-  words: string;
+  title: string;
 }
 
 interface FormProps {
   settings: readonly Setting[];
-  begin: (request: TrialRequest) => void;
+  begin: (request: SimulationRequest) => void;
   isBusy: boolean;
 }
 
 const DAYS = 30;
 
 /** Settings and nodes to try; what is left as it is now says so. */
-export function TrialForm({ settings, begin, isBusy }: FormProps) {
+export function SimulationForm({ settings, begin, isBusy }: FormProps) {
   const { data: nodes } = useQuery(nodesQuery);
   const [mistake, setMistake] = useState("");
   const names = (nodes ?? []).map((node) => node.name);
@@ -34,11 +34,11 @@ export function TrialForm({ settings, begin, isBusy }: FormProps) {
     const policy = Object.fromEntries(
       settings.map(({ name }) => [name, text(`set.${name}`)]).filter(([, value]) => value),
     );
-    const cluster = clusterOf(text("more_nodes"), text("like"), text("without"));
-    const found = mistakeInTrial(policy, cluster);
+    const cluster = parseCluster(text("more_nodes"), text("like"), text("without"));
+    const found = validateSimulation(policy, cluster);
     setMistake(found);
     const days = Number(text("days")) || DAYS;
-    if (found === "") begin({ body: { policy, cluster, days }, words: wordsOf(policy, cluster) });
+    if (found === "") begin({ body: { policy, cluster, days }, title: describeChanges(policy, cluster) });
   };
   return (
     <form
@@ -53,7 +53,7 @@ export function TrialForm({ settings, begin, isBusy }: FormProps) {
         <legend>The planner's settings were</legend>
         <div className="fours trial-fields">
           {settings.map((setting) => (
-            <Try key={setting.name} setting={setting} />
+            <SettingInput key={setting.name} setting={setting} />
           ))}
         </div>
       </fieldset>
@@ -81,13 +81,13 @@ export function TrialForm({ settings, begin, isBusy }: FormProps) {
   );
 }
 
-function Try({ setting }: { setting: Setting }) {
+function SettingInput({ setting }: { setting: Setting }) {
   const name = `set.${setting.name}`;
   const choices = setting.kind === "switch" ? ["on", "off"] : (setting.choices ?? []);
   if (choices.length === 0)
-    return <TextInput isNumeric name={name} label={labelOf(setting.name)} placeholder={setting.text} />;
+    return <TextInput isNumeric name={name} label={settingLabel(setting.name)} placeholder={setting.text} />;
   return (
-    <Field label={labelOf(setting.name)}>
+    <Field label={settingLabel(setting.name)}>
       {(props) => (
         <select {...props} className="input" name={name} defaultValue="">
           <option value="">{setting.text} (as now)</option>

@@ -2,14 +2,14 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { LoaderCircle } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { policyQuery, simulationQuery } from "~/api/planner";
 import { meQuery } from "~/api/queries";
 import type { Simulation } from "~/api/types";
-import { Bones, Card, Failure, PageHead, Sentence } from "~/components/parts";
+import { Skeleton, Card, Failure, PageHead, Sentence } from "~/components/parts";
 import { duration } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { TrialForm, type TrialRequest } from "./form";
+import { SimulationForm, type SimulationRequest } from "./form";
 import { Result } from "./result";
 
 const route = getRouteApi("/shell/simulations");
@@ -19,16 +19,16 @@ export function SimulationsPage() {
   const { id = "", what = "" } = route.useSearch();
   const { data: me } = useQuery(meQuery);
   const policy = useQuery(policyQuery);
-  const told = useQuery({ ...simulationQuery(id), enabled: id !== "" && me?.is_admin === true });
+  const simulation = useQuery({ ...simulationQuery(id), enabled: id !== "" && me?.is_admin === true });
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
   const navigate = useNavigate();
-  const begin = async ({ body, words }: TrialRequest) => {
+  const begin = async ({ body, title }: SimulationRequest) => {
     setBusy(true);
     setError(null);
     try {
-      const begun = await got(api.POST("/api/v1/simulations", { body }));
-      await navigate({ to: "/simulations", search: { id: begun.id, what: words } });
+      const begun = await unwrap(api.POST("/api/v1/simulations", { body }));
+      await navigate({ to: "/simulations", search: { id: begun.id, what: title } });
     } catch (failure) {
       setError(failure);
     } finally {
@@ -53,20 +53,20 @@ export function SimulationsPage() {
           <Card title="What to try">
             {policy.error !== null && <Failure error={policy.error} retry={() => void policy.refetch()} />}
             {policy.data ? (
-              <TrialForm settings={policy.data.settings} begin={(request) => void begin(request)} isBusy={isBusy} />
+              <SimulationForm settings={policy.data.settings} begin={(request) => void begin(request)} isBusy={isBusy} />
             ) : (
-              policy.isPending && <Bones rows={6} height={30} />
+              policy.isPending && <Skeleton rows={6} height={30} />
             )}
             {error !== null && <Failure error={error} />}
           </Card>
           {id !== "" && (
             <section aria-label="Result" aria-live="polite" className="stack">
-              {told.error !== null ? (
-                <Failure error={told.error} retry={() => void told.refetch()} />
-              ) : told.data?.result ? (
-                <Result found={told.data.result} what={what} />
+              {simulation.error !== null ? (
+                <Failure error={simulation.error} retry={() => void simulation.refetch()} />
+              ) : simulation.data?.result ? (
+                <Result found={simulation.data.result} what={what} />
               ) : (
-                <Progress told={told.data} what={what} />
+                <Progress simulation={simulation.data} what={what} />
               )}
             </section>
           )}
@@ -76,15 +76,15 @@ export function SimulationsPage() {
   );
 }
 
-function Progress({ told, what }: { told: Simulation | undefined; what: string }) {
+function Progress({ simulation, what }: { simulation: Simulation | undefined; what: string }) {
   const now = useNow();
-  const since = told?.began_at ? Math.max(0, (now - Date.parse(told.began_at)) / 1000) : null;
+  const since = simulation?.began_at ? Math.max(0, (now - Date.parse(simulation.began_at)) / 1000) : null;
   return (
     <Card title={what || "A simulation"}>
       <p className="row" role="status">
         <LoaderCircle size={16} className="turning" aria-hidden="true" />
         <span className="grow">
-          <Sentence text={told?.sentence || "It is being asked for."} />
+          <Sentence text={simulation?.sentence || "It is being asked for."} />
         </span>
         {since !== null && <span className="dim num small">for {duration(Math.round(since))}</span>}
       </p>

@@ -4,7 +4,7 @@ import { Chart } from "~/components/charts/lineChart";
 import { Card, Sentence, TableBox } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { counted, duration, number } from "~/lib/format";
-import { changeOf, type Figure, FIGURES, overTime } from "./comparison";
+import { differenceOf, type Figure, FIGURES, overTime } from "./comparison";
 
 /** The figures side by side, what they say in words, and how full the cluster was over time. */
 export function Result({ found, what }: { found: SimulationResult; what: string }) {
@@ -60,8 +60,8 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
 
 function Row({ figure, found }: { figure: Figure; found: SimulationResult }) {
   const [before, after] = [figure.of(found.before), figure.of(found.after)];
-  const { words, tone } = changeOf(figure, before, after);
-  const told = (value: number | null | undefined) =>
+  const { text: words, tone } = differenceOf(figure, before, after);
+  const formatValue = (value: number | null | undefined) =>
     value === null || value === undefined
       ? "–"
       : figure.kind === "time"
@@ -74,8 +74,8 @@ function Row({ figure, found }: { figure: Figure; found: SimulationResult }) {
   return (
     <tr>
       <th scope="row">{figure.label}</th>
-      <td className="right num nowrap">{told(before)}</td>
-      <td className="right num nowrap">{told(after)}</td>
+      <td className="right num nowrap">{formatValue(before)}</td>
+      <td className="right num nowrap">{formatValue(after)}</td>
       <td className={`right num nowrap ${tone}`}>{words}</td>
     </tr>
   );

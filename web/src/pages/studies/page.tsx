@@ -7,7 +7,7 @@ import { PageHead } from "~/components/parts";
 import { SearchBox } from "~/components/forms/searchBox";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
-import { changed, listed, toggled } from "~/lib/filters";
+import { withChanges, splitList, toggled } from "~/lib/filters";
 import { counted, number } from "~/lib/format";
 import { ClearFilters, FilterChip, FilterMenu, ProjectFilter } from "~/pages/jobs/filterMenu";
 
@@ -27,7 +27,7 @@ export function StudiesPage() {
   );
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof StudyFilters]?: string | undefined }) =>
-    void navigate({ search: (before) => changed<StudyFilters>(before, change), replace: true });
+    void navigate({ search: (before) => withChanges<StudyFilters>(before, change), replace: true });
 
   return (
     <div className="page-body">
@@ -46,11 +46,11 @@ export function StudiesPage() {
         <FilterMenu
           label="State"
           items={STATES}
-          chosen={listed(filters.state)}
+          chosen={splitList(filters.state)}
           toggle={(state) => filter({ state: toggled(filters.state, state) })}
         />
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
-        {listed(filters.user).map((user) => (
+        {splitList(filters.user).map((user) => (
           <FilterChip key={user} remove={() => filter({ user: toggled(filters.user, user) })}>
             by {user}
           </FilterChip>
@@ -60,13 +60,13 @@ export function StudiesPage() {
       <PagedList
         query={query}
         label="Studies"
-        look="study-row"
+        rowClass="study-row"
         columns={["Name", "State", "Trials", "Best", "Created"]}
         row={(study) => <Row key={study.id} study={study} byUser={(user) => filter({ user })} />}
         empty={{
           icon: FlaskConical,
           title: isFiltered ? "No study is like that" : "No study yet",
-          words: isFiltered
+          description: isFiltered
             ? "Take a filter away to see more."
             : "A study searches over parameters: it runs many jobs of one template and finds the best.",
         }}
@@ -90,7 +90,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
         <State state={study.state} pill />
       </div>
       <div role="cell">
-        <Progress study={study} />
+        <StudyProgress study={study} />
       </div>
       <div role="cell" className="dim cut">
         {best && (study.metrics ?? []).length > 1 && study.front_size != null ? (
@@ -98,7 +98,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
             {counted(study.front_size, "trial")} on the Pareto front
           </Link>
         ) : best && metric ? (
-          <span title={pointOf(best.parameters)}>
+          <span title={formatParameters(best.parameters)}>
             <Link
               to="/studies/$study/trials"
               params={{ study: study.id }}
@@ -108,7 +108,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
               {metric} {number(best.result?.[metric])}
               <span className="only-read">, trial {best.number}</span>
             </Link>{" "}
-            <span className="dimmer">{pointOf(best.parameters)}</span>
+            <span className="dimmer">{formatParameters(best.parameters)}</span>
           </span>
         ) : study.reason || study.note ? (
           <span className="two-lines" title={study.reason || study.note}>
@@ -134,17 +134,17 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
 }
 
 /** How many trials are over, run and have failed; each count leads to those. */
-export function Progress({ study }: { study: Study }) {
-  const of = (state: string) => study.trials?.[state] ?? 0;
-  const made = Object.values(study.trials ?? {}).reduce((sum, count) => sum + count, 0);
-  const over = made - of("running");
+export function StudyProgress({ study }: { study: Study }) {
+  const countOf = (state: string) => study.trials?.[state] ?? 0;
+  const total = Object.values(study.trials ?? {}).reduce((sum, count) => sum + count, 0);
+  const over = total - countOf("running");
   const waiting = study.waiting ?? 0;
-  const running = Math.max(0, of("running") - waiting);
-  const whole = Math.max(study.budget_trials ?? made, made, 1);
+  const running = Math.max(0, countOf("running") - waiting);
+  const whole = Math.max(study.budget_trials ?? total, total, 1);
   const parts = [
-    ["green", of("succeeded")],
-    ["grey", of("stopped") + of("cancelled")],
-    ["red", of("failed")],
+    ["green", countOf("succeeded")],
+    ["grey", countOf("stopped") + countOf("cancelled")],
+    ["red", countOf("failed")],
     ["cyan", running],
     ["amber", waiting],
   ] as const;
@@ -152,9 +152,9 @@ export function Progress({ study }: { study: Study }) {
     [
       ["under way", running, "running,starting,paused"],
       ["waiting", waiting, "queued"],
-      ["stopped early", of("stopped"), "stopped"],
-      ["failed", of("failed"), "failed"],
-      ["cancelled", of("cancelled"), "cancelled"],
+      ["stopped early", countOf("stopped"), "stopped"],
+      ["failed", countOf("failed"), "failed"],
+      ["cancelled", countOf("cancelled"), "cancelled"],
     ] as const
   ).filter(([, count]) => count > 0);
   const trials = { to: "/studies/$study/trials", params: { study: study.id } } as const;
@@ -164,11 +164,11 @@ export function Progress({ study }: { study: Study }) {
         <Link {...trials}>
           {over.toLocaleString()} of {study.budget_trials ? counted(study.budget_trials, "trial") : "any number"}
         </Link>
-        {more.map(([words, count, state], i) => (
-          <span key={words} className="dimmer">
+        {more.map(([label, count, state], i) => (
+          <span key={label} className="dimmer">
             {i === 0 ? " · " : ", "}
             <Link {...trials} search={{ state }}>
-              {count.toLocaleString()} {words}
+              {count.toLocaleString()} {label}
             </Link>
           </span>
         ))}
@@ -182,7 +182,7 @@ export function Progress({ study }: { study: Study }) {
   );
 }
 
-export const pointOf = (parameters: Record<string, unknown>): string =>
+export const formatParameters = (parameters: Record<string, unknown>): string =>
   Object.entries(parameters)
     .map(([name, value]) => `${name}=${number(value)}`)
     .join(" ");

@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { CirclePause, CirclePlay, CircleStop, CopyPlus, ListPlus, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { isStudyOver, studyKeys } from "~/api/studies";
 import type { StudyDetail } from "~/api/types";
 import { Confirm, FormDialog } from "~/components/forms/dialogs";
@@ -13,7 +13,7 @@ import { toast } from "~/components/shell/toasts";
 export function StudyActions({ study }: { study: StudyDetail }) {
   const client = useQueryClient();
   const navigate = useNavigate();
-  const [asked, setAsked] = useState<"stop" | "delete" | null>(null);
+  const [confirming, setConfirming] = useState<"stop" | "delete" | null>(null);
   const [isExtending, setExtending] = useState(false);
   const params = { path: { study: study.id } };
   const refresh = () =>
@@ -21,20 +21,20 @@ export function StudyActions({ study }: { study: StudyDetail }) {
       client.invalidateQueries({ queryKey: studyKeys.one(study.id) }),
       client.invalidateQueries({ queryKey: studyKeys.all }),
     ]);
-  const move = (verb: "pause" | "resume", words: string) => {
-    got(api.POST(`/api/v1/studies/{study}/${verb}`, { params }))
+  const changeState = (verb: "pause" | "resume", words: string) => {
+    unwrap(api.POST(`/api/v1/studies/{study}/${verb}`, { params }))
       .then(refresh)
       .then(() => toast(`${words} ${study.name}.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   };
   const act = async () => {
-    if (asked === "delete") {
-      await got(api.DELETE("/api/v1/studies/{study}", { params }));
+    if (confirming === "delete") {
+      await unwrap(api.DELETE("/api/v1/studies/{study}", { params }));
       await client.invalidateQueries({ queryKey: studyKeys.all });
       toast(`Deleted ${study.name}.`);
       await navigate({ to: "/studies" });
     } else {
-      await got(api.POST("/api/v1/studies/{study}/stop", { params }));
+      await unwrap(api.POST("/api/v1/studies/{study}/stop", { params }));
       await refresh();
     }
   };
@@ -49,12 +49,12 @@ export function StudyActions({ study }: { study: StudyDetail }) {
         <CopyPlus size={15} aria-hidden="true" /> Clone and edit
       </button>
       {study.state === "paused" && (
-        <button type="button" className="button" onClick={() => move("resume", "Resumed")}>
+        <button type="button" className="button" onClick={() => changeState("resume", "Resumed")}>
           <CirclePlay size={15} aria-hidden="true" /> Resume
         </button>
       )}
       {study.state === "running" && (
-        <button type="button" className="button" onClick={() => move("pause", "Paused")}>
+        <button type="button" className="button" onClick={() => changeState("pause", "Paused")}>
           <CirclePause size={15} aria-hidden="true" /> Pause
         </button>
       )}
@@ -64,22 +64,22 @@ export function StudyActions({ study }: { study: StudyDetail }) {
         </button>
       )}
       {!isOver && study.state !== "stopping" && (
-        <button type="button" className="button danger" onClick={() => setAsked("stop")}>
+        <button type="button" className="button danger" onClick={() => setConfirming("stop")}>
           <CircleStop size={15} aria-hidden="true" /> Stop
         </button>
       )}
       {isOver && (
-        <button type="button" className="button danger" onClick={() => setAsked("delete")}>
+        <button type="button" className="button danger" onClick={() => setConfirming("delete")}>
           <Trash2 size={15} aria-hidden="true" /> Delete
         </button>
       )}
       <Confirm
-        title={asked === "stop" ? `Stop ${study.name}?` : asked === "delete" ? `Delete ${study.name}?` : null}
-        verb={asked === "delete" ? "Delete" : "Stop the study"}
+        title={confirming === "stop" ? `Stop ${study.name}?` : confirming === "delete" ? `Delete ${study.name}?` : null}
+        verb={confirming === "delete" ? "Delete" : "Stop the study"}
         act={act}
-        close={() => setAsked(null)}
+        close={() => setConfirming(null)}
       >
-        {asked === "delete"
+        {confirming === "delete"
           ? "It is listed no more. The jobs of its trials stay."
           : "Its trials are cancelled. What they have found stays, and the study can be extended later."}
       </Confirm>
@@ -110,8 +110,8 @@ function Extend({ study, isOpen, close, done }: ExtendProps) {
       failed_trials: asked("failed_trials"),
       max_time: hours === undefined ? undefined : hours * 3600,
     };
-    const given = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined));
-    await got(api.POST("/api/v1/studies/{study}/extend", { params: { path: { study: study.id } }, body: given }));
+    const stated = Object.fromEntries(Object.entries(body).filter(([, value]) => value !== undefined));
+    await unwrap(api.POST("/api/v1/studies/{study}/extend", { params: { path: { study: study.id } }, body: stated }));
     await done();
     toast(`Extended ${study.name}.`);
   };

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { bestOfFamilies, isAutoml, type LeaderboardRow, pointWords, scoreWords } from "./automl";
+import { bestOfFamilies, isAutoml, type LeaderboardRow, formatPoint, formatScore } from "./automl";
 
 const row = (rank: number, family: string, score: number, spread: number | null = null) =>
   ({
@@ -26,14 +26,14 @@ test("families stand by their best model, those without a score at the end", () 
 });
 
 test("a score has its spread where there is one", () => {
-  expect(scoreWords(row(1, "forest", 0.87654, 0.01234))).toBe("0.8765 ± 0.012");
-  expect(scoreWords(row(1, "forest", 0.87654))).toBe("0.8765");
+  expect(formatScore(row(1, "forest", 0.87654, 0.01234))).toBe("0.8765 ± 0.012");
+  expect(formatScore(row(1, "forest", 0.87654))).toBe("0.8765");
 });
 
 test("parameters are named without their family", () => {
   const parameters = { boosting_rate: 0.20741, boosting_leaves: 18, balance: true };
-  expect(pointWords({ family: "boosting", parameters })).toBe("rate 0.2074, leaves 18, balance true");
-  expect(pointWords({ family: "baseline", parameters: {} })).toBe("");
+  expect(formatPoint({ family: "boosting", parameters })).toBe("rate 0.2074, leaves 18, balance true");
+  expect(formatPoint({ family: "baseline", parameters: {} })).toBe("");
 });
 
 test("a study of AutoML is known by its label", () => {

@@ -10,11 +10,11 @@ export const isAutoml = (labels: Record<string, string> | null | undefined): boo
   labels?.["automl"] !== undefined;
 
 /** The score, and by how much it differs from fold to fold. */
-export const scoreWords = (row: LeaderboardRow): string =>
+export const formatScore = (row: LeaderboardRow): string =>
   row.spread == null ? number(row.score) : `${number(row.score)} ± ${Number(row.spread.toPrecision(2))}`;
 
 /** Its parameters; those of its family without the family's name. */
-export const pointWords = (row: Pick<LeaderboardRow, "family" | "parameters">): string =>
+export const formatPoint = (row: Pick<LeaderboardRow, "family" | "parameters">): string =>
   Object.entries(row.parameters ?? {})
     .map(
       ([name, value]) =>
@@ -37,6 +37,6 @@ export function bestOfFamilies(found: Pick<Automl, "families" | "leaderboard">):
     const own = rows.filter((row) => row.family === family);
     return { family, row: own[0], tried: own.length };
   });
-  const place = (one: FamilyBest) => one.row?.rank ?? rows.length + 1;
-  return all.sort((a, b) => place(a) - place(b));
+  const rank = (family: FamilyBest) => family.row?.rank ?? rows.length + 1;
+  return all.sort((a, b) => rank(a) - rank(b));
 }

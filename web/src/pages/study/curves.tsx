@@ -2,23 +2,23 @@ import { useQuery } from "@tanstack/react-query";
 import { ChartLine } from "lucide-react";
 import { useMemo, useState } from "react";
 import { curvesQuery, isStudyOver } from "~/api/studies";
-import { Bones, Card, Empty, Failure } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure } from "~/components/parts";
 import { Plot } from "~/components/charts/plot";
 import { counted } from "~/lib/format";
-import { numberAxis, rangeOf } from "./trialRows";
-import { ranked } from "./surface";
+import { numberAxis, rangeOf } from "~/components/charts/axis";
+import { rankScale } from "./surface";
 import { useStudy } from "./useStudy";
 
 /** What trials reported on their way: which were stopped, and how the others went on. */
 export function Curves() {
-  const { id, study, metrics, pick, tell } = useStudy();
+  const { id, study, metrics, pick, describe } = useStudy();
   const [isLog, setLog] = useState(false);
   const { data, error, isPending, refetch } = useQuery(curvesQuery(id, isStudyOver(study?.state)));
   const goal = metrics[0]?.goal ?? "minimize";
   const plot = useMemo(() => {
     const curves = data?.curves ?? [];
     const ends = curves.map((curve) => curve.values.at(-1) ?? 0);
-    const place = ranked(ends, goal === "minimize");
+    const rank = rankScale(ends, goal === "minimize");
     const steps = curves.flatMap((curve) => curve.steps);
     const [first, last] = [Math.min(...steps), Math.max(...steps)];
     const range = rangeOf(curves.flatMap((curve) => curve.values));
@@ -28,7 +28,7 @@ export function Curves() {
       lines: curves.map((curve, i) => ({
         number: curve.number,
         points: curve.steps.map((step, at) => [step, curve.values[at]] as const),
-        hue: { good: place(ends[i] ?? 0) },
+        hue: { good: rank(ends[i] ?? 0) },
         isFaint: true,
         isDashed: curve.state === "stopped",
       })),
@@ -44,7 +44,7 @@ export function Curves() {
     <div className="page-body">
       {error !== null && !data && <Failure error={error} retry={() => void refetch()} />}
       {isPending ? (
-        <Bones rows={6} height={30} />
+        <Skeleton rows={6} height={30} />
       ) : (data?.curves.length ?? 0) === 0 ? (
         <Empty icon={ChartLine} title="No trial has reported on its way">
           <p>
@@ -77,7 +77,7 @@ export function Curves() {
               y={plot.y}
               lines={plot.lines}
               points={plot.points}
-              tell={tell}
+              describe={describe}
               pick={pick}
             />
           </div>

@@ -1,17 +1,18 @@
 import { useMemo, useState } from "react";
 import { Card } from "~/components/parts";
 import { Plot } from "~/components/charts/plot";
-import { front, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "./trialRows";
+import { paretoFront, type Goal, type TrialRow, valueOf } from "~/api/trialRows";
+import { numberAxis, rangeOf } from "~/components/charts/axis";
 
 interface FrontProps {
   metrics: readonly { name: string; goal: Goal }[];
   rows: readonly TrialRow[];
   pick: (trial: number) => void;
-  tell: (trial: number) => string;
+  describe: (trial: number) => string;
 }
 
 /** Two metrics against each other, and the trials that no other one betters in both. */
-export function Front({ metrics, rows, pick, tell }: FrontProps) {
+export function Front({ metrics, rows, pick, describe }: FrontProps) {
   const [[across, up], setAxes] = useState<[number, number]>([0, 1]);
   const [x, y] = [metrics[across], metrics[up]];
   const plot = useMemo(() => {
@@ -20,7 +21,7 @@ export function Front({ metrics, rows, pick, tell }: FrontProps) {
       const [left, right] = [valueOf(row, x.name), valueOf(row, y.name)];
       return left === null || right === null ? [] : [{ number: row.number, x: left, y: right }];
     });
-    const best = front(known, [x.goal, y.goal]);
+    const best = paretoFront(known, [x.goal, y.goal]);
     const [wide, high] = [rangeOf(known.map((point) => point.x)), rangeOf(known.map((point) => point.y))];
     // What can be had at a price: between two points it is what the one before brings, seen from the good end of `x`.
     const from = x.goal === "minimize" ? 1 : -1;
@@ -73,7 +74,7 @@ export function Front({ metrics, rows, pick, tell }: FrontProps) {
               yName={`${y.name} (${y.goal}: better ${y.goal === "minimize" ? "↓" : "↑"})`}
               points={plot.points}
               lines={plot.lines}
-              tell={tell}
+              describe={describe}
               pick={pick}
             />
           </div>

@@ -6,7 +6,8 @@ import type { StudyDetail } from "~/api/types";
 import { Plot } from "~/components/charts/plot";
 import { Card } from "~/components/parts";
 import { number } from "~/lib/format";
-import { bestSoFar, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "./trialRows";
+import { bestSoFar, type Goal, type TrialRow, valueOf } from "~/api/trialRows";
+import { numberAxis, rangeOf } from "~/components/charts/axis";
 
 interface HistoryProps {
   study: StudyDetail;
@@ -14,11 +15,11 @@ interface HistoryProps {
   results: number;
   metric: { name: string; goal: Goal };
   pick: (trial: number) => void;
-  tell: (trial: number) => string;
+  describe: (trial: number) => string;
 }
 
 /** Each trial's value in order, the best so far, and what more trials would bring; or how far the best was from the best of all. */
-export function History({ study, rows, results, metric, pick, tell }: HistoryProps) {
+export function History({ study, rows, results, metric, pick, describe }: HistoryProps) {
   const [isRegret, setRegret] = useState(false);
   const { data: ahead } = useQuery(predictionQuery(study.id, undefined, results));
   const plot = useMemo(() => {
@@ -110,7 +111,7 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
               : failed === 0
                 ? "No trial has a result yet."
                 : "No trial has a result. "}
-            {failed > 0 && <FailedLink study={study.id} words={`${failed} failed`} />}
+            {failed > 0 && <FailedLink study={study.id} label={`${failed} failed`} />}
           </p>
         </div>
       ) : (
@@ -120,7 +121,7 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
               label={`${metric.name} of ${results} trials in order; ${best ? `the best is ${number(best.result?.[metric.name])}, of trial ${best.number}` : "none yet"}`}
               height={280}
               {...plot}
-              tell={tell}
+              describe={describe}
               pick={pick}
             />
           </div>
@@ -147,7 +148,7 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
                     <i className="band" aria-hidden="true" /> likely ahead, with 80 %
                   </span>
                 )}
-                {failed > 0 && <FailedLink study={study.id} words={`${failed} failed, not shown`} />}
+                {failed > 0 && <FailedLink study={study.id} label={`${failed} failed, not shown`} />}
               </>
             )}
           </div>
@@ -157,10 +158,10 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
   );
 }
 
-function FailedLink({ study, words }: { study: string; words: string }) {
+function FailedLink({ study, label }: { study: string; label: string }) {
   return (
     <Link to="/studies/$study/trials" params={{ study }} search={{ state: "failed" }} className="inline-link">
-      {words}
+      {label}
     </Link>
   );
 }

@@ -3,8 +3,8 @@ import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { automlQuery, isStudyOver } from "~/api/studies";
 import type { Automl, StudyDetail } from "~/api/types";
-import { Bones, Card, Failure, Sentence, TableBox } from "~/components/parts";
-import { bestOfFamilies, pointWords, scoreWords } from "./automl";
+import { Skeleton, Card, Failure, Sentence, TableBox } from "~/components/parts";
+import { bestOfFamilies, formatPoint, formatScore } from "./automl";
 import { counted, duration, number } from "~/lib/format";
 
 const SHOWN = 12;
@@ -27,7 +27,7 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
         </div>
       ) : isPending ? (
         <div className="body">
-          <Bones rows={5} height={28} />
+          <Skeleton rows={5} height={28} />
         </div>
       ) : data === undefined || rows.length === 0 ? (
         <p className="body dim">No model has a score yet.</p>
@@ -64,10 +64,10 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
                       </span>
                     </td>
                     <td className={`num right nowrap${row.rank === 1 ? " strong" : ""}`} title={String(row.score)}>
-                      {scoreWords(row)}
+                      {formatScore(row)}
                     </td>
                     <td className="num right nowrap dim">{row.seconds == null ? "–" : duration(row.seconds)}</td>
-                    <td className="dim wrap small">{pointWords(row) || "–"}</td>
+                    <td className="dim wrap small">{formatPoint(row) || "–"}</td>
                   </tr>
                 ))}
               </tbody>

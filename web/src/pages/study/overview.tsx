@@ -4,10 +4,10 @@ import { CircleAlert, CircleCheck, Package, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { importanceQuery, isStudyOver, predictionQuery, studyBestQuery } from "~/api/studies";
 import type { StudyDetail } from "~/api/types";
-import { Bones, Card, Failure, Sentence } from "~/components/parts";
+import { Skeleton, Card, Failure, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { isAutoml } from "./automl";
-import { counted, duration, ended, number } from "~/lib/format";
+import { counted, duration, withFullStop, number } from "~/lib/format";
 import { RegisterDialog } from "~/pages/model/register";
 import { Front } from "./front";
 import { History } from "./history";
@@ -16,30 +16,30 @@ import { useStudy } from "./useStudy";
 
 /** How far it is, what it found, and what matters. */
 export function StudyOverview() {
-  const { id, study, metrics, rows, results, isPending, error, refetch, pick, tell } = useStudy();
+  const { id, study, metrics, rows, results, isPending, error, refetch, pick, describe } = useStudy();
   if (study === undefined) return null;
   const [metric] = metrics;
   const isAuto = isAutoml(study.spec.template?.labels);
   return (
     <div className="page-body">
-      <Situation study={study} />
+      <StatusNote study={study} />
       {error !== null && rows.length === 0 && <Failure error={error} retry={() => void refetch()} />}
       <div className="columns">
         <div className="stack large">
           {isAuto && <Leaderboard study={study} results={results} />}
           {isPending ? (
-            <Bones rows={6} height={30} />
+            <Skeleton rows={6} height={30} />
           ) : (
-            metric && <History study={study} rows={rows} results={results} metric={metric} pick={pick} tell={tell} />
+            metric && <History study={study} rows={rows} results={results} metric={metric} pick={pick} describe={describe} />
           )}
-          {metrics.length > 1 && <Front metrics={metrics} rows={rows} pick={pick} tell={tell} />}
+          {metrics.length > 1 && <Front metrics={metrics} rows={rows} pick={pick} describe={describe} />}
           <Importance id={id} study={study} results={results} />
         </div>
         <div className="stack large">
           <Best study={study} results={results} />
           <Winner study={study} />
           {isAuto && <FinalTest study={study} results={results} />}
-          <Ahead id={id} results={results} study={study} />
+          <Prediction id={id} results={results} study={study} />
           <StudyFacts study={study} />
         </div>
       </div>
@@ -48,8 +48,8 @@ export function StudyOverview() {
 }
 
 /** How it ended, or what a person should know while it runs. */
-function Situation({ study }: { study: StudyDetail }) {
-  const text = [study.reason, study.note].flatMap((one) => (one ? [ended(one)] : [])).join(" ");
+function StatusNote({ study }: { study: StudyDetail }) {
+  const text = [study.reason, study.note].flatMap((one) => (one ? [withFullStop(one)] : [])).join(" ");
   if (!text) return null;
   const [tone, Icon] = study.note
     ? (["warn", TriangleAlert] as const)
@@ -68,7 +68,7 @@ function Situation({ study }: { study: StudyDetail }) {
   );
 }
 
-const OF_FRONT = 8; // trials of a front that are named at first
+const FRONT_SHOWN = 8; // trials of a front that are named at first
 
 function Best({ study, results }: { study: StudyDetail; results: number }) {
   const { data, error, refetch } = useQuery(studyBestQuery(study.id, results));
@@ -86,7 +86,7 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
       ) : several ? (
         <div className="stack">
           <ul className="stack tight" aria-label="Trials on the front">
-            {data?.trials.slice(0, isAll ? undefined : OF_FRONT).map((trial) => (
+            {data?.trials.slice(0, isAll ? undefined : FRONT_SHOWN).map((trial) => (
               <li key={trial.number} className="row wrapping">
                 <TrialAndJob study={study.id} trial={trial.number} job={trial.job} />
                 <span className="num dim wrap">
@@ -95,9 +95,9 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
               </li>
             ))}
           </ul>
-          {(data?.trials.length ?? 0) > OF_FRONT && (
+          {(data?.trials.length ?? 0) > FRONT_SHOWN && (
             <button type="button" className="button small" onClick={() => setAll(!isAll)}>
-              {isAll ? `Show the first ${OF_FRONT}` : `Show all ${data?.trials.length}`}
+              {isAll ? `Show the first ${FRONT_SHOWN}` : `Show all ${data?.trials.length}`}
             </button>
           )}
         </div>
@@ -108,10 +108,10 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
             <TrialAndJob study={study.id} trial={first.number} job={first.job} />
           </dd>
           {(study.metrics ?? []).map((metric) => (
-            <Pair key={metric} name={metric} value={first.result?.[metric]} isStrong />
+            <Fact key={metric} name={metric} value={first.result?.[metric]} isStrong />
           ))}
           {Object.entries(first.parameters).map(([name, value]) => (
-            <Pair key={name} name={name} value={value} />
+            <Fact key={name} name={name} value={value} />
           ))}
         </dl>
       )}
@@ -176,7 +176,7 @@ function Winner({ study }: { study: StudyDetail }) {
   );
 }
 
-function Pair({ name, value, isStrong = false }: { name: string; value: unknown; isStrong?: boolean }) {
+function Fact({ name, value, isStrong = false }: { name: string; value: unknown; isStrong?: boolean }) {
   return (
     <>
       <dt>{name}</dt>
@@ -229,7 +229,7 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
       {error !== null && !data ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : isPending ? (
-        <Bones rows={3} />
+        <Skeleton rows={3} />
       ) : data?.reason ? (
         <p className="dim">{data.reason}</p>
       ) : (
@@ -268,7 +268,7 @@ function Weight({ study, name, part, trials }: { study: string; name: string; pa
 }
 
 /** What more trials would bring, in words. */
-function Ahead({ id, study, results }: { id: string; study: StudyDetail; results: number }) {
+function Prediction({ id, study, results }: { id: string; study: StudyDetail; results: number }) {
   const { data, error, refetch } = useQuery(predictionQuery(id, undefined, results));
   const last = data?.points?.at(-1);
   const chance = data?.chance ?? 0;
@@ -277,7 +277,7 @@ function Ahead({ id, study, results }: { id: string; study: StudyDetail; results
       {error !== null && !data ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : data === undefined ? (
-        <Bones rows={2} />
+        <Skeleton rows={2} />
       ) : last === undefined ? (
         <p className="dim">{data.reason}</p>
       ) : (

@@ -3,9 +3,9 @@ import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
 import { ChevronRight } from "lucide-react";
 import { studyQuery } from "~/api/studies";
 import { State } from "~/components/state";
-import { Found, TAB, Thing } from "~/components/detailPage";
+import { QueryBoundary, TAB, DetailPage } from "~/components/detailPage";
 import { Ago } from "~/components/time";
-import { Progress } from "~/pages/studies/page";
+import { StudyProgress } from "~/pages/studies/page";
 import { StudyActions } from "./actions";
 
 const route = getRouteApi("/shell/studies/$study");
@@ -22,17 +22,17 @@ export function StudyPage() {
   const { study: id } = route.useParams();
   const query = useQuery(studyQuery(id));
   return (
-    <Found
+    <QueryBoundary
       query={query}
       kind="study"
-      all={
+      listLink={
         <Link to="/studies" className="button">
           All studies
         </Link>
       }
     >
       {(study) => (
-        <Thing
+        <DetailPage
           kind="study"
           title={study.name}
           crumbs={
@@ -50,7 +50,7 @@ export function StudyPage() {
               <span className="dim">
                 by {study.user}, <Ago at={study.created_at} />
               </span>
-              <Progress study={study} />
+              <StudyProgress study={study} />
             </>
           }
           actions={<StudyActions study={study} />}
@@ -61,8 +61,8 @@ export function StudyPage() {
           ))}
         >
           <Outlet />
-        </Thing>
+        </DetailPage>
       )}
-    </Found>
+    </QueryBoundary>
   );
 }

@@ -3,27 +3,28 @@ import { Card } from "~/components/parts";
 import { coloursOf } from "~/components/charts/plot";
 import { PlotKeys } from "~/components/charts/plotKeys";
 import { useTheme } from "~/lib/browser/theme";
-import { ranked } from "./surface";
-import { type Axis, numberAxis, parameterAxis, rangeOf, thinned, valueOf } from "./trialRows";
+import { rankScale } from "./surface";
+import { sampleTrials, valueOf } from "~/api/trialRows";
+import { type Axis, numberAxis, parameterAxis, rangeOf } from "~/components/charts/axis";
 import { useWidth } from "~/lib/browser/width";
 import type { ChartProps } from "./parameters";
 
 const LINES = 1_500; // trials at most: more would be one grey cloth
 const HEIGHT = 300;
-const ROOM = 120; // px an axis needs; many parameters scroll
+const AXIS_WIDTH = 120; // px an axis needs; many parameters scroll
 const [TOP, BOTTOM, SIDE] = [30, 12, 56];
 const NEAR = 9; // px
 const FONT = "11px Inter Variable, sans-serif";
 
-interface Thread {
+interface TrialLine {
   number: number;
   /** On each axis; below the lowest where a trial has no such parameter. */
-  places: readonly (number | null)[];
+  positions: readonly (number | null)[];
   good: number;
 }
 
 /** All parameters beside each other, a line a trial, the best on top. */
-export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
+export function Parallel({ rows, metric, parameters, pick, describe }: ChartProps) {
   const [box, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
@@ -32,20 +33,20 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
   const plot = useMemo(() => {
     const known = rows.filter((row) => valueOf(row, metric.name) !== null);
     const values = known.map((row) => valueOf(row, metric.name) ?? 0);
-    const good = ranked(values, metric.goal === "minimize");
+    const good = rankScale(values, metric.goal === "minimize");
     const range = rangeOf(values);
     const axes: { name: string; axis: Axis }[] = [
       ...Object.entries(parameters).map(([name, parameter]) => ({ name, axis: parameterAxis(parameter) })),
       { name: metric.name, axis: numberAxis(range?.low ?? 0, range?.high ?? 1) },
     ];
     const least = part === "all" ? 0 : part === "quarter" ? 0.75 : 0.95;
-    const threads = thinned(known, metric.name, metric.goal, LINES)
-      .map((row): Thread => {
+    const threads = sampleTrials(known, metric.name, metric.goal, LINES)
+      .map((row): TrialLine => {
         const value = valueOf(row, metric.name) ?? 0;
-        const places = axes.map(({ name, axis }, i) =>
-          axis.place(i === axes.length - 1 ? value : row.parameters[name]),
+        const positions = axes.map(({ name, axis }, i) =>
+          axis.position(i === axes.length - 1 ? value : row.parameters[name]),
         );
-        return { number: row.number, places, good: good(value) };
+        return { number: row.number, positions, good: good(value) };
       })
       .filter((thread) => thread.good >= least)
       .sort((a, b) => a.good - b.good);
@@ -53,12 +54,12 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
   }, [rows, metric.name, metric.goal, parameters, part]);
   const order = useMemo(() => plot.threads.map((thread) => thread.number).reverse(), [plot]);
   const label = `${plot.threads.length} of ${plot.count} trials as lines over ${plot.axes.map(({ name }) => name).join(", ")}`;
-  const inner = Math.max(width, plot.axes.length * ROOM);
+  const inner = Math.max(width, plot.axes.length * AXIS_WIDTH);
   const at = (axis: number, place: number | null): [number, number] => {
     const step = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1);
     const room = HEIGHT - TOP - BOTTOM - 14;
-    const kept = place === null ? -0.07 : Math.min(1, Math.max(0, place));
-    return [SIDE + axis * step, TOP + (1 - kept) * room];
+    const position = place === null ? -0.07 : Math.min(1, Math.max(0, place));
+    return [SIDE + axis * step, TOP + (1 - position) * room];
   };
 
   useEffect(() => {
@@ -70,14 +71,14 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
     element.height = Math.round(HEIGHT * ratio);
     context.scale(ratio, ratio);
     const colours = coloursOf(element);
-    const draw = (thread: Thread) => {
+    const draw = (thread: TrialLine) => {
       context.beginPath();
-      for (const [i, place] of thread.places.entries()) {
+      for (const [i, place] of thread.positions.entries()) {
         const [x, y] = at(i, place);
         if (i === 0) context.moveTo(x, y);
         else {
           const [before] = at(i - 1, null);
-          const [, from] = at(i - 1, thread.places[i - 1] ?? null);
+          const [, from] = at(i - 1, thread.positions[i - 1] ?? null);
           const middle = (before + x) / 2;
           context.bezierCurveTo(middle, from, middle, y, x, y);
         }
@@ -92,10 +93,10 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
       draw(thread);
     }
     context.globalAlpha = 1;
-    const told = plot.threads.find((thread) => thread.number === shown?.number);
-    if (told) {
+    const highlighted = plot.threads.find((thread) => thread.number === shown?.number);
+    if (highlighted) {
       context.lineWidth = 3;
-      draw(told);
+      draw(highlighted);
     }
     context.font = FONT;
     for (const [i, { name, axis }] of plot.axes.entries()) {
@@ -111,9 +112,9 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
       context.textAlign = "center";
       context.textBaseline = "top";
       const room = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1) - 8;
-      let words = name;
-      while (words.length > 2 && context.measureText(words).width > room) words = `${words.slice(0, -2)}…`;
-      context.fillText(words, x, 8);
+      let title = name;
+      while (title.length > 2 && context.measureText(title).width > room) title = `${title.slice(0, -2)}…`;
+      context.fillText(title, x, 8);
       context.textAlign = i === plot.axes.length - 1 ? "left" : "right";
       context.textBaseline = "middle";
       for (const tick of axis.ticks) {
@@ -141,8 +142,8 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
     let best: { number: number; left: number; top: number } | null = null;
     let least = NEAR;
     for (const thread of plot.threads) {
-      const [, from] = at(i, thread.places[i] ?? null);
-      const [, to] = at(i + 1, thread.places[i + 1] ?? null);
+      const [, from] = at(i, thread.positions[i] ?? null);
+      const [, to] = at(i + 1, thread.positions[i + 1] ?? null);
       const far = Math.abs(from + (to - from) * eased - y);
       if (far <= least) {
         least = far;
@@ -185,7 +186,7 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
           <PlotKeys
             label={label}
             order={order}
-            tell={tell}
+            describe={describe}
             // Beside the first axis that is in sight.
             show={(number) =>
               setShown(
@@ -203,7 +204,7 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
               }}
             >
               <b>Trial {shown.number}</b>
-              {tell(shown.number)}
+              {describe(shown.number)}
             </div>
           )}
         </div>

@@ -1,11 +1,12 @@
 import { SlidersHorizontal } from "lucide-react";
 import { useMemo, useState } from "react";
 import type { Parameter } from "~/api/types";
-import { Bones, Card, Empty, Failure } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure } from "~/components/parts";
 import { Plot } from "~/components/charts/plot";
 import { counted } from "~/lib/format";
-import { ranked, surface } from "./surface";
-import { type Goal, numberAxis, parameterAxis, rangeOf, thinned, type TrialRow, valueOf } from "./trialRows";
+import { rankScale, interpolateSurface } from "./surface";
+import { type Goal, sampleTrials, type TrialRow, valueOf } from "~/api/trialRows";
+import { numberAxis, parameterAxis, rangeOf } from "~/components/charts/axis";
 import { Parallel } from "./parallel";
 import { useStudy } from "./useStudy";
 
@@ -15,12 +16,12 @@ const SIDE = 36; // cells of a contour each way
 
 /** How the metric hangs on the parameters: all of them beside each other, each alone, and two together. */
 export function Parameters() {
-  const { study, metrics, rows, results, isPending, error, refetch, pick, tell } = useStudy();
+  const { study, metrics, rows, results, isPending, error, refetch, pick, describe } = useStudy();
   const [chosen, setChosen] = useState("");
-  const metric = metrics.find((one) => one.name === chosen) ?? metrics[0];
+  const metric = metrics.find((each) => each.name === chosen) ?? metrics[0];
   if (study === undefined || metric === undefined) return null;
   const { parameters } = study.spec;
-  const props = { rows, metric, parameters, pick, tell };
+  const props = { rows, metric, parameters, pick, describe };
   return (
     <div className="page-body">
       {error !== null && rows.length === 0 && <Failure error={error} retry={() => void refetch()} />}
@@ -28,14 +29,14 @@ export function Parameters() {
         <label className="row">
           <span className="dim">Metric</span>
           <select className="input auto" value={metric.name} onChange={(event) => setChosen(event.target.value)}>
-            {metrics.map((one) => (
-              <option key={one.name}>{one.name}</option>
+            {metrics.map((each) => (
+              <option key={each.name}>{each.name}</option>
             ))}
           </select>
         </label>
       )}
       {isPending ? (
-        <Bones rows={8} height={30} />
+        <Skeleton rows={8} height={30} />
       ) : results === 0 ? (
         <Empty icon={SlidersHorizontal} title="No trial has a result yet">
           <p>What the parameters do shows here once trials end.</p>
@@ -56,17 +57,17 @@ export interface ChartProps {
   metric: { name: string; goal: Goal };
   parameters: Record<string, Parameter>;
   pick: (trial: number) => void;
-  tell: (trial: number) => string;
+  describe: (trial: number) => string;
 }
 
-function Slices({ rows, metric, parameters, pick, tell }: ChartProps) {
+function Slices({ rows, metric, parameters, pick, describe }: ChartProps) {
   const shown = useMemo(() => {
     const known = rows.filter((row) => valueOf(row, metric.name) !== null);
-    const kept = thinned(known, metric.name, metric.goal, SLICED);
+    const sample = sampleTrials(known, metric.name, metric.goal, SLICED);
     const range = rangeOf(known.map((row) => valueOf(row, metric.name) ?? 0));
     const y = numberAxis(range?.low ?? 0, range?.high ?? 1);
     return Object.entries(parameters).map(([name, parameter]) => {
-      const having = kept.filter((row) => row.parameters[name] !== undefined);
+      const having = sample.filter((row) => row.parameters[name] !== undefined);
       return {
         name,
         x: parameterAxis(parameter),
@@ -98,7 +99,7 @@ function Slices({ rows, metric, parameters, pick, tell }: ChartProps) {
               x={slice.x}
               y={slice.y}
               points={slice.points}
-              tell={tell}
+              describe={describe}
               pick={pick}
             />
           </div>
@@ -108,7 +109,7 @@ function Slices({ rows, metric, parameters, pick, tell }: ChartProps) {
   );
 }
 
-function Contour({ rows, metric, parameters, pick, tell }: ChartProps) {
+function Contour({ rows, metric, parameters, pick, describe }: ChartProps) {
   const names = Object.keys(parameters);
   const [chosen, setChosen] = useState<[string, string]>(["", ""]);
   const across = names.includes(chosen[0]) ? chosen[0] : (names[0] ?? "");
@@ -119,23 +120,23 @@ function Contour({ rows, metric, parameters, pick, tell }: ChartProps) {
     if (first === undefined || second === undefined) return null;
     const [x, y] = [parameterAxis(first), parameterAxis(second)];
     const known = rows.filter((row) => valueOf(row, metric.name) !== null);
-    const good = ranked(
+    const good = rankScale(
       known.map((row) => valueOf(row, metric.name) ?? 0),
       metric.goal === "minimize",
     );
     const having = known.filter(
-      (row) => x.place(row.parameters[across]) !== null && y.place(row.parameters[up]) !== null,
+      (row) => x.position(row.parameters[across]) !== null && y.position(row.parameters[up]) !== null,
     );
-    const kept = thinned(having, metric.name, metric.goal, FIELD);
-    const cells = surface(
-      kept.map((row) => ({
-        x: x.place(row.parameters[across]) ?? 0,
-        y: y.place(row.parameters[up]) ?? 0,
+    const sample = sampleTrials(having, metric.name, metric.goal, FIELD);
+    const cells = interpolateSurface(
+      sample.map((row) => ({
+        x: x.position(row.parameters[across]) ?? 0,
+        y: y.position(row.parameters[up]) ?? 0,
         value: good(valueOf(row, metric.name) ?? 0),
       })),
       SIDE,
     );
-    const points = kept.map((row) => ({
+    const points = sample.map((row) => ({
       number: row.number,
       x: row.parameters[across],
       y: row.parameters[up],
@@ -174,7 +175,7 @@ function Contour({ rows, metric, parameters, pick, tell }: ChartProps) {
               y={plot.y}
               points={plot.points}
               field={plot.field}
-              tell={tell}
+              describe={describe}
               pick={pick}
             />
           </div>

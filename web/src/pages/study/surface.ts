@@ -1,6 +1,6 @@
 /* What lies between the trials: a field of values, each a mean of its neighbours by how near they are. */
 
-export interface Known {
+export interface Sample {
   /** From 0 to 1, like `y`. */
   x: number;
   y: number;
@@ -11,7 +11,7 @@ const POWER = 3;
 /** Farther than this from every trial nothing is drawn. */
 const REACH = 0.22;
 
-export function surface(known: readonly Known[], side: number): (number | null)[] {
+export function interpolateSurface(known: readonly Sample[], side: number): (number | null)[] {
   const cells: (number | null)[] = [];
   for (let row = 0; row < side; row += 1) {
     for (let column = 0; column < side; column += 1) {
@@ -31,9 +31,9 @@ export function surface(known: readonly Known[], side: number): (number | null)[
 }
 
 /** Each value's place from worst (0) to best (1) among all, by rank: one far outlier takes no colour from the others. */
-export function ranked(values: readonly number[], isLessBetter: boolean): (value: number) => number {
+export function rankScale(values: readonly number[], isLessBetter: boolean): (value: number) => number {
   const sorted = [...values].sort((a, b) => (isLessBetter ? b - a : a - b));
-  const place = new Map<number, number>();
-  for (const [i, value] of sorted.entries()) place.set(value, sorted.length < 2 ? 1 : i / (sorted.length - 1));
-  return (value) => place.get(value) ?? 0.5;
+  const rank = new Map<number, number>();
+  for (const [i, value] of sorted.entries()) rank.set(value, sorted.length < 2 ? 1 : i / (sorted.length - 1));
+  return (value) => rank.get(value) ?? 0.5;
 }

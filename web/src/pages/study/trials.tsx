@@ -2,12 +2,13 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown, ArrowUp, GitCompareArrows, Search, Table2, X } from "lucide-react";
 import { memo, useEffect, useMemo, useRef, useState } from "react";
-import { Bones, Empty, Failure } from "~/components/parts";
+import { Skeleton, Empty, Failure } from "~/components/parts";
 import { State } from "~/components/state";
 import { LocalTime } from "~/components/time";
 import { counted, duration, number } from "~/lib/format";
-import { listed, toggled } from "~/lib/filters";
-import { ABSENT, type TrialRow } from "./trialRows";
+import { splitList, toggled } from "~/lib/filters";
+import { type TrialRow } from "~/api/trialRows";
+import { ABSENT } from "~/components/charts/axis";
 import { FilterMenu } from "~/pages/jobs/filterMenu";
 import { useStudy } from "./useStudy";
 
@@ -61,7 +62,7 @@ export function Trials() {
   return (
     <div className="trials">
       {error !== null && rows.length === 0 && <Failure error={error} retry={() => void refetch()} />}
-      {opened && <Opened row={opened} close={() => set({ trial: undefined })} />}
+      {opened && <TrialDetails row={opened} close={() => set({ trial: undefined })} />}
       {search.trial !== undefined && !opened && !isPending && (
         <p className="note warn">There is no trial {search.trial} in this study.</p>
       )}
@@ -80,7 +81,7 @@ export function Trials() {
         <FilterMenu
           label="State"
           items={STATES}
-          chosen={listed(search.state)}
+          chosen={splitList(search.state)}
           toggle={(state) => set({ state: toggled(search.state, state) })}
         />
         <span className="dim num grow" role="status">
@@ -103,7 +104,7 @@ export function Trials() {
       <section className="card trial-card">
         {isPending ? (
           <div className="body">
-            <Bones rows={8} height={20} />
+            <Skeleton rows={8} height={20} />
           </div>
         ) : rows.length === 0 ? (
           <Empty icon={Table2} title="No trial yet">
@@ -130,17 +131,17 @@ export function Trials() {
   );
 }
 
-function filtered(rows: readonly TrialRow[], states: string | undefined, text: string): readonly TrialRow[] {
-  const wanted = listed(states);
-  const words = text.trim().toLowerCase();
-  if (wanted.length === 0 && words === "") return rows;
+function filtered(rows: readonly TrialRow[], stateList: string | undefined, text: string): readonly TrialRow[] {
+  const states = splitList(stateList);
+  const needle = text.trim().toLowerCase();
+  if (states.length === 0 && needle === "") return rows;
   return rows.filter((row) => {
-    if (wanted.length > 0 && !wanted.includes(row.state)) return false;
-    if (words === "" || String(row.number) === words) return true;
+    if (states.length > 0 && !states.includes(row.state)) return false;
+    if (needle === "" || String(row.number) === needle) return true;
     const values = Object.entries(row.parameters).some(([name, value]) =>
-      `${name}=${String(value)}`.toLowerCase().includes(words),
+      `${name}=${String(value)}`.toLowerCase().includes(needle),
     );
-    return values || row.reason.toLowerCase().includes(words);
+    return values || row.reason.toLowerCase().includes(needle);
   });
 }
 
@@ -155,7 +156,7 @@ export function sorted(rows: readonly TrialRow[], sort: string | undefined): rea
       : key === "state"
         ? row.state
         : key === "time"
-          ? timeOf(row)
+          ? durationOf(row)
           : key.startsWith("m:")
             ? row.metrics[key.slice(2)]
             : row.parameters[key.slice(2)];
@@ -169,7 +170,7 @@ export function sorted(rows: readonly TrialRow[], sort: string | undefined): rea
   });
 }
 
-const timeOf = (row: TrialRow): number | null =>
+const durationOf = (row: TrialRow): number | null =>
   row.endedAt === null ? null : (Date.parse(row.endedAt) - Date.parse(row.createdAt)) / 1000;
 
 interface GridProps {
@@ -273,7 +274,7 @@ interface RowProps {
 }
 
 const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, toggle, open }: RowProps) {
-  const took = timeOf(row);
+  const took = durationOf(row);
   return (
     <div
       role="row"
@@ -334,7 +335,7 @@ const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, to
 });
 
 /** One trial, opened from a chart or the table. */
-function Opened({ row, close }: { row: TrialRow; close: () => void }) {
+function TrialDetails({ row, close }: { row: TrialRow; close: () => void }) {
   const box = useRef<HTMLElement>(null);
   // Who goes by keys comes from a chart or the table, and goes on from here to the job.
   useEffect(() => box.current?.focus({ preventScroll: true }), [row.number]);

@@ -2,7 +2,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useCallback, useMemo } from "react";
 import { isStudyOver, studyQuery, trialsQuery, waitingJobsQuery } from "~/api/studies";
-import { type Goal, hasResult, NO_TRIALS, type TrialRow, withJobStates } from "./trialRows";
+import { type Goal, hasResult, NO_TRIALS, type TrialRow, withJobStates } from "~/api/trialRows";
 import { number } from "~/lib/format";
 
 const route = getRouteApi("/shell/studies/$study");
@@ -12,11 +12,11 @@ export function useStudy() {
   const { study: id } = route.useParams();
   const client = useQueryClient();
   const { data: study } = useQuery(studyQuery(id));
-  const told = useQuery(trialsQuery(id, isStudyOver(study?.state), client));
-  const known = (told.data ?? NO_TRIALS).rows;
-  const isUnderWay = useMemo(() => known.some((row) => row.state === "running" && row.job !== null), [known]);
-  const { data: waiting } = useQuery(waitingJobsQuery(study, isUnderWay));
-  const rows = useMemo(() => (isUnderWay ? withJobStates(known, waiting ?? []) : known), [known, waiting, isUnderWay]);
+  const trials = useQuery(trialsQuery(id, isStudyOver(study?.state), client));
+  const known = (trials.data ?? NO_TRIALS).rows;
+  const isRunning = useMemo(() => known.some((row) => row.state === "running" && row.job !== null), [known]);
+  const { data: waiting } = useQuery(waitingJobsQuery(study, isRunning));
+  const rows = useMemo(() => (isRunning ? withJobStates(known, waiting ?? []) : known), [known, waiting, isRunning]);
   const byNumber = useMemo(() => new Map(rows.map((row) => [row.number, row])), [rows]);
   const results = useMemo(() => rows.reduce((count, row) => count + (hasResult(row) ? 1 : 0), 0), [rows]);
   const navigate = useNavigate();
@@ -24,10 +24,10 @@ export function useStudy() {
     (trial: number) => void navigate({ to: "/studies/$study/trials", params: { study: id }, search: { trial } }),
     [navigate, id],
   );
-  const tell = useCallback(
+  const describe = useCallback(
     (of: number) => {
       const row = byNumber.get(of);
-      return row === undefined ? "" : words(row);
+      return row === undefined ? "" : describeTrial(row);
     },
     [byNumber],
   );
@@ -39,17 +39,17 @@ export function useStudy() {
     rows,
     byNumber,
     results,
-    isPending: told.isPending,
-    error: told.error,
-    refetch: told.refetch,
+    isPending: trials.isPending,
+    error: trials.error,
+    refetch: trials.refetch,
     pick,
-    tell,
+    describe,
   };
 }
 
 const SHOWN = 8;
 
-function words(row: TrialRow): string {
+function describeTrial(row: TrialRow): string {
   const lines = [
     ...(row.state === "succeeded" ? [] : [row.state]),
     ...Object.entries(row.metrics).map(([name, value]) => `${name}: ${number(value)}`),

@@ -37,7 +37,7 @@ const RULES: readonly [string, string][] = [
   ["patience", "patience"],
 ];
 // Which fields each rule reads, with what they are unless stated.
-const OF_RULE: Record<string, readonly [string, string, string][]> = {
+const RULE_FIELDS: Record<string, readonly [string, string, string][]> = {
   median: [
     ["min_steps", "Not before step", "1"],
     ["min_trials", "Nor before trials", "4"],
@@ -70,8 +70,8 @@ interface FormProps {
 }
 
 /** What the API says of a field, or of what is in it. */
-export function wrongAt(mistakes: readonly Mistake[], ...paths: string[]): string | undefined {
-  const found = mistakes.find(({ path }) => paths.some((own) => path === own || path.startsWith(`${own}.`)));
+export function errorAt(mistakes: readonly Mistake[], ...paths: string[]): string | undefined {
+  const found = mistakes.find(({ path }) => paths.some((field) => path === field || path.startsWith(`${field}.`)));
   return found && (found.hint ? `${found.message}: ${found.hint}` : found.message);
 }
 
@@ -93,9 +93,9 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
         name={path.join(".")}
         label={label}
         value={textOf(path)}
-        wrong={wrongAt(mistakes, path.join("."), ...also)}
+        error={errorAt(mistakes, path.join("."), ...also)}
         isDisabled={isBroken}
-        isKept
+        keepsTypedText
         set={(value) => set(path, typed(value))}
         {...rest}
       />
@@ -108,7 +108,7 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
     value: string,
     choose: (value: string) => void,
   ) => (
-    <Field label={label} wrong={wrongAt(mistakes, path.join("."))}>
+    <Field label={label} error={errorAt(mistakes, path.join("."))}>
       {(props) => (
         <select
           {...props}
@@ -117,9 +117,9 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
           value={value}
           onChange={(event) => choose(event.target.value)}
         >
-          {choices.map(([key, words]) => (
+          {choices.map(([key, text]) => (
             <option key={key} value={key}>
-              {words}
+              {text}
             </option>
           ))}
         </select>
@@ -188,10 +188,10 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
               remove={() => change((text) => withoutParameter(text, row.name))}
             />
           ))}
-          {wrongAt(
+          {errorAt(
             mistakes.filter((mistake) => mistake.path === "parameters"),
             "parameters",
-          ) && <p className="tone-red small">{wrongAt(mistakes, "parameters")}</p>}
+          ) && <p className="tone-red small">{errorAt(mistakes, "parameters")}</p>}
           <div>
             <button type="button" className="button small" disabled={isBroken} onClick={() => change(withNewParameter)}>
               <Plus size={14} aria-hidden="true" /> Add a parameter
@@ -225,17 +225,17 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
           )}
           {choice(["stopping"], "Early stopping", RULES, rule, setRule)}
         </div>
-        {(OF_RULE[rule] ?? []).length > 0 && (
+        {(RULE_FIELDS[rule] ?? []).length > 0 && (
           <div className="fours spaced">
-            {(OF_RULE[rule] ?? []).map(([name, label, unstated]) => (
+            {(RULE_FIELDS[rule] ?? []).map(([name, label, unstated]) => (
               <TextInput
                 key={name}
                 name={`stopping.${name}`}
                 label={label}
                 placeholder={unstated}
                 value={textOf(["stopping", name])}
-                wrong={wrongAt(mistakes, `stopping.${name}`)}
-                isKept
+                error={errorAt(mistakes, `stopping.${name}`)}
+                keepsTypedText
                 set={(value) =>
                   change((text) => withAt(withAt(text, ["stopping", "rule"], rule), ["stopping", name], typed(value)))
                 }
@@ -254,7 +254,7 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
           {field(["budget", "failed_trials"], "May fail", { placeholder: "all but the first five" })}
         </div>
         {mistakes.some((mistake) => mistake.path === "budget") && (
-          <p className="tone-red small">{wrongAt(mistakes, "budget")}</p>
+          <p className="tone-red small">{errorAt(mistakes, "budget")}</p>
         )}
       </fieldset>
     </>

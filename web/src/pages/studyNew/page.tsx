@@ -2,19 +2,19 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { FlaskConical } from "lucide-react";
 import { useMemo, useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { nodesQuery } from "~/api/queries";
 import { readStudies, studyKeys, studyQuery } from "~/api/studies";
-import { Mistakes, NO_MISTAKES, useCheck, Verdict } from "~/components/forms/specCheck";
+import { Mistakes, NO_MISTAKES, useCheck, CheckStatus } from "~/components/forms/specCheck";
 import { Editor } from "~/components/forms/editor";
-import { Bones, Failure, PageHead } from "~/components/parts";
+import { Skeleton, Failure, PageHead } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
-import { freshKey } from "~/lib/idempotencyKey";
-import { allocatable, gpuCount, isOpen } from "~/lib/capacity";
+import { newIdempotencyKey } from "~/lib/idempotencyKey";
+import { allocatable, gpuCount, isSchedulable } from "~/lib/capacity";
 import { freeName, studyYaml } from "~/lib/yaml/specYaml";
 import { readYaml } from "~/lib/yaml/yamlDraft";
 import { diagnosticsOf } from "~/pages/submit/draft";
-import { Room } from "~/pages/submit/placement";
+import { PlacementPreview } from "~/pages/submit/placement";
 import { StudyForm } from "./form";
 
 const route = getRouteApi("/shell/studies/new");
@@ -59,7 +59,7 @@ export function NewStudyPage() {
   if (from === undefined ? nodes.isPending : original.data === undefined || alike.isPending) {
     return (
       <div className="page-body">
-        <Bones rows={10} />
+        <Skeleton rows={10} />
       </div>
     );
   }
@@ -71,7 +71,7 @@ export function NewStudyPage() {
         name: freeName(name, /-\d{1,6}$/.test(name), alike.data?.items.map((study) => study.name) ?? []),
         ...(spec.template ? { template: { ...spec.template, output: null } } : {}),
       })
-    : first((nodes.data ?? []).some((node) => isOpen(node) && gpuCount(allocatable(node)) > 0));
+    : first((nodes.data ?? []).some((node) => isSchedulable(node) && gpuCount(allocatable(node)) > 0));
   return <Draft key={from ?? ""} start={start} original={original.data && { id: original.data.id, name }} />;
 }
 
@@ -82,7 +82,7 @@ interface DraftProps {
 
 /** Whether a text is a study. */
 const reading = (waits: boolean) => (text: string, signal: AbortSignal) =>
-  got(api.POST("/api/v1/studies", { body: { spec_text: text, dry_run: true, wait_for_nodes: waits }, signal }));
+  unwrap(api.POST("/api/v1/studies", { body: { spec_text: text, dry_run: true, wait_for_nodes: waits }, signal }));
 const readNow = reading(false);
 const readPatiently = reading(true);
 
@@ -105,22 +105,22 @@ function Draft({ start, original }: DraftProps) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const create = async () => {
-    if (key.current.text !== sent) key.current = { text: sent, key: freshKey() };
+    if (key.current.text !== sent) key.current = { text: sent, key: newIdempotencyKey() };
     setBusy(true);
     setError(null);
     try {
       const params = { header: { "Idempotency-Key": key.current.key } };
-      const made = await got(api.POST("/api/v1/studies", { params, body: { spec_text: sent, wait_for_nodes: waits } }));
+      const made = await unwrap(api.POST("/api/v1/studies", { params, body: { spec_text: sent, wait_for_nodes: waits } }));
       if (!("namesakes" in made)) return;
       await client.invalidateQueries({ queryKey: studyKeys.all });
       const others = made.namesakes?.length ?? 0;
-      const told =
+      const namesakeNote =
         others === 0
           ? ""
           : others === 1
             ? " Another one of this name goes on."
             : ` ${others} others of this name go on.`;
-      toast(`Created ${made.name}.${told}`);
+      toast(`Created ${made.name}.${namesakeNote}`);
       await navigate({ to: "/studies/$study", params: { study: made.id } });
     } catch (failure) {
       setError(failure);
@@ -158,7 +158,7 @@ function Draft({ start, original }: DraftProps) {
             wait for nodes that are to come
           </label>
         )}
-        <Verdict check={check} isBroken={document.errors.length > 0} />
+        <CheckStatus check={check} isBroken={document.errors.length > 0} />
         <button
           type="button"
           className="button primary"
@@ -185,7 +185,7 @@ function Draft({ start, original }: DraftProps) {
           <Editor label="The study as YAML" text={text} change={setText} diagnostics={diagnostics} />
           <Mistakes check={check} />
         </section>
-        {document.has("template") && <Room spec={spec ?? null} />}
+        {document.has("template") && <PlacementPreview spec={spec ?? null} />}
       </div>
     </div>
   );

@@ -3,7 +3,7 @@ import type { Mistake } from "~/api/types";
 import { Field, Sentence } from "~/components/parts";
 import { TextInput } from "~/components/forms/textInput";
 import type { ParameterRow } from "./studyDraft";
-import { wrongAt } from "./form";
+import { errorAt } from "./form";
 
 const TYPES = ["float", "integer", "categorical", "discrete"];
 const SCALES = ["linear", "log", "reverse-log"];
@@ -32,13 +32,13 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
       label={label}
       placeholder={placeholder}
       value={row[field]}
-      wrong={wrongAt(mistakes, `${at}.${field}`)}
-      isKept
+      error={errorAt(mistakes, `${at}.${field}`)}
+      keepsTypedText
       set={(value) => set(field, value)}
     />
   );
   const choice = (field: "type" | "scale", label: string, items: readonly string[]) => (
-    <Field label={label} wrong={wrongAt(mistakes, `${at}.${field}`)}>
+    <Field label={label} error={errorAt(mistakes, `${at}.${field}`)}>
       {(props) => (
         <select {...props} className="input" value={row[field]} onChange={(event) => set(field, event.target.value)}>
           {(items.includes(row[field]) ? items : [row[field], ...items]).map((item) => (
@@ -55,8 +55,8 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
         name={`${at}.name`}
         label="Name"
         value={row.name}
-        isKept
-        wrongWhile={(typed) =>
+        keepsTypedText
+        validateTyped={(typed) =>
           typed.trim() === ""
             ? "A parameter has a name."
             : others.includes(typed)

@@ -1,5 +1,5 @@
 import { type Document, isMap, isPair, isScalar, parse, Scalar, stringify } from "yaml";
-import { plainOf, readYaml } from "~/lib/yaml/yamlDraft";
+import { plainValues, readYaml } from "~/lib/yaml/yamlDraft";
 
 /* A study's YAML as the form beside it reads and writes it. The text is the truth: comments and order stay as they are. */
 
@@ -31,7 +31,7 @@ function written(document: Document, path: Path, value: unknown): string {
 }
 
 function plainAt(document: Document, path: Path): unknown {
-  let value = plainOf(document);
+  let value = plainValues(document);
   for (const step of path)
     value = typeof value === "object" && value !== null ? (value as Record<string, unknown>)[step] : undefined;
   return value;

@@ -13,36 +13,36 @@ interface CodeProps {
 
 interface Sent {
   digest: string;
-  words: string;
+  label: string;
 }
 
 /** Packs a folder in the browser, or takes an archive, and sends it; the spec then names it by its digest. */
 export function Code({ digest, isDisabled, set }: CodeProps) {
   const folder = useRef<HTMLInputElement>(null);
   const archive = useRef<HTMLInputElement>(null);
-  const [doing, setDoing] = useState("");
-  const [wrong, setWrong] = useState("");
+  const [progress, setProgress] = useState("");
+  const [error, setError] = useState("");
   const [sent, setSent] = useState<Sent | null>(null);
 
   const take = async (pack: () => Promise<Packed>) => {
-    setWrong("");
-    setDoing("packing");
+    setError("");
+    setProgress("packing");
     try {
-      const made = await pack();
-      setDoing("sending");
-      await uploadArchive(made.blob, made.digest, (there) =>
-        setDoing(`sending, ${bytes(there)} of ${bytes(made.blob.size)}`),
+      const packed = await pack();
+      setProgress("sending");
+      await uploadArchive(packed.blob, packed.digest, (uploaded) =>
+        setProgress(`sending, ${bytes(uploaded)} of ${bytes(packed.blob.size)}`),
       );
-      const files = made.files === null ? "" : `${counted(made.files, "file")}, `;
-      setSent({ digest: made.digest, words: `${made.name} (${files}${bytes(made.blob.size)})` });
-      set(made.digest);
-    } catch (error) {
-      setWrong(error instanceof Error ? error.message : String(error));
+      const files = packed.files === null ? "" : `${counted(packed.files, "file")}, `;
+      setSent({ digest: packed.digest, label: `${packed.name} (${files}${bytes(packed.blob.size)})` });
+      set(packed.digest);
+    } catch (failure) {
+      setError(failure instanceof Error ? failure.message : String(failure));
     } finally {
-      setDoing("");
+      setProgress("");
     }
   };
-  const chose = (input: HTMLInputElement, isFolder: boolean) => {
+  const onChosen = (input: HTMLInputElement, isFolder: boolean) => {
     const files = [...(input.files ?? [])];
     input.value = ""; // so that the same choice is a change the next time, too
     const [first] = files;
@@ -52,8 +52,8 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
       return isFolder ? packFolder(files) : packedFile(first);
     });
   };
-  const isBusy = doing !== "";
-  const told = sent !== null && sent.digest === digest ? sent.words : digest;
+  const isBusy = progress !== "";
+  const label = sent !== null && sent.digest === digest ? sent.label : digest;
   return (
     <div className="field">
       <span className="label">Code</span>
@@ -77,13 +77,13 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
         <span className="row code-told" role="status">
           {isBusy ? (
             <>
-              <LoaderCircle size={14} className="spin" aria-hidden="true" /> {doing}
+              <LoaderCircle size={14} className="spin" aria-hidden="true" /> {progress}
             </>
           ) : (
             digest && (
               <>
                 <span className="cut" title={digest}>
-                  {told}
+                  {label}
                 </span>
                 <button
                   type="button"
@@ -106,7 +106,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
         type="file"
         hidden
         aria-label="Folder with the code"
-        onChange={(event) => chose(event.currentTarget, true)}
+        onChange={(event) => onChosen(event.currentTarget, true)}
       />
       <input
         ref={archive}
@@ -114,11 +114,11 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
         hidden
         accept=".tar.gz,.tgz,application/gzip"
         aria-label="Archive with the code"
-        onChange={(event) => chose(event.currentTarget, false)}
+        onChange={(event) => onChosen(event.currentTarget, false)}
       />
-      {wrong ? (
+      {error ? (
         <span className="wrong" role="alert">
-          {wrong}
+          {error}
         </span>
       ) : (
         <span className="hint">Unpacked at /data. What .gitignore and .trainmasterignore name stays here.</span>

@@ -1,11 +1,11 @@
 import { type Document, isMap, isScalar } from "yaml";
 import type { ForecastOption, Mistake } from "~/api/types";
 import type { Diagnostic } from "~/components/forms/editor";
-import { plainOf, readYaml } from "~/lib/yaml/yamlDraft";
+import { plainValues, readYaml } from "~/lib/yaml/yamlDraft";
 
 /* The text is the truth; the form reads from it and writes into it, and leaves comments and order as they are. */
 
-export const FIRST = `name: my-job
+export const EXAMPLE = `name: my-job
 command: python train.py
 workers: 2
 cpu: 1
@@ -14,10 +14,10 @@ max_restarts: 3
 `;
 
 /** The value of a field at the top, as a person would type it. */
-export function valueOf(document: Document, name: string): string {
+export function fieldText(document: Document, name: string): string {
   const value = document.get(name);
   if (value === undefined || value === null) return "";
-  const plain = isScalar(value) ? value.value : (plainOf(document) as Record<string, unknown> | undefined)?.[name];
+  const plain = isScalar(value) ? value.value : (plainValues(document) as Record<string, unknown> | undefined)?.[name];
   if (plain === undefined || plain === null) return "";
   if (Array.isArray(plain))
     return plain.every((word) => /^[\w@%+=:,./-]+$/.test(String(word))) ? plain.join(" ") : JSON.stringify(plain);
@@ -50,14 +50,14 @@ export function withOption(text: string, { roles = [], field, value }: ForecastO
   if (document.errors.length > 0 || !isMap(document.contents)) return text;
   if (roles.length === 0) document.delete(field);
   for (const role of roles) {
-    if (document.hasIn(["roles", role])) setOfRole(document, ["roles", role], field, value);
+    if (document.hasIn(["roles", role])) setInRole(document, ["roles", role], field, value);
     else if (field === "replicas") setCount(document, [role === "worker" ? "workers" : role], value);
     else document.set(field, value);
   }
   return document.toString({ lineWidth: 0 });
 }
 
-function setOfRole(document: Document, at: string[], field: string, value: unknown): void {
+function setInRole(document: Document, at: string[], field: string, value: unknown): void {
   const own = document.getIn(at);
   if (!isMap(own)) {
     // `worker: 2` is short for its replicas.
@@ -84,7 +84,7 @@ export function diagnosticsOf(text: string, mistakes: readonly Mistake[]): Diagn
   }));
   if (found.length > 0) return found;
   for (const mistake of mistakes) {
-    const [from, to] = placeOf(document, mistake.path.split(".").filter(Boolean));
+    const [from, to] = rangeOf(document, mistake.path.split(".").filter(Boolean));
     found.push({
       from,
       to,
@@ -95,7 +95,7 @@ export function diagnosticsOf(text: string, mistakes: readonly Mistake[]): Diagn
   return found;
 }
 
-function placeOf(document: Document, path: readonly string[]): [number, number] {
+function rangeOf(document: Document, path: readonly string[]): [number, number] {
   for (let length = path.length; length > 0; length -= 1) {
     const keys = path.slice(0, length).map((key) => (/^\d+$/.test(key) ? Number(key) : key));
     const node = document.getIn(keys, true) as { range?: [number, number, number] | null } | undefined;

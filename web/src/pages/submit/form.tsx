@@ -4,9 +4,9 @@ import type { Document } from "yaml";
 import { nodesQuery, projectsQuery, volumesQuery } from "~/api/queries";
 import type { Mistake } from "~/api/types";
 import { TextInput } from "~/components/forms/textInput";
-import { modelsOf } from "~/lib/capacity";
+import { gpuModels } from "~/lib/capacity";
 import { Code } from "./code";
-import { valueOf } from "./draft";
+import { fieldText } from "./draft";
 
 interface FormProps {
   document: Document;
@@ -15,11 +15,11 @@ interface FormProps {
 }
 
 /** The fields that most jobs state. Everything else is written beside it, and stays as it is. */
-export function Form({ document, mistakes, set }: FormProps) {
+export function JobForm({ document, mistakes, set }: FormProps) {
   const { data: projects } = useQuery(projectsQuery);
   const { data: volumes } = useQuery(volumesQuery);
   const { data: nodes } = useQuery(nodesQuery);
-  const gpuModels = modelsOf(nodes ?? []);
+  const models = gpuModels(nodes ?? []);
   const hasRoles = document.has("roles");
   const isBroken = document.errors.length > 0;
 
@@ -31,8 +31,8 @@ export function Form({ document, mistakes, set }: FormProps) {
     <TextInput
       name={name}
       label={label}
-      value={isBroken ? "" : valueOf(document, name)}
-      wrong={mistakes.find((mistake) => mistake.path === name || mistake.path.startsWith(`${name}.`))?.message}
+      value={isBroken ? "" : fieldText(document, name)}
+      error={mistakes.find((mistake) => mistake.path === name || mistake.path.startsWith(`${name}.`))?.message}
       isDisabled={isBroken}
       set={(value) => set(name, value)}
       {...more}
@@ -50,7 +50,7 @@ export function Form({ document, mistakes, set }: FormProps) {
         hint: "Runs in /data, where the code is unpacked.",
       })}
       <Code
-        digest={isBroken ? "" : valueOf(document, "code")}
+        digest={isBroken ? "" : fieldText(document, "code")}
         isDisabled={isBroken}
         set={(digest) => set("code", digest)}
       />
@@ -64,7 +64,7 @@ export function Form({ document, mistakes, set }: FormProps) {
             {field("workers", "Workers", { placeholder: "1" })}
             {field("ps", "Parameter servers", { placeholder: "0", type: "number" })}
             {field("gpus", "GPUs each", { placeholder: "0", hint: "0.5: half of one." })}
-            {field("gpu_type", "GPU model", { placeholder: "any", list: gpuModels })}
+            {field("gpu_type", "GPU model", { placeholder: "any", list: models })}
             {field("cpu", "CPUs each", { placeholder: "shared" })}
             {field("memory", "Memory each", { placeholder: "shared" })}
             {field("shm", "Shared memory", { placeholder: "engine's" })}

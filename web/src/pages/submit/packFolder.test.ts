@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { chosen, IGNORED, packedFile, packFolder } from "./packFolder";
+import { selectFiles, IGNORED, packedFile, packFolder } from "./packFolder";
 
 const source = (path: string, text = path) => ({ path, file: new Blob([text]) });
 /** As a browser hands out the files of a chosen folder. */
@@ -26,7 +26,7 @@ describe("a folder's files", () => {
       source(".trainmasterignore", "!data/\ndata/b.bin\n"),
       source("run.log"),
     ];
-    expect((await chosen(all)).map((one) => one.path)).toEqual([
+    expect((await selectFiles(all)).map((one) => one.path)).toEqual([
       ".gitignore",
       ".trainmasterignore",
       "data/a.bin",
@@ -34,9 +34,9 @@ describe("a folder's files", () => {
     ]);
   });
   it("must be some, and not too many", async () => {
-    await expect(chosen([source(".git/config")])).rejects.toThrow("no file that may be packed");
+    await expect(selectFiles([source(".git/config")])).rejects.toThrow("no file that may be packed");
     const large = { path: "weights.bin", file: { size: 2 ** 30 } as Blob };
-    await expect(chosen([source("a.py"), large])).rejects.toThrow(/1025 MiB.*largest is weights.bin/);
+    await expect(selectFiles([source("a.py"), large])).rejects.toThrow(/1025 MiB.*largest is weights.bin/);
   });
 });
 

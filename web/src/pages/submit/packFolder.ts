@@ -60,39 +60,39 @@ export function sourcesOf(files: Iterable<File>): { name: string; sources: Sourc
 }
 
 /** The sources that are packed, by name. Throws an `Error` that says why there is nothing to pack, or too much. */
-export async function chosen(sources: readonly Source[]): Promise<Source[]> {
+export async function selectFiles(sources: readonly Source[]): Promise<Source[]> {
   const rules = ignore().add(IGNORED);
   for (const name of IGNORE_FILES) {
     const found = sources.find((source) => source.path === name);
     if (found) rules.add(await found.file.text());
   }
-  const kept = sources.filter((source) => !rules.ignores(source.path));
-  if (kept.length === 0) throw new Error("The folder has no file that may be packed: all are ignored, or it is empty.");
-  const size = kept.reduce((sum, source) => sum + source.file.size, 0);
+  const included = sources.filter((source) => !rules.ignores(source.path));
+  if (included.length === 0) throw new Error("The folder has no file that may be packed: all are ignored, or it is empty.");
+  const size = included.reduce((sum, source) => sum + source.file.size, 0);
   if (size > MOST_BYTES) {
-    const [largest] = [...kept].sort((a, b) => b.file.size - a.file.size);
+    const [largest] = [...included].sort((a, b) => b.file.size - a.file.size);
     throw new Error(
       `The folder's files have ${Math.ceil(size / 2 ** 20)} MiB, and a page packs ${MOST_BYTES / 2 ** 20}: name what the job ` +
         `does not need in .trainmasterignore (the largest is ${largest?.path}), or submit with the command line.`,
     );
   }
-  return kept.sort((a, b) => (a.path < b.path ? -1 : 1));
+  return included.sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
 export async function packFolder(files: Iterable<File>): Promise<Packed> {
   const { name, sources } = sourcesOf(files);
-  const kept = await chosen(sources);
+  const included = await selectFiles(sources);
   const entries = await Promise.all(
-    kept.map(async ({ path, file }) => {
+    included.map(async ({ path, file }) => {
       const body = new Uint8Array(await file.arrayBuffer());
       const isScript = body[0] === 35 && body[1] === 33; // browsers do not tell which files may be run; #! does
       return { header: { name: path, size: body.length, mode: isScript ? 0o755 : 0o644, mtime: new Date(0) }, body };
     }),
   );
   const tar = await packTar(entries);
-  const pressed = new Blob([tar as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new CompressionStream("gzip"));
-  const blob = await new Response(pressed).blob();
-  return { name, blob, digest: await digestOf(blob), files: kept.length };
+  const compressed = new Blob([tar as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new CompressionStream("gzip"));
+  const blob = await new Response(compressed).blob();
+  return { name, blob, digest: await digestOf(blob), files: included.length };
 }
 
 /** A `.tar.gz` as it is. Throws an `Error` for another kind of file. */

@@ -2,19 +2,19 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { Rocket } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { jobQuery, keys } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
-import { Mistakes, NO_MISTAKES, useCheck, Verdict } from "~/components/forms/specCheck";
+import { Mistakes, NO_MISTAKES, useCheck, CheckStatus } from "~/components/forms/specCheck";
 import { Editor } from "~/components/forms/editor";
-import { Bones, Failure, PageHead } from "~/components/parts";
+import { Skeleton, Failure, PageHead } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
-import { freshKey } from "~/lib/idempotencyKey";
+import { newIdempotencyKey } from "~/lib/idempotencyKey";
 import { freeName, mergePatch, specYaml } from "~/lib/yaml/specYaml";
 import { readYaml } from "~/lib/yaml/yamlDraft";
-import { diagnosticsOf, FIRST, withOption, withValue } from "./draft";
-import { Form } from "./form";
-import { Room } from "./placement";
+import { diagnosticsOf, EXAMPLE, withOption, withValue } from "./draft";
+import { JobForm } from "./form";
+import { PlacementPreview } from "./placement";
 
 const route = getRouteApi("/shell/submit");
 
@@ -27,19 +27,19 @@ export function SubmitPage() {
     staleTime: Number.POSITIVE_INFINITY,
   });
   const name = original.data?.name ?? "";
-  const alike = useQuery({
+  const sameName = useQuery({
     queryKey: [...keys.jobs, "alike", name],
     queryFn: () =>
-      got(api.GET("/api/v1/jobs", { params: { query: { name: [`${name.replace(/-\d{1,6}$/, "")}*`], limit: 200 } } })),
+      unwrap(api.GET("/api/v1/jobs", { params: { query: { name: [`${name.replace(/-\d{1,6}$/, "")}*`], limit: 200 } } })),
     enabled: name !== "",
     refetchInterval: false,
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 0,
   });
-  if (from !== undefined && (original.isPending || (name !== "" && alike.isPending))) {
+  if (from !== undefined && (original.isPending || (name !== "" && sameName.isPending))) {
     return (
       <div className="page-body">
-        <Bones rows={10} />
+        <Skeleton rows={10} />
       </div>
     );
   }
@@ -56,9 +56,9 @@ export function SubmitPage() {
         ...original.data.spec,
         output: null,
         // A name means the newest job that has it: with the same one the clone would take its place.
-        name: freeName(name, Boolean(original.data.cloned_from), alike.data?.items.map((job) => job.name) ?? []),
+        name: freeName(name, Boolean(original.data.cloned_from), sameName.data?.items.map((job) => job.name) ?? []),
       })
-    : kept() || FIRST;
+    : savedDraft() || EXAMPLE;
   return (
     <Draft
       key={`${from ?? ""} ${checkpoint ?? ""}`}
@@ -75,7 +75,7 @@ export function SubmitPage() {
 
 const KEY = "draft";
 
-function kept(): string {
+function savedDraft(): string {
   try {
     return sessionStorage.getItem(KEY) ?? "";
   } catch {
@@ -85,7 +85,7 @@ function kept(): string {
 
 /** The canonical spec of a text. */
 const read = (text: string, signal: AbortSignal): Promise<object> =>
-  got(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal }));
+  unwrap(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal }));
 
 interface DraftProps {
   start: string;
@@ -119,18 +119,18 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   }, [text, isFresh]);
 
   const submit = async () => {
-    if (key.current.text !== text) key.current = { text, key: freshKey() };
+    if (key.current.text !== text) key.current = { text, key: newIdempotencyKey() };
     setBusy(true);
     setError(null);
     try {
       const params = { header: { "Idempotency-Key": key.current.key } };
-      const made = isFresh
-        ? await got(api.POST("/api/v1/jobs", { params, body: { spec_text: text } }))
+      const job = isFresh
+        ? await unwrap(api.POST("/api/v1/jobs", { params, body: { spec_text: text } }))
         : await cloned(original, text, checkpoint, key.current.key);
-      if (!("id" in made)) return;
+      if (!("id" in job)) return;
       await client.invalidateQueries({ queryKey: keys.jobs });
-      toast(`Submitted ${made.name}${checkpoint ? `, which begins at ${checkpoint.split("/").at(-1)}` : ""}.`);
-      await navigate({ to: "/jobs/$job", params: { job: String(made.id) } });
+      toast(`Submitted ${job.name}${checkpoint ? `, which begins at ${checkpoint.split("/").at(-1)}` : ""}.`);
+      await navigate({ to: "/jobs/$job", params: { job: String(job.id) } });
     } catch (failure) {
       setError(failure);
     } finally {
@@ -141,7 +141,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   return (
     <div className="page-body fill">
       <PageHead title={isFresh ? "Submit a job" : "Clone and edit"} about={about}>
-        <Verdict check={check} isBroken={document.errors.length > 0} />
+        <CheckStatus check={check} isBroken={document.errors.length > 0} />
         <button
           type="button"
           className="button primary"
@@ -155,7 +155,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
       <div className="submit">
         <section className="card submit-form" aria-label="Form">
           <div className="body stack">
-            <Form
+            <JobForm
               document={document}
               mistakes={mistakes}
               set={(name, value) => setText((now) => withValue(now, name, value))}
@@ -172,9 +172,9 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
           <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />
           <Mistakes check={check} />
         </section>
-        <Room
+        <PlacementPreview
           spec={check.state === "good" ? check.value : null}
-          take={(option) => setText((now) => withOption(now, option))}
+          apply={(option) => setText((now) => withOption(now, option))}
         />
       </div>
     </div>
@@ -183,8 +183,8 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
 
 /** A job from the edited text of another: what differs is laid over the original's spec, so that it is known as its clone. */
 async function cloned(original: JobDetail, text: string, checkpoint: string | undefined, key: string) {
-  const spec = await got(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true } }));
+  const spec = await unwrap(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true } }));
   const changes = mergePatch({ ...original.spec, output: null }, spec) as Record<string, unknown>;
   const params = { path: { job: original.id }, header: { "Idempotency-Key": key } };
-  return got(api.POST("/api/v1/jobs/{job}/clone", { params, body: { changes, checkpoint: checkpoint ?? null } }));
+  return unwrap(api.POST("/api/v1/jobs/{job}/clone", { params, body: { changes, checkpoint: checkpoint ?? null } }));
 }

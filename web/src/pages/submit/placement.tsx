@@ -3,20 +3,20 @@ import { CircleCheck, Hourglass, LoaderCircle, Server } from "lucide-react";
 import { forecastQuery, nodesQuery } from "~/api/queries";
 import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
 import { Failure, Sentence } from "~/components/parts";
-import { Places } from "~/components/placements";
-import { bytes, counted, ended } from "~/lib/format";
-import { free, gpuCount, isBeyond, isOpen } from "~/lib/capacity";
+import { Placements } from "~/components/placements";
+import { bytes, counted, withFullStop } from "~/lib/format";
+import { free, gpuCount, isInfeasible, isSchedulable } from "~/lib/capacity";
 import { WhatIfDialog } from "~/pages/whatIf/dialog";
 
-interface RoomProps {
+interface PlacementProps {
   /** The canonical spec; null while it is not right. */
   spec: object | null;
   /** Lays what would start now over the spec; without it that is not offered. */
-  take?: (option: ForecastOption) => void;
+  apply?: (option: ForecastOption) => void;
 }
 
 /** Where the job would run now: the planner's own answer. */
-export function Room({ spec, take }: RoomProps) {
+export function PlacementPreview({ spec, apply }: PlacementProps) {
   const { data, error, isPlaceholderData, refetch } = useQuery(forecastQuery(spec));
   return (
     <section
@@ -26,13 +26,13 @@ export function Room({ spec, take }: RoomProps) {
     >
       <div className="body stack tight">
         <div className="row top" role="status">
-          <Verdict spec={spec} found={data} isOld={isPlaceholderData} hasFailed={error !== null} />
+          <ForecastSummary spec={spec} found={data} isOld={isPlaceholderData} hasFailed={error !== null} />
           <span className="grow" />
           <FreeNow />
           <WhatIfDialog spec={spec as JobSpec | null} />
         </div>
         {spec !== null && error !== null && <Failure error={error} retry={() => void refetch()} />}
-        {take && spec !== null && data?.wait_reason && <Options options={data.options ?? []} take={take} />}
+        {apply && spec !== null && data?.wait_reason && <Options options={data.options ?? []} apply={apply} />}
       </div>
     </section>
   );
@@ -45,7 +45,7 @@ interface VerdictProps {
   hasFailed: boolean;
 }
 
-function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
+function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
   if (spec === null || (hasFailed && found === undefined)) {
     return (
       <>
@@ -71,13 +71,13 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
       <>
         <Hourglass size={16} aria-hidden="true" className="tone-amber lead" />
         <span className={isOld ? "dim" : ""}>
-          {isBeyond(found.wait_reason) ? (
+          {isInfeasible(found.wait_reason) ? (
             <b className="tone-red">It cannot run on these nodes.</b>
           ) : (
             <>
               <b className="tone-amber">It would wait</b>
               {found.queue_position ? ` as number ${found.queue_position.toLocaleString()} in the queue` : ""}.
-              {found.start && found.start.code !== "now" ? ` ${ended(found.start.sentence)}` : ""}
+              {found.start && found.start.code !== "now" ? ` ${withFullStop(found.start.sentence)}` : ""}
             </>
           )}{" "}
           <Sentence text={found.wait_reason.sentence} />
@@ -89,20 +89,20 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
     <>
       <CircleCheck size={16} aria-hidden="true" className="tone-green lead" />
       <span className={isOld ? "dim" : ""}>
-        <b className="tone-green">It would start now</b> on <Places places={found.places ?? []} />
+        <b className="tone-green">It would start now</b> on <Placements placements={found.places ?? []} />
       </span>
     </>
   );
 }
 
-function Options({ options, take }: { options: readonly ForecastOption[]; take: (option: ForecastOption) => void }) {
+function Options({ options, apply }: { options: readonly ForecastOption[]; apply: (option: ForecastOption) => void }) {
   if (options.length === 0)
     return <p className="dim room-options">Nothing that is close to it would start now either.</p>;
   return (
     <ul className="room-options stack tight">
       {options.map((option) => (
         <li key={option.sentence} className="row">
-          <button type="button" className="button small" onClick={() => take(option)}>
+          <button type="button" className="button small" onClick={() => apply(option)}>
             Use this
           </button>
           <span>{option.sentence}</span>
@@ -115,11 +115,11 @@ function Options({ options, take }: { options: readonly ForecastOption[]; take: 
 function FreeNow() {
   const { data: nodes } = useQuery(nodesQuery);
   if (nodes === undefined) return null;
-  const open = nodes.filter(isOpen);
-  const room = open.map(free);
-  const cpu = room.reduce((sum, one) => sum + one.cpu, 0) / 1000;
-  const memory = room.reduce((sum, one) => sum + one.memory, 0);
-  const gpus = room.reduce((sum, one) => sum + gpuCount(one), 0);
+  const open = nodes.filter(isSchedulable);
+  const freeAmounts = open.map(free);
+  const cpu = freeAmounts.reduce((sum, amounts) => sum + amounts.cpu, 0) / 1000;
+  const memory = freeAmounts.reduce((sum, amounts) => sum + amounts.memory, 0);
+  const gpus = freeAmounts.reduce((sum, amounts) => sum + gpuCount(amounts), 0);
   return (
     <span className="dimmer num room-free">
       free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} ·{" "}

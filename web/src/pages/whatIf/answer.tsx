@@ -3,13 +3,13 @@ import { Link } from "@tanstack/react-router";
 import { CircleCheck, CircleX, Hourglass, X } from "lucide-react";
 import { whatIfQuery, type WhatIfSubject } from "~/api/planner";
 import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
-import { Bones, Failure, Sentence } from "~/components/parts";
-import { Places } from "~/components/placements";
-import { StartWords } from "~/components/expectedStart";
-import { duration, ended } from "~/lib/format";
+import { Skeleton, Failure, Sentence } from "~/components/parts";
+import { Placements } from "~/components/placements";
+import { ExpectedStartText } from "~/components/expectedStart";
+import { duration, withFullStop } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { isBeyond } from "~/lib/capacity";
-import { AS_IT_IS, changesOf, inWords, type Question, soonerBy } from "./question";
+import { isInfeasible } from "~/lib/capacity";
+import { UNCHANGED, toChanges, questionText, type Question, soonerBy } from "./question";
 
 interface AnswerProps {
   subject: WhatIfSubject;
@@ -21,9 +21,9 @@ interface AnswerProps {
 
 /** One question and what the planner says to it, in its own words. */
 export function Answer({ subject, spec, question, remove }: AnswerProps) {
-  const { data, error, isFetching, refetch } = useQuery(whatIfQuery(subject, changesOf(question, spec)));
-  const { data: base } = useQuery(whatIfQuery(subject, changesOf(AS_IT_IS, spec)));
-  const title = inWords(question);
+  const { data, error, isFetching, refetch } = useQuery(whatIfQuery(subject, toChanges(question, spec)));
+  const { data: base } = useQuery(whatIfQuery(subject, toChanges(UNCHANGED, spec)));
+  const title = questionText(question);
   return (
     <li className="answer" aria-busy={isFetching}>
       <div className="row top">
@@ -35,32 +35,32 @@ export function Answer({ subject, spec, question, remove }: AnswerProps) {
         )}
       </div>
       {data !== undefined ? (
-        <Told found={data} base={remove === null ? undefined : base} />
+        <AnswerDetails found={data} base={remove === null ? undefined : base} />
       ) : error !== null ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : (
-        <Bones rows={4} />
+        <Skeleton rows={4} />
       )}
     </li>
   );
 }
 
-function Told({ found, base }: { found: Forecast; base: Forecast | undefined }) {
+function AnswerDetails({ found, base }: { found: Forecast; base: Forecast | undefined }) {
   const reason = found.wait_reason;
   const victims = found.victims ?? [];
   return (
     <>
-      <Verdict found={found} />
+      <Outcome found={found} />
       <Difference found={found} base={base} />
       {reason ? (
         <>
-          {found.start && !isBeyond(reason) && found.start.code !== "never" && <StartWords start={found.start} />}
+          {found.start && !isInfeasible(reason) && found.start.code !== "never" && <ExpectedStartText start={found.start} />}
           <p className="dim">
-            <Sentence text={ended(reason.sentence)} />
+            <Sentence text={withFullStop(reason.sentence)} />
           </p>
         </>
       ) : (
-        <Places places={found.places ?? []} />
+        <Placements placements={found.places ?? []} />
       )}
       {victims.length > 0 && (
         <div>
@@ -72,7 +72,7 @@ function Told({ found, base }: { found: Forecast; base: Forecast | undefined }) 
                   {victim.job_id}
                 </Link>
                 <br />
-                <Sentence text={ended(victim.sentence)} />
+                <Sentence text={withFullStop(victim.sentence)} />
               </li>
             ))}
           </ul>
@@ -84,7 +84,7 @@ function Told({ found, base }: { found: Forecast; base: Forecast | undefined }) 
   );
 }
 
-function Verdict({ found }: { found: Forecast }) {
+function Outcome({ found }: { found: Forecast }) {
   const reason = found.wait_reason;
   if (!reason) {
     return (
@@ -93,7 +93,7 @@ function Verdict({ found }: { found: Forecast }) {
       </p>
     );
   }
-  if (isBeyond(reason)) {
+  if (isInfeasible(reason)) {
     return (
       <p className="state tone-red">
         <CircleX size={15} aria-hidden="true" /> It could not run on these nodes

@@ -3,7 +3,7 @@ import { CircleHelp } from "lucide-react";
 import { useState } from "react";
 import type { JobSpec } from "~/api/types";
 import type { Question } from "./question";
-import { WhatIf } from "./panel";
+import { WhatIfPanel } from "./panel";
 
 /** The same about a job that is being written; the questions stay when it is closed, and are asked about the spec as it is then. */
 export function WhatIfDialog({ spec }: { spec: JobSpec | null }) {
@@ -18,7 +18,7 @@ export function WhatIfDialog({ spec }: { spec: JobSpec | null }) {
         <Dialog.Popup className="dialog widest">
           <div className="stack">
             <Dialog.Title render={<h2 />}>What if…</Dialog.Title>
-            {spec && <WhatIf subject={{ spec }} spec={spec} questions={questions} set={setQuestions} />}
+            {spec && <WhatIfPanel subject={{ spec }} spec={spec} questions={questions} set={setQuestions} />}
             <div className="row dialog-actions">
               <Dialog.Close className="button">Close</Dialog.Close>
             </div>

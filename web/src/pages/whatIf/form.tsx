@@ -5,8 +5,8 @@ import { nodesQuery } from "~/api/queries";
 import type { JobSpec } from "~/api/types";
 import { TextInput } from "~/components/forms/textInput";
 import { duration } from "~/lib/format";
-import { modelsOf } from "~/lib/capacity";
-import { type Question, mistakeIn } from "./question";
+import { gpuModels } from "~/lib/capacity";
+import { type Question, validateQuestion } from "./question";
 
 interface FormProps {
   spec: JobSpec;
@@ -20,7 +20,7 @@ export function QuestionForm({ spec, ask }: FormProps) {
   const { data: nodes } = useQuery(nodesQuery);
   const [mistake, setMistake] = useState("");
   const names = (nodes ?? []).map((node) => node.name).slice(0, NAMES_SHOWN);
-  const models = modelsOf(nodes ?? []);
+  const models = gpuModels(nodes ?? []);
   const roles = Object.entries(spec.roles ?? {});
   const withGpus = roles.map(([, role]) => role.resources).find((resources) => resources?.gpus);
   const selector = Object.entries(spec.node_selector ?? {}).map(([key, value]) => `${key}=${value}`);
@@ -37,7 +37,7 @@ export function QuestionForm({ spec, ask }: FormProps) {
       like: text("like"),
       without: text("without"),
     };
-    const found = mistakeIn(question);
+    const found = validateQuestion(question);
     setMistake(found);
     if (found === "") ask(question);
   };

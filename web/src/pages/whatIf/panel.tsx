@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { RotateCw } from "lucide-react";
 import { plannerKeys, type WhatIfSubject } from "~/api/planner";
 import type { JobSpec } from "~/api/types";
-import { AS_IT_IS, type Question } from "./question";
+import { UNCHANGED, type Question } from "./question";
 import { Answer } from "./answer";
 import { QuestionForm } from "./form";
 
@@ -17,7 +17,7 @@ interface WhatIfProps {
 }
 
 /** A form for questions, and the answers side by side with how it is now. */
-export function WhatIf({ subject, spec, questions, set }: WhatIfProps) {
+export function WhatIfPanel({ subject, spec, questions, set }: WhatIfProps) {
   const client = useQueryClient();
   const id = (question: Question) => JSON.stringify(question);
   const ask = (question: Question) => {
@@ -44,7 +44,7 @@ export function WhatIf({ subject, spec, questions, set }: WhatIfProps) {
             </button>
           </div>
           <ul className="answers" aria-live="polite">
-            <Answer subject={subject} spec={spec} question={AS_IT_IS} remove={null} />
+            <Answer subject={subject} spec={spec} question={UNCHANGED} remove={null} />
             {questions.map((question) => (
               <Answer
                 key={id(question)}

@@ -1,15 +1,15 @@
 import { describe, expect, it } from "vitest";
 import type { JobSpec } from "~/api/types";
-import { AS_IT_IS, changesOf, inWords, mistakeIn, soonerBy } from "./question";
+import { UNCHANGED, toChanges, questionText, validateQuestion, soonerBy } from "./question";
 
 const RIGID = { roles: { worker: { replicas: 2, resources: { gpus: 8 } }, ps: { replicas: 1 } } } as unknown as JobSpec;
 const ELASTIC = { roles: { worker: { replicas: 8, min_replicas: 4 } } } as unknown as JobSpec;
 
 describe("what if", () => {
   it("asks for what was written and for nothing else", () => {
-    expect(changesOf(AS_IT_IS, RIGID)).toEqual({ changes: {}, cluster: null });
+    expect(toChanges(UNCHANGED, RIGID)).toEqual({ changes: {}, cluster: null });
     const question = {
-      ...AS_IT_IS,
+      ...UNCHANGED,
       replicas: { worker: "16", ps: "" },
       gpus: "0.5",
       gpuType: "H100 or A100, L4",
@@ -17,7 +17,7 @@ describe("what if", () => {
       priority: "high",
       maxRunTime: "2h",
     };
-    expect(changesOf(question, RIGID).changes).toEqual({
+    expect(toChanges(question, RIGID).changes).toEqual({
       roles: { worker: { replicas: 16 } },
       gpus: 0.5,
       gpu_type: ["H100", "A100", "L4"],
@@ -28,36 +28,36 @@ describe("what if", () => {
   });
 
   it("takes a role, a model or a limit away", () => {
-    const question = { ...AS_IT_IS, replicas: { ps: "0" }, gpuType: "any", maxRunTime: "none" };
-    expect(changesOf(question, RIGID).changes).toEqual({
+    const question = { ...UNCHANGED, replicas: { ps: "0" }, gpuType: "any", maxRunTime: "none" };
+    expect(toChanges(question, RIGID).changes).toEqual({
       roles: { ps: null, worker: { resources: { gpu_type: [] } } },
       max_run_time: null,
     });
   });
 
   it("lets an elastic role begin with fewer than it may now", () => {
-    expect(changesOf({ ...AS_IT_IS, replicas: { worker: "2" } }, ELASTIC).changes).toEqual({
+    expect(toChanges({ ...UNCHANGED, replicas: { worker: "2" } }, ELASTIC).changes).toEqual({
       roles: { worker: { replicas: 2, min_replicas: 2 } },
     });
-    expect(changesOf({ ...AS_IT_IS, replicas: { worker: "2-16" } }, ELASTIC).changes).toEqual({
+    expect(toChanges({ ...UNCHANGED, replicas: { worker: "2-16" } }, ELASTIC).changes).toEqual({
       roles: { worker: { replicas: 16, min_replicas: 2 } },
     });
   });
 
   it("thinks of other nodes", () => {
-    const question = { ...AS_IT_IS, moreNodes: "4", like: "gpu-1", without: "gpu-2, gpu-3" };
-    expect(changesOf(question, RIGID).cluster).toEqual({ more_nodes: 4, like: "gpu-1", without: ["gpu-2", "gpu-3"] });
-    expect(inWords(question)).toBe("4 more nodes like gpu-1, without gpu-2, gpu-3");
+    const question = { ...UNCHANGED, moreNodes: "4", like: "gpu-1", without: "gpu-2, gpu-3" };
+    expect(toChanges(question, RIGID).cluster).toEqual({ more_nodes: 4, like: "gpu-1", without: ["gpu-2", "gpu-3"] });
+    expect(questionText(question)).toBe("4 more nodes like gpu-1, without gpu-2, gpu-3");
   });
 
   it("says in words what is asked, and why something cannot be", () => {
-    expect(inWords(AS_IT_IS)).toBe("As it is");
-    expect(inWords({ ...AS_IT_IS, replicas: { worker: "1" }, gpus: "4" })).toBe("1 worker, 4 GPUs each");
-    expect(mistakeIn(AS_IT_IS)).toBe("Change at least one thing.");
-    expect(mistakeIn({ ...AS_IT_IS, like: "gpu-1" })).toBe("Change at least one thing.");
-    expect(mistakeIn({ ...AS_IT_IS, labels: "a100" })).toContain("pool=a100");
-    expect(mistakeIn({ ...AS_IT_IS, moreNodes: "4" })).toContain("Name a node");
-    expect(mistakeIn({ ...AS_IT_IS, replicas: { worker: "3" } })).toBe("");
+    expect(questionText(UNCHANGED)).toBe("As it is");
+    expect(questionText({ ...UNCHANGED, replicas: { worker: "1" }, gpus: "4" })).toBe("1 worker, 4 GPUs each");
+    expect(validateQuestion(UNCHANGED)).toBe("Change at least one thing.");
+    expect(validateQuestion({ ...UNCHANGED, like: "gpu-1" })).toBe("Change at least one thing.");
+    expect(validateQuestion({ ...UNCHANGED, labels: "a100" })).toContain("pool=a100");
+    expect(validateQuestion({ ...UNCHANGED, moreNodes: "4" })).toContain("Name a node");
+    expect(validateQuestion({ ...UNCHANGED, replicas: { worker: "3" } })).toBe("");
   });
 
   it("tells how much sooner it would start, where both are known", () => {

@@ -1,3 +1,4 @@
+import type { WhatIfChanges } from "~/api/planner";
 import type { JobSpec } from "~/api/types";
 import { counted } from "~/lib/format";
 
@@ -16,12 +17,7 @@ export interface Question {
   without: string;
 }
 
-export interface Changes {
-  changes: Record<string, unknown>;
-  cluster: { more_nodes: number; like: string | null; without: string[] } | null;
-}
-
-export const AS_IT_IS: Question = {
+export const UNCHANGED: Question = {
   replicas: {},
   gpus: "",
   gpuType: "",
@@ -38,12 +34,12 @@ const listed = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean);
 const counts = (question: Question) => Object.entries(question.replicas).filter(([, text]) => text.trim() !== "");
 
 /** Why it cannot be asked; empty where it can. What the values mean the server checks. */
-export function mistakeIn(question: Question): string {
-  const told = [
+export function validateQuestion(question: Question): string {
+  const parts = [
     ...Object.values(question.replicas),
     ...Object.entries(question).map(([name, text]) => (name === "like" ? "" : text)),
   ];
-  if (told.every((text) => typeof text !== "string" || text.trim() === "")) return "Change at least one thing.";
+  if (parts.every((text) => typeof text !== "string" || text.trim() === "")) return "Change at least one thing.";
   if (listed(question.labels).some((label) => !/^[^=]+=/.test(label)))
     return "Labels are written like pool=a100, with commas between; pool= takes one away.";
   if (question.moreNodes.trim() !== "" && !/^\d+$/.test(question.moreNodes.trim()))
@@ -54,7 +50,7 @@ export function mistakeIn(question: Question): string {
 }
 
 /** The same for the API: a merge patch of the spec, and the other cluster. */
-export function changesOf(question: Question, spec: Pick<JobSpec, "roles">): Changes {
+export function toChanges(question: Question, spec: Pick<JobSpec, "roles">): WhatIfChanges {
   const changes: Record<string, unknown> = {};
   const roles: Record<string, Record<string, unknown> | null> = {};
   for (const [role, text] of counts(question)) roles[role] = replicasOf(text.trim(), spec.roles?.[role]?.min_replicas);
@@ -93,10 +89,10 @@ function replicasOf(text: string, fewest: number | null | undefined): Record<str
 const numberOr = (text: string): number | string => (/^\d+(\.\d+)?$/.test(text.trim()) ? Number(text) : text.trim());
 
 /** "16 workers, 4 GPUs each, with 2 more nodes like gpu-1". */
-export function inWords(question: Question): string {
+export function questionText(question: Question): string {
   const gpus = question.gpus.trim();
   const more = Number(question.moreNodes);
-  const told = [
+  const parts = [
     ...counts(question).map(([role, text]) => counted(Number(text), role).replace(/^\S+/, text.trim())),
     gpus && `${gpus} GPU${gpus === "1" ? "" : "s"} each`,
     question.gpuType.trim() && (question.gpuType.trim() === "any" ? "any GPU model" : `on ${question.gpuType.trim()}`),
@@ -107,21 +103,21 @@ export function inWords(question: Question): string {
     more > 0 && `${more.toLocaleString()} more ${more === 1 ? "node" : "nodes"} like ${question.like.trim()}`,
     question.without.trim() && `without ${listed(question.without).join(", ")}`,
   ].filter(Boolean);
-  return told.join(", ") || "As it is";
+  return parts.join(", ") || "As it is";
 }
 
-interface Found {
+interface StartForecast {
   wait_reason?: unknown;
   start?: { code: string; likely_at?: string | null } | null;
 }
 
 /** How many seconds sooner `found` starts than `base`; null where nobody knows one of the two. */
-export function soonerBy(base: Found | undefined, found: Found, nowMs: number): number | null {
+export function soonerBy(base: StartForecast | undefined, found: StartForecast, nowMs: number): number | null {
   const [before, after] = [startOf(base, nowMs), startOf(found, nowMs)];
   return before === null || after === null ? null : (before - after) / 1000;
 }
 
-function startOf(found: Found | undefined, nowMs: number): number | null {
+function startOf(found: StartForecast | undefined, nowMs: number): number | null {
   if (found === undefined) return null;
   if (!found.wait_reason || found.start?.code === "now") return nowMs;
   return found.start?.likely_at ? Date.parse(found.start.likely_at) : null;

@@ -26,8 +26,8 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Union
 
 from trainmaster_train import report
 from trainmaster_train.checkpoint import manifest
-from trainmaster_train.checkpoint.checking import checked_directory, checked_step
 from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
+from trainmaster_train.checkpoint.validation import checked_directory, checked_step
 from trainmaster_train.context import current
 
 COMPLETE = ".complete"

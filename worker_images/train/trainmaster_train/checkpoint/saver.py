@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Union
 
 from trainmaster_train import arguments, report, steps
-from trainmaster_train.checkpoint.checking import check_state, checked_directory, checked_step
 from trainmaster_train.checkpoint.errors import CheckpointNotWrittenError
 from trainmaster_train.checkpoint.folder import Keep
 from trainmaster_train.checkpoint.sharded import write_sharded
 from trainmaster_train.checkpoint.staging import Snapshot, Staging, addresses_of
 from trainmaster_train.checkpoint.states import write_state
+from trainmaster_train.checkpoint.validation import check_state, checked_directory, checked_step
 
 
 class Saver:

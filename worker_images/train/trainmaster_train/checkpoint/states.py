@@ -11,9 +11,9 @@ from typing import Any, List, Mapping, Optional, Tuple, Union, cast
 
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import manifest
-from trainmaster_train.checkpoint.checking import check_state
 from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
 from trainmaster_train.checkpoint.folder import STATE_FILE, Keep, read_meta, seal_checkpoint, stage_checkpoint
+from trainmaster_train.checkpoint.validation import check_state
 
 _SHOWN = 3  # names of each kind in one sentence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainmaster_train.distributed.ddp import COMPRESSIONS, accumulate, watch, wrap
 from trainmaster_train.distributed.group import DistributedError, World, init, shutdown
 from trainmaster_train.distributed.loading import batches
-from trainmaster_train.distributed.place import Place, find_place
+from trainmaster_train.distributed.rank_discovery import Place, find_place
 
 __all__ = [
     "COMPRESSIONS",

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 from trainmaster_train.arguments import shown
 from trainmaster_train.context import ContextError, current
 from trainmaster_train.distributed.peer_monitor import Peers, sign_key
-from trainmaster_train.distributed.place import Place, find_place
+from trainmaster_train.distributed.rank_discovery import Place, find_place
 
 # How long a process that has finished waits for the others before it leaves.
 _LEAVE_TIMEOUT = timedelta(minutes=5)

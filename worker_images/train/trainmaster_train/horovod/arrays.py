@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from trainmaster_train.elastic import World
-from trainmaster_train.horovod import ranks as places
+from trainmaster_train.horovod import ranks
 from trainmaster_train.horovod.controller.handshake import KEY_BYTES, is_local, mac, own_key
 from trainmaster_train.horovod.controller.link import listen
 from trainmaster_train.horovod.controller.messages import (
@@ -25,15 +25,15 @@ from trainmaster_train.horovod.controller.messages import (
     ALLTOALL,
     BROADCAST,
     REDUCESCATTER,
-    Request,
-    Response,
+    CollectiveRequest,
+    CollectiveResponse,
 )
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.gang import Gang, meet
+from trainmaster_train.horovod.gang import ProcessGang, rendezvous
 from trainmaster_train.horovod.mesh import Mesh
-from trainmaster_train.horovod.reduction import AVERAGE, adasum, shares
-from trainmaster_train.horovod.settings import Settings
-from trainmaster_train.horovod.worlds import MEET_S
+from trainmaster_train.horovod.reduction import AVERAGE, adasum, split_rows
+from trainmaster_train.horovod.settings import HorovodSettings
+from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S
 
 REDUCERS: Dict[str, Any] = {
     AVERAGE: np.add,
@@ -42,23 +42,23 @@ REDUCERS: Dict[str, Any] = {
     "max": np.maximum,
     "product": np.multiply,
 }
-_ASK_AGAIN_S = 0.05
+_RETRY_S = 0.05
 _KEY_PATH = "/trainmaster/key"
 
 
-class ArrayJob:
+class ArrayEntry:
     """One array on its way; ``output`` is the result, a new array. ``received``: rows from each rank (alltoall)."""
 
     __slots__ = ("array", "output", "received", "request")
 
-    def __init__(self, request: Request, array: Any) -> None:
+    def __init__(self, request: CollectiveRequest, array: Any) -> None:
         self.request = request
         self.array = np.asarray(array, order="C")
         self.output: Any = None
         self.received: List[int] = []
 
 
-class Done(NamedTuple):
+class CompletedBatch(NamedTuple):
     """A batch that was done when it started: sockets have no asynchronous side."""
 
     def is_done(self) -> bool:
@@ -74,12 +74,12 @@ class Done(NamedTuple):
 class ArrayBackend:
     """``mesh``: ``None`` for a lone process."""
 
-    has_lane = False  # one connection for each pair of ranks
+    has_fast_path = False  # one connection for each pair of ranks
 
     def __init__(self, rank: int, mesh: Optional[Mesh]) -> None:
         self._rank = rank
         self._mesh = mesh
-        self._runners: Dict[str, Callable[[Response, Sequence[Optional[ArrayJob]], Sequence[int]], None]] = {
+        self._runners: Dict[str, Callable[[CollectiveResponse, Sequence[Optional[ArrayEntry]], Sequence[int]], None]] = {
             ALLREDUCE: self._allreduce,
             ALLGATHER: self._allgather,
             BROADCAST: self._broadcast,
@@ -87,46 +87,46 @@ class ArrayBackend:
             REDUCESCATTER: self._reducescatter,
         }
 
-    def start(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> Done:
+    def start(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> CompletedBatch:
         runner = self._runners.get(response.kind)
         if runner is not None:
             try:
-                runner(response, jobs, members)
+                runner(response, entries, members)
             except OSError:
                 self.abort()  # the neighbours shall not wait
                 raise
-        return Done()
+        return CompletedBatch()
 
     def abort(self) -> None:
         if self._mesh is not None:
             self._mesh.close()
 
-    abort_lane = abort
+    abort_fast_path = abort
 
     def close(self) -> None:
         self.abort()
 
-    def _allreduce(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
-        requests = [response.like[i] if job is None else job.request for i, job in enumerate(jobs)]
+    def _allreduce(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+        requests = [response.zeros_like[i] if entry is None else entry.request for i, entry in enumerate(entries)]
         first = requests[0]
         if first.op == ADASUM:
-            self._adasum(jobs, members)
+            self._adasum(entries, members)
             return
         flat = np.concatenate(
             [
-                np.zeros(math.prod(request.shape), _dtype(request.dtype)) if job is None else job.array.reshape(-1)
-                for job, request in zip(jobs, requests)
+                np.zeros(math.prod(request.shape), _dtype(request.dtype)) if entry is None else entry.array.reshape(-1)
+                for entry, request in zip(entries, requests)
             ]
         )
-        flat = self._reduced(flat, first, members)
+        flat = self._reduce(flat, first, members)
         begin = 0
-        for job, request in zip(jobs, requests):
+        for entry, request in zip(entries, requests):
             end = begin + math.prod(request.shape)
-            if job is not None:
-                job.output = flat[begin:end].reshape(request.shape)
+            if entry is not None:
+                entry.output = flat[begin:end].reshape(request.shape)
             begin = end
 
-    def _reduced(self, flat: Any, request: Request, members: Sequence[int]) -> Any:
+    def _reduce(self, flat: Any, request: CollectiveRequest, members: Sequence[int]) -> Any:
         """``flat``, which may be written to, of all members as one."""
         flat = _scaled(flat, request.prescale)
         if self._mesh is not None:
@@ -135,62 +135,62 @@ class ArrayBackend:
             flat = flat / len(members) if flat.dtype.kind in "fcV" else flat // len(members)
         return _scaled(flat, request.postscale).astype(_dtype(request.dtype), copy=False)
 
-    def _adasum(self, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+    def _adasum(self, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
         """Every rank gets all arrays and adds them pairwise, which is Adasum's tree."""
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
-        place = list(members).index(self._rank)
-        parts = [np.empty_like(job.array) for _ in members]
-        parts[place] = np.array(_scaled(job.array, job.request.prescale))
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
+        position = list(members).index(self._rank)
+        parts = [np.empty_like(entry.array) for _ in members]
+        parts[position] = np.array(_scaled(entry.array, entry.request.prescale))
         if self._mesh is not None:
             self._mesh.allgather(parts, members)
-        total = adasum(parts, lambda part: part.astype(np.float64), lambda part: part.astype(job.array.dtype))
-        job.output = _scaled(total, job.request.postscale)
+        total = adasum(parts, lambda part: part.astype(np.float64), lambda part: part.astype(entry.array.dtype))
+        entry.output = _scaled(total, entry.request.postscale)
 
-    def _reducescatter(self, _response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (no reducescatter among ranks that joined)
-        shape = job.request.shape
+    def _reducescatter(self, _response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (no reducescatter among ranks that joined)
+        shape = entry.request.shape
         # As an allreduce, of which each rank keeps its rows: twice the bytes, on a road that few take.
-        whole = self._reduced(np.array(job.array).reshape(-1), job.request, members).reshape(shape)
-        rows = shares(shape[0], len(members))
-        place = list(members).index(self._rank)
-        begin = sum(rows[:place])
-        job.output = whole[begin : begin + rows[place]].copy()
+        whole = self._reduce(np.array(entry.array).reshape(-1), entry.request, members).reshape(shape)
+        rows = split_rows(shape[0], len(members))
+        position = list(members).index(self._rank)
+        begin = sum(rows[:position])
+        entry.output = whole[begin : begin + rows[position]].copy()
 
-    def _allgather(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
-        (job,) = jobs
-        request = response.like[0] if job is None else job.request
+    def _allgather(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+        (entry,) = entries
+        request = response.zeros_like[0] if entry is None else entry.request
         shape = request.shape[1:]
         output = np.empty((sum(response.rows), *shape), _dtype(request.dtype))
         parts = np.split(output, np.cumsum(response.rows)[:-1])
-        if job is not None:
-            parts[list(members).index(self._rank)][...] = job.array
-            job.output = output
+        if entry is not None:
+            parts[list(members).index(self._rank)][...] = entry.array
+            entry.output = output
         if self._mesh is not None:
             self._mesh.allgather(parts, members)
 
-    def _broadcast(self, _response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (no broadcast among ranks that joined)
-        job.output = job.array.copy()
+    def _broadcast(self, _response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (no broadcast among ranks that joined)
+        entry.output = entry.array.copy()
         if self._mesh is not None:
-            self._mesh.broadcast(job.output, job.request.root, members)
+            self._mesh.broadcast(entry.output, entry.request.root, members)
 
-    def _alltoall(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (no alltoall among ranks that joined)
-        place = list(members).index(self._rank)
-        job.received = [int(splits[place]) for splits in response.rows]
-        job.output = np.empty((sum(job.received), *job.array.shape[1:]), job.array.dtype)
-        into = np.split(job.output, np.cumsum(job.received)[:-1])
+    def _alltoall(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (no alltoall among ranks that joined)
+        position = list(members).index(self._rank)
+        entry.received = [int(splits[position]) for splits in response.rows]
+        entry.output = np.empty((sum(entry.received), *entry.array.shape[1:]), entry.array.dtype)
+        into = np.split(entry.output, np.cumsum(entry.received)[:-1])
         if self._mesh is None:
-            job.output[...] = job.array
+            entry.output[...] = entry.array
         else:
-            self._mesh.alltoall(np.split(job.array, np.cumsum(job.request.splits)[:-1]), into, members)
+            self._mesh.alltoall(np.split(entry.array, np.cumsum(entry.request.splits)[:-1]), into, members)
 
 
-def join_gang(settings: Settings, world: Optional[World] = None) -> Gang:
+def join_gang(settings: HorovodSettings, world: Optional[World] = None) -> ProcessGang:
     """Meet the other processes; their ranks and the store are in ``HOROVOD_RANK HOROVOD_SIZE
     HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT``, which the platform sets.
 
@@ -201,24 +201,24 @@ def join_gang(settings: Settings, world: Optional[World] = None) -> Gang:
         HorovodInternalError: not all came in time; says who is missing.
         ValueError: there are ranks, but no store, or no key for one on the network.
     """
-    rank, size = places.world()
-    said = places.hello()
+    rank, size = ranks..rank_and_size()
+    announcement = ranks..own_announcement()
     if size == 1:
-        return Gang(places.place_of(0, [said]), {}, ArrayBackend(0, None), settings)
+        return ProcessGang(ranks.ranks_of(0, [announcement]), {}, ArrayBackend(0, None), settings)
     if world is not None:
-        settings = replace(settings, start_s=min(settings.start_s, MEET_S))
-    store = _Store(settings)
+        settings = replace(settings, start_s=min(settings.start_s, RENDEZVOUS_S))
+    store = _RendezvousStore(settings)
     key = _key(rank, store)
     # The store outlives a world where its host does: each gang has an address of its own there.
     label = b"address" if world is None else b"address in world %d" % world.number
     address = f"/trainmaster/gang/{mac(key, label).hex()}"
     listener = listen(store.host)
     try:
-        said.update(data=[_own_address(store), listener.getsockname()[1]])
-        links, everybody = meet(
+        announcement.update(data=[_own_address(store), listener.getsockname()[1]])
+        links, announcements = rendezvous(
             rank,
             size,
-            said,
+            announcement,
             rank_0_host=store.host,
             publish=lambda text: store.put(address, text),
             fetch=lambda: store.get(address),
@@ -228,7 +228,7 @@ def join_gang(settings: Settings, world: Optional[World] = None) -> Gang:
         mesh = Mesh(
             rank,
             listener,
-            [(entry["data"][0], entry["data"][1]) for entry in everybody],
+            [(entry["data"][0], entry["data"][1]) for entry in announcements],
             key,
             start_s=settings.start_s,
             timeout_s=settings.stall_end_s,
@@ -237,10 +237,10 @@ def join_gang(settings: Settings, world: Optional[World] = None) -> Gang:
         raise HorovodInternalError(f"hvd.init: rank {rank} of {size} did not reach the others: {error}.") from error
     finally:
         listener.close()
-    return Gang(places.place_of(rank, everybody), links, ArrayBackend(rank, mesh), settings)
+    return ProcessGang(ranks.ranks_of(rank, announcements), links, ArrayBackend(rank, mesh), settings)
 
 
-def _key(rank: int, store: _Store) -> bytes:
+def _key(rank: int, store: _RendezvousStore) -> bytes:
     """The gang's. On one machine, where none was given, rank 0 makes one: only that machine's processes get at it."""
     key = own_key()
     if key is not None:
@@ -255,13 +255,13 @@ def _key(rank: int, store: _Store) -> bytes:
     return bytes.fromhex(store.get(_KEY_PATH))
 
 
-class _Store:
+class _RendezvousStore:
     """The key-value store that the runtime of rank 0 serves, anew for each attempt.
 
     Anybody can read and write there who knows a path; a gang's is made from its key.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: HorovodSettings) -> None:
         self.host = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
         port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
         if not self.host or not port.isdigit():
@@ -273,12 +273,12 @@ class _Store:
         self._timeout_s = settings.start_s
 
     def put(self, path: str, text: str) -> None:
-        self._ask("PUT", path, text)
+        self._request("PUT", path, text)
 
     def get(self, path: str) -> str:
-        return self._ask("GET", path, None).decode()
+        return self._request("GET", path, None).decode()
 
-    def _ask(self, method: str, path: str, body: Optional[str]) -> bytes:
+    def _request(self, method: str, path: str, body: Optional[str]) -> bytes:
         deadline_s = time.monotonic() + self._timeout_s
         problem = "no answer"
         while time.monotonic() < deadline_s:
@@ -294,18 +294,18 @@ class _Store:
                 problem = str(error)
             finally:
                 connection.close()
-            _pause(_ASK_AGAIN_S)
+            _pause(_RETRY_S)
         raise HorovodInternalError(
             f"hvd.init: nothing of rank 0 at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): it did not "
             "start, or has another key."
         )
 
 
-def _own_address(store: _Store) -> str:
+def _own_address(store: _RendezvousStore) -> str:
     """The address by which this host reaches the store, and so the others this one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((store.host, store.port))
-        return str(asking.getsockname()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((store.host, store.port))
+        return str(probe.getsockname()[0])
 
 
 def _pause(seconds: float) -> None:

@@ -23,7 +23,7 @@ _rejoin: Optional[Rejoin] = None
 _is_changing: Changing = lambda: False  # noqa: E731 (a default, not a function of its own)
 
 
-def meet_anew(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = None) -> None:
+def register_rejoin(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = None) -> None:
     """Say how a process comes into the next gang, and how it learns that there is going to be one.
 
     Args:

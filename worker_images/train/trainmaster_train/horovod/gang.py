@@ -8,9 +8,10 @@ import secrets
 import socket
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from trainmaster_train.horovod.controller.engine import Engine
+from trainmaster_train.horovod.controller.engine import CollectiveEngine
+from trainmaster_train.horovod.controller.handles import Backend, Handle
 from trainmaster_train.horovod.controller.handshake import KEY_BYTES, mac, own_key
-from trainmaster_train.horovod.controller.link import Link, accept_all, connect, listen
+from trainmaster_train.horovod.controller.link import ControlLink, accept_all, connect, listen
 from trainmaster_train.horovod.controller.messages import (
     ADD_SET,
     BARRIER,
@@ -18,48 +19,47 @@ from trainmaster_train.horovod.controller.messages import (
     JOIN,
     REMOVE_SET,
     UNNAMED,
-    Request,
+    CollectiveRequest,
 )
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.handles import Backend, Handle
-from trainmaster_train.horovod.ranks import Place
-from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.ranks import HorovodRanks
+from trainmaster_train.horovod.settings import HorovodSettings
 
 # Rank 0 gives a text to all, and the others get it.
 Publish = Callable[[str], None]
 Fetch = Callable[[], str]
 
 
-class Gang:
+class ProcessGang:
     """Ranks that reached each other, and the engine that runs their operations."""
 
-    def __init__(self, place: Place, links: Dict[int, Link], backend: Backend, settings: Settings) -> None:
-        self.place = place
+    def __init__(self, ranks: HorovodRanks, links: Dict[int, ControlLink], backend: Backend, settings: HorovodSettings) -> None:
+        self..ranks = ranks
         self.backend = backend
-        self.engine = Engine(place.rank, place.size, links, backend, settings)
+        self.engine = CollectiveEngine(ranks.rank, ranks.size, links, backend, settings)
         self._counts: Dict[str, int] = {}
 
-    def unnamed(self, kind: str, process_set: int = GLOBAL_SET) -> str:
+    def next_name(self, kind: str, process_set: int = GLOBAL_SET) -> str:
         """A name for an operation that was given none: the n-th of its kind is the same on all ranks."""
         key = f"{kind}.{process_set}" if process_set else kind
         self._counts[key] = self._counts.get(key, 0) + 1
         return f"{key}{UNNAMED}{self._counts[key]}"
 
-    def forget_unnamed(self, kind: str) -> None:
+    def return_name(self, kind: str) -> None:
         """The last name that was given to an operation of all ranks was not used."""
         self._counts[kind] -= 1
 
-    def run(self, request: Request, job: Any = None) -> Handle:
+    def run(self, request: CollectiveRequest, entry: Any = None) -> Handle:
         """Submit one operation and wait for its end."""
-        (handle,) = self.engine.submit([request], [job], will_wait=True)
+        (handle,) = self.engine.submit([request], [entry], will_wait=True)
         return self.engine.wait(handle)
 
     def barrier(self, process_set: int = GLOBAL_SET) -> None:
-        self.run(Request(self.unnamed(BARRIER, process_set), BARRIER, process_set=process_set))
+        self.run(CollectiveRequest(self.next_name(BARRIER, process_set), BARRIER, process_set=process_set))
 
     def join(self) -> int:
         """Wait until all ranks joined; the rank that did last. Until then zeros are given for this rank."""
-        return self.run(Request("join", JOIN)).last
+        return self.run(CollectiveRequest("join", JOIN))..result
 
     def add_set(self, ranks: Sequence[int]) -> int:
         """The number of a new process set. All ranks call it alike.
@@ -68,29 +68,29 @@ class Gang:
             ValueError: ``ranks`` is empty, or has one that is not there.
         """
         members = tuple(sorted({int(rank) for rank in ranks}))
-        if not members or members[0] < 0 or members[-1] >= self.place.size:
-            raise ValueError(f"process set {list(ranks)}: its ranks must be among 0 to {self.place.size - 1}.")
-        return self.run(Request(self.unnamed(ADD_SET), ADD_SET, shape=members), members).last
+        if not members or members[0] < 0 or members[-1] >= self..ranks.size:
+            raise ValueError(f"process set {list(ranks)}: its ranks must be among 0 to {self..ranks.size - 1}.")
+        return self.run(CollectiveRequest(self.next_name(ADD_SET), ADD_SET, shape=members), members)..result
 
     def remove_set(self, number: int) -> None:
         """Give a process set up. All ranks call it; what is still on its way there fails."""
-        self.run(Request(f"{REMOVE_SET}.{number}", REMOVE_SET, shape=(number,)))
+        self.run(CollectiveRequest(f"{REMOVE_SET}.{number}", REMOVE_SET, shape=(number,)))
 
     def close(self) -> None:
         self.engine.close()
 
 
-def meet(
+def rendezvous(
     rank: int,
     size: int,
-    said: Dict[str, Any],
+    announcement: Dict[str, Any],
     *,
     rank_0_host: str,
     publish: Publish,
     fetch: Fetch,
-    settings: Settings,
+    settings: HorovodSettings,
     key: Optional[bytes] = None,
-) -> Tuple[Dict[int, Link], List[Dict[str, Any]]]:
+) -> Tuple[Dict[int, ControlLink], List[Dict[str, Any]]]:
     """Connect every rank with rank 0; the links, and what each rank said of itself.
 
     Args:
@@ -103,35 +103,35 @@ def meet(
         ValueError: the attempt's token cannot be read.
     """
     if size == 1:
-        return {}, [said]
+        return {}, [announcement]
     key = key or own_key()
     if rank == 0:
         with listen(rank_0_host) as listener:
             port = listener.getsockname()[1]
             hosts = list(dict.fromkeys([rank_0_host, *_own_addresses()]))
-            told: Dict[str, Any] = {"hosts": hosts, "port": port}
+            contact: Dict[str, Any] = {"hosts": hosts, "port": port}
             if key is None:
                 key = secrets.token_bytes(KEY_BYTES)
-                told["key"] = key.hex()
-            told["seal"] = _seal(key, told)
-            publish(json.dumps(told))
-            return accept_all(listener, size=size, key=key, hello=said, timeout_s=settings.start_s)
-    where = json.loads(fetch())
+                contact["key"] = key.hex()
+            contact["seal"] = _seal(key, contact)
+            publish(json.dumps(contact))
+            return accept_all(listener, size=size, key=key, announcement=announcement, timeout_s=settings.start_s)
+    contact = json.loads(fetch())
     if key is None:
-        key = bytes.fromhex(where.get("key", ""))
-    if not key or not hmac.compare_digest(str(where.get("seal")).encode(), _seal(key, where).encode()):
+        key = bytes.fromhex(contact.get("key", ""))
+    if not key or not hmac.compare_digest(str(contact.get("seal")).encode(), _seal(key, contact).encode()):
         # Whoever could put an address of his own there would stand between two that are proven.
         raise HorovodInternalError(
             f"hvd.init: rank {rank} and rank 0 have different keys: all need the token file of the same attempt "
             "(TRAINMASTER_TOKEN_FILE), or outside the platform the same HOROVOD_KEY."
         )
-    addresses = [(host, where["port"]) for host in where["hosts"]]
-    link, everybody = connect(addresses, rank=rank, key=key, hello=said, timeout_s=settings.start_s)
-    return {0: link}, everybody
+    addresses = [(host, contact["port"]) for host in contact["hosts"]]
+    link, announcements = connect(addresses, rank=rank, key=key, announcement=announcement, timeout_s=settings.start_s)
+    return {0: link}, announcements
 
 
-def _seal(key: bytes, told: Dict[str, Any]) -> str:
-    return mac(key, b"where rank 0 is: ", json.dumps([told["hosts"], told["port"]]).encode()).hex()
+def _seal(key: bytes, contact: Dict[str, Any]) -> str:
+    return mac(key, b"where rank 0 is: ", json.dumps([contact["hosts"], contact["port"]]).encode()).hex()
 
 
 def _own_addresses() -> List[str]:

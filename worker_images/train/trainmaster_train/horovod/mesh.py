@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from trainmaster_train.horovod.controller.handshake import Door, greet
+from trainmaster_train.horovod.controller.handshake import HandshakeListener, greet
 
 _PURPOSE = b"mesh"
 _SLICE_MS = 200
@@ -44,12 +44,12 @@ class Mesh:
             link = socket.create_connection(addresses[other], timeout=start_s)
             self._links[other] = link
             greet(link, key, _PURPOSE, rank, other, timeout_s=start_s)
-        with closing(Door(listener, key, _PURPOSE, rank, len(addresses))) as door:
+        with closing(HandshakeListener(listener, key, _PURPOSE, rank, len(addresses))) as handshakes:
             while len(self._links) < len(addresses) - 1:
-                guest = door.next_guest(deadline_s)
-                if guest is None:
+                peer = handshakes.accept_peer(deadline_s)
+                if peer is None:
                     raise TimeoutError(f"not all ranks connected within {start_s:g} s")
-                other, link = guest
+                other, link = peer
                 if other in self._links:
                     link.close()
                     continue
@@ -70,46 +70,50 @@ class Mesh:
         The simple equivalent: gather all and add them up. The ring sends each byte twice instead of once for each rank:
         first every rank ends with one part complete, then the parts go round.
         """
-        size, place = len(members), list(members).index(self._rank)
+        size, position = len(members), list(members).index(self._rank)
         if size == 1 or not flat.size:
             return
         parts = np.array_split(flat, size)
-        following, before = members[(place + 1) % size], members[place - 1]
+        next_rank, previous_rank = members[(position + 1) % size], members[position - 1]
         scratch = np.empty_like(parts[0])
         for step in range(size - 1):
-            mine, theirs = parts[(place - step) % size], parts[(place - step - 1) % size]
+            mine, theirs = parts[(position - step) % size], parts[(position - step - 1) % size]
             into = scratch[: theirs.size]
-            self._exchange(following, mine, before, into)
+            self._exchange(next_rank, mine, previous_rank, into)
             add(theirs, into, out=theirs)
         for step in range(size - 1):
-            self._exchange(following, parts[(place + 1 - step) % size], before, parts[(place - step) % size])
+            self._exchange(
+                next_rank, parts[(position + 1 - step) % size], previous_rank, parts[(position - step) % size]
+            )
 
     def allgather(self, parts: List[Any], members: Sequence[int]) -> None:
         """Fill ``parts``, one array for each member, of which this rank's own is given."""
-        size, place = len(members), list(members).index(self._rank)
-        following, before = members[(place + 1) % size], members[place - 1]
+        size, position = len(members), list(members).index(self._rank)
+        next_rank, previous_rank = members[(position + 1) % size], members[position - 1]
         for step in range(size - 1):
-            self._exchange(following, parts[(place - step) % size], before, parts[(place - step - 1) % size])
+            self._exchange(
+                next_rank, parts[(position - step) % size], previous_rank, parts[(position - step - 1) % size]
+            )
 
     def broadcast(self, array: Any, root: int, members: Sequence[int]) -> None:
         """``array`` of ``root`` on all, in place: handed on along the ring piece by piece."""
-        size, place = len(members), list(members).index(self._rank)
-        at = list(members).index(root)
-        distance = (place - at) % size
+        size, position = len(members), list(members).index(self._rank)
+        root_position = list(members).index(root)
+        distance = (position - root_position) % size
         data = _memory(array)
         for begin in range(0, len(data), _CHUNK_BYTES):
             piece = data[begin : begin + _CHUNK_BYTES]
             if distance:
-                self._move(None, None, members[place - 1], piece)
+                self._move(None, None, members[position - 1], piece)
             if distance < size - 1:
-                self._move(members[(place + 1) % size], piece, None, None)
+                self._move(members[(position + 1) % size], piece, None, None)
 
     def alltoall(self, sent: List[Any], received: List[Any], members: Sequence[int]) -> None:
         """``sent[i]`` to member ``i``; ``received[i]`` is filled by it."""
-        size, place = len(members), list(members).index(self._rank)
-        received[place][...] = sent[place]
+        size, position = len(members), list(members).index(self._rank)
+        received[position][...] = sent[position]
         for step in range(1, size):
-            to, source = (place + step) % size, (place - step) % size
+            to, source = (position + step) % size, (position - step) % size
             self._exchange(members[to], sent[to], members[source], received[source])
 
     def _exchange(self, to: int, out: Any, source: int, into: Any) -> None:

@@ -15,7 +15,7 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class HorovodRanks:
     """``local_*`` count inside a host (a replica), ``cross_*`` the hosts that have a process of this local rank."""
 
     rank: int = 0
@@ -27,7 +27,7 @@ class Place:
     is_homogeneous: bool = True
 
 
-def world(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int]:
+def rank_and_size(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int]:
     """``(rank, size)`` of this process; ``(0, 1)`` where no launcher says anything.
 
     Raises:
@@ -43,7 +43,7 @@ def world(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int]:
     return 0, 1
 
 
-def hello(environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+def own_announcement(environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
     """What a process says of itself, so that all can count the local and cross ranks alike."""
     env = os.environ if environ is None else environ
     host = env.get("HOROVOD_HOSTNAME") or env.get("GROUP_RANK") or socket.gethostname()
@@ -53,22 +53,22 @@ def hello(environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
     return {"host": host, "local_rank": None}
 
 
-def place_of(rank: int, everybody: List[Dict[str, Any]]) -> Place:
+def ranks_of(rank: int, announcements: List[Dict[str, Any]]) -> HorovodRanks:
     """``everybody``: each rank's :func:`hello`, in rank order."""
     hosts: Dict[str, List[int]] = {}
-    for other, said in enumerate(everybody):
-        hosts.setdefault(str(said["host"]), []).append(other)
+    for other, announcement in enumerate(announcements):
+        hosts.setdefault(str(announcement["host"]), []).append(other)
     # A launcher's own local ranks count, if they are complete on every host; else the order of ranks.
     local: Dict[int, int] = {}
     for members in hosts.values():
-        told = [everybody[other]["local_rank"] for other in members]
-        is_complete = sorted(t for t in told if t is not None) == list(range(len(members)))
-        local.update({other: told[i] if is_complete else i for i, other in enumerate(members)})
-    mine = hosts[str(everybody[rank]["host"])]
+        local_ranks = [announcements[other]["local_rank"] for other in members]
+        is_complete = sorted(t for t in local_ranks if t is not None) == list(range(len(members)))
+        local.update({other: local_ranks[i] if is_complete else i for i, other in enumerate(members)})
+    mine = hosts[str(announcements[rank]["host"])]
     across = [members for members in hosts.values() if len(members) > local[rank]]
-    return Place(
+    return HorovodRanks(
         rank=rank,
-        size=len(everybody),
+        size=len(announcements),
         local_rank=local[rank],
         local_size=len(mine),
         cross_rank=across.index(mine),

@@ -32,7 +32,7 @@ class Reduction(NamedTuple):
     process_set: int = 0
 
 
-def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
+def resolve_op(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
     """Horovod's older ``average=`` and its ``op=`` as one. Raises ``ValueError`` for both, or for what is no op."""
     if average is not None and op is not None:
         raise ValueError("give op= or average=, not both (average= is the older one).")
@@ -43,7 +43,7 @@ def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
     return op
 
 
-def scatterable(op: ReduceOp) -> ReduceOp:
+def check_scatter_op(op: ReduceOp) -> ReduceOp:
     """``op`` of a reducescatter. Raises ``ValueError`` for one that it does not know."""
     if op not in (Average, Sum):
         raise ValueError(f"reducescatter knows Average and Sum, not {getattr(op, 'name', op)}.")
@@ -65,10 +65,10 @@ def adasum(parts: Sequence[Any], widen: Callable[[Any], Any], narrow: Callable[[
     Args:
         widen: to 64 bits, in which is counted; ``narrow``: back.
     """
-    left: List[Any] = list(parts)
-    while len(left) > 1:
-        left = [narrow(_pair(widen(a), widen(b))) for a, b in zip(left[::2], left[1::2])]
-    return left[0]
+    remaining: List[Any] = list(parts)
+    while len(remaining) > 1:
+        remaining = [narrow(_pair(widen(a), widen(b))) for a, b in zip(remaining[::2], remaining[1::2])]
+    return remaining[0]
 
 
 def _pair(x: Any, y: Any) -> Any:
@@ -78,6 +78,6 @@ def _pair(x: Any, y: Any) -> Any:
     return scale_x * x + scale_y * y
 
 
-def shares(rows: int, size: int) -> List[int]:
+def split_rows(rows: int, size: int) -> List[int]:
     """How many of ``rows`` each of ``size`` ranks gets: the first ones one more, where they do not come out even."""
     return [rows // size + (1 if rank < rows % size else 0) for rank in range(size)]

@@ -10,9 +10,9 @@ from typing import Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from trainmaster_train.horovod.controller.messages import GLOBAL_SET
 from trainmaster_train.horovod.errors import HorovodInternalError
-from trainmaster_train.horovod.gang import Gang
-from trainmaster_train.horovod.settings import Settings, read_settings
-from trainmaster_train.horovod.worlds import Worlds
+from trainmaster_train.horovod.gang import ProcessGang
+from trainmaster_train.horovod.settings import HorovodSettings, read_settings
+from trainmaster_train.horovod.elastic_membership import ElasticMembership
 
 
 class ProcessSet:
@@ -21,37 +21,37 @@ class ProcessSet:
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks: Optional[List[int]] = sorted({int(rank) for rank in ranks})
         self.process_set_id: Optional[int] = None
-        self._session: Optional[Session] = None
+        self._session: Optional[HorovodSession] = None
 
     def included(self) -> bool:
         """Whether this process is one of them."""
-        place, members = self._seen()
-        return place in members
+        own_rank, members = self._rank_and_members()
+        return own_rank in members
 
     def rank(self) -> int:
         """This process's number in the set; -1 where it is not in it."""
-        place, members = self._seen()
-        return members.index(place) if place in members else -1
+        own_rank, members = self._rank_and_members()
+        return members.index(own_rank) if own_rank in members else -1
 
     def size(self) -> int:
-        return len(self._seen()[1])
+        return len(self._rank_and_members()[1])
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
-    def bind(self, session: Optional[Session], number: Optional[int]) -> None:
+    def bind(self, session: Optional[HorovodSession], number: Optional[int]) -> None:
         """Say whose set this is, and its number there; ``None``: it is nobody's any more."""
         self._session, self.process_set_id = session, number
 
-    def _seen(self) -> Tuple[int, Tuple[int, ...]]:
+    def _rank_and_members(self) -> Tuple[int, Tuple[int, ...]]:
         """This process's rank among all, and the ranks of the set."""
         number = set_number(self)
         assert self._session is not None  # noqa: S101 (who has a number is bound)
         gang = self._session.gang()
-        return gang.place.rank, gang.engine.members(number)
+        return gang..ranks.rank, gang.engine.members(number)
 
 
-class Session:
+class HorovodSession:
     """A process's membership in a gang, as one framework's ``hvd`` shows it.
 
     Args:
@@ -59,10 +59,10 @@ class Session:
         worlds: where an elastic job's process goes on when its world ends.
     """
 
-    def __init__(self, meet: Callable[[Settings], Gang], worlds: Worlds) -> None:
-        self._meet = meet
-        self._worlds = worlds
-        self._gang: Optional[Gang] = None
+    def __init__(self, form_gang: Callable[[HorovodSettings], ProcessGang], membership: ElasticMembership) -> None:
+        self._form_gang = form_gang
+        self._membership = membership
+        self._gang: Optional[ProcessGang] = None
         self._sets: List[ProcessSet] = []
         self.global_process_set = ProcessSet([])
         self.global_process_set.ranks = None  # all, whatever init finds
@@ -90,9 +90,9 @@ class Session:
         if self._gang is not None and self._gang.engine.failure is None:
             return
         self.shutdown()
-        self._worlds.wait_to_join()
-        gang = self._gang = self._meet_newest(read_settings())
-        if comm is not None and sorted(comm) not in ([], list(range(gang.place.size))):
+        self._membership.wait_to_join()
+        gang = self._gang = self._form_newest_gang(read_settings())
+        if comm is not None and sorted(comm) not in ([], list(range(gang..ranks.size))):
             self.shutdown()
             raise ValueError("hvd.init(comm=…) takes all ranks or none here; for some of them use process sets.")
         if process_sets is not None and not isinstance(process_sets, str):
@@ -110,35 +110,35 @@ class Session:
     def is_initialized(self) -> bool:
         return self._gang is not None
 
-    def gang(self) -> Gang:
+    def gang(self) -> ProcessGang:
         """Raises ``ValueError`` before ``init``, as Horovod does."""
         if self._gang is None:
             raise ValueError("Horovod has not been initialized; use hvd.init().")
         return self._gang
 
     def rank(self) -> int:
-        return self.gang().place.rank
+        return self.gang()..ranks.rank
 
     def size(self) -> int:
-        return self.gang().place.size
+        return self.gang()..ranks.size
 
     def local_rank(self) -> int:
         """Among the processes of this host (of this replica): the number of the process's GPU."""
-        return self.gang().place.local_rank
+        return self.gang()..ranks.local_rank
 
     def local_size(self) -> int:
-        return self.gang().place.local_size
+        return self.gang()..ranks.local_size
 
     def cross_rank(self) -> int:
         """This host's number among those that have a process of this local rank."""
-        return self.gang().place.cross_rank
+        return self.gang()..ranks.cross_rank
 
     def cross_size(self) -> int:
-        return self.gang().place.cross_size
+        return self.gang()..ranks.cross_size
 
     def is_homogeneous(self) -> bool:
         """Whether all hosts have as many processes."""
-        return self.gang().place.is_homogeneous
+        return self.gang()..ranks.is_homogeneous
 
     def barrier(self, process_set: Optional[ProcessSet] = None) -> None:
         """Wait until all ranks (of the set) are here."""
@@ -165,13 +165,13 @@ class Session:
         self._sets.remove(process_set)
         return True
 
-    def _meet_newest(self, settings: Settings) -> Gang:
+    def _form_newest_gang(self, settings: HorovodSettings) -> ProcessGang:
         """Where the platform tells of worlds, one that breaks while all meet is followed by the next."""
         while True:
             try:
-                return self._meet(settings)
+                return self._form_gang(settings)
             except HorovodInternalError:
-                if self._worlds.own() is None or not self._worlds.rejoin():
+                if self._membership.own() is None or not self._membership.rejoin():
                     raise
 
 

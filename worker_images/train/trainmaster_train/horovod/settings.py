@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Settings:
+class HorovodSettings:
     """Durations in seconds.
 
     ``fusion_bytes``: tensors are sent together up to so many bytes; 0 turns fusion off. ``stall_warn_s``: after how
@@ -25,13 +25,13 @@ class Settings:
     start_s: float = 300.0
 
 
-def read_settings(environ: Optional[Mapping[str, str]] = None) -> Settings:
+def read_settings(environ: Optional[Mapping[str, str]] = None) -> HorovodSettings:
     """Raises ``ValueError`` with the variable's name for what is no number."""
     env = os.environ if environ is None else environ
-    default = Settings()
+    default = HorovodSettings()
     disabled = env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0", "false", "False")
     warn_s = _number(env, "HOROVOD_STALL_CHECK_TIME_SECONDS", default.stall_warn_s)
-    return Settings(
+    return HorovodSettings(
         fusion_bytes=int(_number(env, "HOROVOD_FUSION_THRESHOLD", default.fusion_bytes)),
         stall_warn_s=float("inf") if disabled else warn_s,
         # 0 is Horovod's word for "unstated".

@@ -30,27 +30,27 @@ EVERYWHERE = {
     "stop_timeline": "profile with torch.profiler or tf.profiler, or read the job's step metrics",
 }
 TORCH = {**EVERYWHERE, "SyncBatchNorm": "use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"}
-_ONE = "the ranks' gradients are reduced by DistributedOptimizer or DistributedGradientTape, all of them"
+_NO_PARTIAL = "the ranks' gradients are reduced by DistributedOptimizer or DistributedGradientTape, all of them"
 _TENSORFLOW_1 = "it is TensorFlow 1's; call hvd.broadcast_variables(variables, root_rank) once all are made"
-_AS_NUMBER = "call hvd.rank() or hvd.size() in Python, or inside of tf.py_function where a gang may change"
+_NO_RANK_OP = "call hvd.rank() or hvd.size() in Python, or inside of tf.py_function where a gang may change"
 TENSORFLOW = {
     **EVERYWHERE,
     "BroadcastGlobalVariablesHook": _TENSORFLOW_1,
     "broadcast_global_variables": _TENSORFLOW_1,
     "broadcast_object_fn": "it is TensorFlow 1's; call hvd.broadcast_object(obj, root_rank)",
     "broadcast_": "call hvd.broadcast_variables(variables, root_rank)",
-    "PartialDistributedGradientTape": _ONE,
-    "PartialDistributedOptimizer": _ONE,
+    "PartialDistributedGradientTape": _NO_PARTIAL,
+    "PartialDistributedOptimizer": _NO_PARTIAL,
     "SyncBatchNormalization": "use Keras' BatchNormalization; its statistics are each rank's own",
-    "rank_op": _AS_NUMBER,
-    "local_rank_op": _AS_NUMBER,
-    "size_op": _AS_NUMBER,
-    "local_size_op": _AS_NUMBER,
+    "rank_op": _NO_RANK_OP,
+    "local_rank_op": _NO_RANK_OP,
+    "size_op": _NO_RANK_OP,
+    "local_size_op": _NO_RANK_OP,
     "process_set_included_op": "call process_set.included() in Python",
 }
 
 
-def tell(module: str, names: Dict[str, str]) -> Callable[[str], NoReturn]:
+def unsupported_attribute(module: str, names: Dict[str, str]) -> Callable[[str], NoReturn]:
     """A module's ``__getattr__``, that raises ``AttributeError``."""
 
     def attribute(name: str) -> NoReturn:

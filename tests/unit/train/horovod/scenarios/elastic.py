@@ -27,7 +27,7 @@ def elastic():
         return True
 
     is_changing = []
-    hvd_elastic.meet_anew(rejoin, lambda: bool(is_changing))
+    hvd_elastic.register_rejoin(rejoin, lambda: bool(is_changing))
     hvd.init()
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -56,11 +56,11 @@ def elastic():
         return sorted(state.sampler.remaining_indices)
 
     left = work(state)
-    hvd_elastic.meet_anew(None)
+    hvd_elastic.register_rejoin(None)
     return {"steps": steps, "resets": resets, "rejoined": len(rejoined), "left": left, "size": hvd.size()}
 
 
-def worlds():
+def membership():
     """Rank 0 of three is killed when one of the others has committed and one has not; later a fourth process joins.
 
     The world files are the platform's part; who is about to die, and who is there when one waits to join, writes them.
@@ -72,27 +72,27 @@ def worlds():
     folder = Path(os.environ["WORLDS"])
     first, second, third = os.environ["PORTS"].split(",")
 
-    def put(name, told):
+    def put(name, results):
         new = folder / str(name) / "world.json.new"
         new.parent.mkdir(exist_ok=True)
-        new.write_text(json.dumps(told))
+        new.write_text(json.dumps(results))
         new.replace(new.with_name("world.json"))
 
-    def tell(world, port, order, names=None):
+    def unsupported_attribute(world, port, order, names=None):
         for rank, name in enumerate(order):
             if name not in (names or order):
                 continue
             own = {"RANK": rank, "WORLD_SIZE": len(order), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
             own |= {"HOROVOD_RANK": rank, "HOROVOD_SIZE": len(order), "HOROVOD_HOSTNAME": f"worker-{name}"}
             own |= {"HOROVOD_LOCAL_RANK": 0, "HOROVOD_LOCAL_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            told = {"world": world, "processes": [{key: str(value) for key, value in own.items()}]}
-            put(name, told)
+            results = {"world": world, "processes": [{key: str(value) for key, value in own.items()}]}
+            put(name, results)
             if world == 1 and name == number:
-                os.environ.update(told["processes"][0], TRAINMASTER_WORLD="1")
+                os.environ.update(results["processes"][0], TRAINMASTER_WORLD="1")
 
     os.environ.update(TRAINMASTER_WORLD_FILE=f"{folder}/{number}/world.json", LOCAL_RANK="0", TRAINMASTER_WORLD="0")
     if number < 3:
-        tell(1, first, [0, 1, 2], [number])
+        unsupported_attribute(1, first, [0, 1, 2], [number])
     else:
         put(3, {"world": 0, "processes": [{}]})
     hvd.init()
@@ -110,19 +110,19 @@ def worlds():
             state.step += 1
             steps.append([state.step, hvd.rank(), hvd.size(), elastic.own_world().number])
             if steps[-1] == [3, 0, 3, 1]:
-                tell(2, second, [1, 2])
+                unsupported_attribute(2, second, [1, 2])
                 os.kill(os.getpid(), signal.SIGKILL)
             if steps[-1] == [3, 1, 3, 1]:
                 raise hvd.HorovodInternalError("seen before the commit")
             if steps[-1] == [5, 0, 2, 2]:
                 wait_for_file(folder / "3" / "keeps-0")
-                tell(3, third, [1, 2, 3])
+                unsupported_attribute(3, third, [1, 2, 3])
             state.commit()
         return "done"
 
-    told = train(state)
+    results = train(state)
     weights = hvd.allgather(torch.cat([p.detach().reshape(1, -1) for p in net.parameters()], 1))
-    return {"told": told, "steps": steps, "equal": bool((weights == weights[0]).all()), "pid": os.getpid()}
+    return {"told": results, "steps": steps, "equal": bool((weights == weights[0]).all()), "pid": os.getpid()}
 
 
 def wait_for_file(path):

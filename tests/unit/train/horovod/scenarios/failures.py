@@ -30,14 +30,14 @@ def joins():
 def mismatch():
     hvd.init()
     rank = hvd.rank()
-    told = [
+    results = [
         refused(hvd.allreduce, torch.ones(3 + rank), name="shape"),
         refused(hvd.allreduce, torch.ones(3, dtype=torch.float64 if rank else torch.float32), name="dtype"),
         refused(hvd.broadcast, torch.ones(1), rank, name="root"),
         refused(hvd.allgather, torch.ones(1, 2 + rank), name="rows"),
     ]
     # What was refused harms nobody else.
-    return [*told, hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist()]
+    return [*results, hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist()]
 
 
 def stall():
@@ -68,10 +68,10 @@ def death():
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
-    told = refused(hvd.allreduce, torch.ones(1000), name="gradient")
+    results = refused(hvd.allreduce, torch.ones(1000), name="gradient")
     waited = time.monotonic() - began
     later = refused(hvd.allreduce, torch.ones(1), name="later")
-    return [*told, waited, later[0]]
+    return [*results, waited, later[0]]
 
 
 def departure():

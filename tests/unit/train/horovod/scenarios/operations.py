@@ -14,121 +14,123 @@ def operations():
     """Every operation once; the expectations are in the test."""
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
-    told = {"place": [rank, size, hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]}
-    told["homogeneous"] = hvd.is_homogeneous()
+    results = {"place": [rank, size, hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]}
+    results["homogeneous"] = hvd.is_homogeneous()
     mine = torch.tensor([1.0, 2.0, 4.0]) * (rank + 1)
-    told["average"] = hvd.allreduce(mine).tolist()
-    told["kept"] = mine.tolist()
+    results["average"] = hvd.allreduce(mine).tolist()
+    results["kept"] = mine.tolist()
     for op in ("Sum", "Min", "Max", "Product"):
-        told[op] = hvd.allreduce(mine, op=getattr(hvd, op)).tolist()
-    told["scaled"] = hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5, postscale_factor=10.0).tolist()
-    told["integers"] = hvd.allreduce(torch.tensor([rank, 10]), op=hvd.Average).tolist()
-    told["int16"] = hvd.allreduce(torch.tensor([rank], dtype=torch.int16), op=hvd.Sum).tolist()
-    told["half"] = hvd.allreduce(mine, compression=hvd.Compression.fp16).tolist()
-    told["bfloat16"] = hvd.allreduce(mine.bfloat16(), op=hvd.Sum).float().tolist()
+        results[op] = hvd.allreduce(mine, op=getattr(hvd, op)).tolist()
+    results["scaled"] = hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5, postscale_factor=10.0).tolist()
+    results["integers"] = hvd.allreduce(torch.tensor([rank, 10]), op=hvd.Average).tolist()
+    results["int16"] = hvd.allreduce(torch.tensor([rank], dtype=torch.int16), op=hvd.Sum).tolist()
+    results["half"] = hvd.allreduce(mine, compression=hvd.Compression.fp16).tolist()
+    results["bfloat16"] = hvd.allreduce(mine.bfloat16(), op=hvd.Sum).float().tolist()
     strided = torch.arange(6.0).reshape(2, 3).t()
     hvd.allreduce_(strided, op=hvd.Sum)
-    told["strided"] = strided.tolist()
+    results["strided"] = strided.tolist()
     in_place = mine.clone()
-    told["same tensor"] = hvd.allreduce_(in_place, op=hvd.Sum) is in_place
-    told["in place"] = in_place.tolist()
+    results["same tensor"] = hvd.allreduce_(in_place, op=hvd.Sum) is in_place
+    results["in place"] = in_place.tolist()
     group = [torch.full((2,), float(rank)), torch.full((3,), 1.0), torch.tensor(5.0)]
-    told["group"] = [t.tolist() for t in hvd.grouped_allreduce(group, op=hvd.Sum, name="group")]
-    told["gathered"] = hvd.allgather(torch.full((rank, 2), rank)).tolist()
-    told["gathered evenly"] = hvd.allgather(torch.tensor([[rank, True]], dtype=torch.int16)).tolist()
-    told["group gathered"] = [t.tolist() for t in hvd.grouped_allgather([torch.tensor([rank]), torch.ones(rank + 1)])]
-    told["broadcast"] = hvd.broadcast(mine > 2, 2).tolist()
-    told["scalar broadcast"] = hvd.broadcast_(torch.tensor(rank), 1).item()
-    told["object"] = hvd.broadcast_object({"from": rank, "long": "x" * 5000}, 1)["from"]
-    told["objects"] = hvd.allgather_object(["of", rank])
+    results["group"] = [t.tolist() for t in hvd.grouped_allreduce(group, op=hvd.Sum, name="group")]
+    results["gathered"] = hvd.allgather(torch.full((rank, 2), rank)).tolist()
+    results["gathered evenly"] = hvd.allgather(torch.tensor([[rank, True]], dtype=torch.int16)).tolist()
+    results["group gathered"] = [
+        t.tolist() for t in hvd.grouped_allgather([torch.tensor([rank]), torch.ones(rank + 1)])
+    ]
+    results["broadcast"] = hvd.broadcast(mine > 2, 2).tolist()
+    results["scalar broadcast"] = hvd.broadcast_(torch.tensor(rank), 1).item()
+    results["object"] = hvd.broadcast_object({"from": rank, "long": "x" * 5000}, 1)["from"]
+    results["objects"] = hvd.allgather_object(["of", rank])
     rows, counts = hvd.alltoall(torch.arange(6) + 100 * rank, splits=[1, 2, 3])
-    told["alltoall"] = [rows.tolist(), counts.tolist()]
-    told["even alltoall"] = hvd.alltoall(torch.arange(3) + 10 * rank).tolist()
-    told["scattered"] = hvd.reducescatter(torch.arange(8.0).reshape(4, 2) * (rank + 1), op=hvd.Sum).tolist()
-    told["scattered average"] = hvd.reducescatter(torch.ones(3) * rank).tolist()
+    results["alltoall"] = [rows.tolist(), counts.tolist()]
+    results["even alltoall"] = hvd.alltoall(torch.arange(3) + 10 * rank).tolist()
+    results["scattered"] = hvd.reducescatter(torch.arange(8.0).reshape(4, 2) * (rank + 1), op=hvd.Sum).tolist()
+    results["scattered average"] = hvd.reducescatter(torch.ones(3) * rank).tolist()
     pair = hvd.add_process_set([0, 2])
-    told["set"] = [pair.included(), pair.size(), pair.rank()]
+    results["set"] = [pair.included(), pair.size(), pair.rank()]
     if pair.included():
-        told["set sum"] = hvd.allreduce(mine, op=hvd.Sum, process_set=pair).tolist()
-        told["set broadcast"] = hvd.broadcast(mine, 2, process_set=pair).tolist()
-        told["set gathered"] = hvd.allgather(torch.full((rank + 1,), rank), process_set=pair).tolist()
+        results["set sum"] = hvd.allreduce(mine, op=hvd.Sum, process_set=pair).tolist()
+        results["set broadcast"] = hvd.broadcast(mine, 2, process_set=pair).tolist()
+        results["set gathered"] = hvd.allgather(torch.full((rank + 1,), rank), process_set=pair).tolist()
         hvd.barrier(process_set=pair)
     else:
-        told["not in set"] = refused(hvd.allreduce, mine, process_set=pair)
-    told["removed"] = [hvd.remove_process_set(pair), hvd.remove_process_set(hvd.global_process_set)]
-    told["adasum of three"] = refused(hvd.allreduce, mine, op=hvd.Adasum)
-    told["bad splits"] = refused(hvd.alltoall, torch.ones(4), splits=[1, 1, 1])
-    told["bad root"] = refused(hvd.broadcast, mine, 7)
-    told["both"] = refused(hvd.allreduce, mine, average=True, op=hvd.Sum)
-    told["scalar gathered"] = refused(hvd.allgather, torch.tensor(1.0))
+        results["not in set"] = refused(hvd.allreduce, mine, process_set=pair)
+    results["removed"] = [hvd.remove_process_set(pair), hvd.remove_process_set(hvd.global_process_set)]
+    results["adasum of three"] = refused(hvd.allreduce, mine, op=hvd.Adasum)
+    results["bad splits"] = refused(hvd.alltoall, torch.ones(4), splits=[1, 1, 1])
+    results["bad root"] = refused(hvd.broadcast, mine, 7)
+    results["both"] = refused(hvd.allreduce, mine, average=True, op=hvd.Sum)
+    results["scalar gathered"] = refused(hvd.allgather, torch.tensor(1.0))
     if rank:
         hvd.barrier()
     first = hvd.allreduce_async(mine, name="twice")
     if rank == 0:
         # The others have not asked for it yet.
-        told["twice"] = refused(hvd.allreduce_async, mine, name="twice")
+        results["twice"] = refused(hvd.allreduce_async, mine, name="twice")
         hvd.barrier()
     hvd.synchronize(first)
     hvd.shutdown()
-    told["after shutdown"] = refused(hvd.rank)
-    return told
+    results["after shutdown"] = refused(hvd.rank)
+    return results
 
 
 def gradients():
     hvd.init()
     rank = hvd.rank()
-    told = {}
+    results = {}
     x = torch.ones(2, requires_grad=True)
     (hvd.allreduce(x, op=hvd.Sum) * (rank + 1)).sum().backward()
-    told["allreduce"] = x.grad.tolist()
+    results["allreduce"] = x.grad.tolist()
     x = torch.ones(rank + 1, requires_grad=True)
     (hvd.allgather(x) * torch.tensor([1.0, 10.0, 10.0])).sum().backward()
-    told["allgather"] = x.grad.tolist()
+    results["allgather"] = x.grad.tolist()
     x = torch.ones(2, requires_grad=True)
     (hvd.broadcast(x, 1) * 3).sum().backward()
-    told["broadcast"] = x.grad.tolist()
+    results["broadcast"] = x.grad.tolist()
     x = torch.ones(2, requires_grad=True)
     (hvd.alltoall(x) * torch.tensor([1.0, 10.0]) * (rank + 1)).sum().backward()
-    told["alltoall"] = x.grad.tolist()
+    results["alltoall"] = x.grad.tolist()
     x = torch.ones(2, requires_grad=True)
     (hvd.reducescatter(x) * (rank + 1)).sum().backward()
-    told["reducescatter"] = x.grad.tolist()
+    results["reducescatter"] = x.grad.tolist()
     x = torch.ones(1, requires_grad=True)
     a, b = hvd.grouped_allreduce([x * 2, x * 3])
     (a + b).sum().backward()
-    told["grouped"] = x.grad.tolist()
-    told["adasum"] = [
+    results["grouped"] = x.grad.tolist()
+    results["adasum"] = [
         hvd.allreduce(torch.tensor([1.0, 0.0]) if rank else torch.tensor([0.0, 1.0]), op=hvd.Adasum).tolist(),
         hvd.allreduce(torch.tensor([2.0, 4.0]), op=hvd.Adasum).tolist(),
     ]
-    return told
+    return results
 
 
 def process_sets():
     """Sets come and go while a training runs, one of a single rank among them; what is wrong harms nothing later."""
     hvd.init()
     rank = hvd.rank()
-    told = {"sums": []}
+    results = {"sums": []}
     for turn in range(3):
         pair, alone = hvd.add_process_set([turn % 3, (turn + 1) % 3]), hvd.add_process_set([turn])
         for chosen in (pair, alone):
             if chosen.included():
-                told["sums"].append(hvd.allreduce(torch.tensor([rank + 1.0]), op=hvd.Sum, process_set=chosen).item())
+                results["sums"].append(hvd.allreduce(torch.tensor([rank + 1.0]), op=hvd.Sum, process_set=chosen).item())
         # Only one of the pair wants something, and all give the set up.
         waits = hvd.allreduce_async(torch.ones(1), name="late", process_set=pair) if rank == turn else None
         hvd.remove_process_set(pair)
         hvd.remove_process_set(alone)
         if waits is not None:
-            told["late"] = refused(hvd.synchronize, waits)
-    told["removed"] = [alone.process_set_id, refused(hvd.allreduce, torch.ones(1), process_set=alone)]
-    told["other ranks"] = refused(hvd.add_process_set, [0, rank])
+            results["late"] = refused(hvd.synchronize, waits)
+    results["removed"] = [alone.process_set_id, refused(hvd.allreduce, torch.ones(1), process_set=alone)]
+    results["other ranks"] = refused(hvd.add_process_set, [0, rank])
     kept = hvd.add_process_set([0, 1])
     hvd.shutdown()
     hvd.init()
     again = hvd.add_process_set(kept)
-    told["again"] = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=again).item() if rank < 2 else None
+    results["again"] = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=again).item() if rank < 2 else None
     hvd.barrier()
-    return told
+    return results
 
 
 def any_order():
@@ -137,20 +139,20 @@ def any_order():
     rank, size = hvd.rank(), hvd.size()
     names = [f"t{number}" for number in range(24)]
     turned = names[rank * 7 :] + names[: rank * 7]
-    told = []
+    results = []
     for _ in range(5):
         handles = {n: hvd.allreduce_async(torch.full((100,), float(n[1:])), name=n, op=hvd.Sum) for n in turned}
-        told.append(all(hvd.synchronize(handles[n])[0].item() == size * float(n[1:]) for n in reversed(turned)))
+        results.append(all(hvd.synchronize(handles[n])[0].item() == size * float(n[1:]) for n in reversed(turned)))
     # Rank 0 wants b first, the others a: both are asked for before anybody waits.
     order = ["a", "b"] if rank else ["b", "a"]
     handles = [hvd.broadcast_async(torch.tensor([rank]), 1, name=name) for name in order]
-    told.append([hvd.synchronize(handle).item() for handle in handles])
+    results.append([hvd.synchronize(handle).item() for handle in handles])
     slow = hvd.allreduce_async(torch.ones(1), name="polled")
     deadline = time.monotonic() + 60
     while not hvd.poll(slow) and time.monotonic() < deadline:
         time.sleep(0.001)
-    told.append(hvd.poll(slow))
-    return told
+    results.append(hvd.poll(slow))
+    return results
 
 
 def many():

@@ -13,7 +13,7 @@ def optimizers():
     """The same training in many ways; the test computes what one process with all data would get."""
     hvd.init()
     rank = hvd.rank()
-    told = {}
+    results = {}
 
     def made(**options):
         net = model(seed=1 + rank)
@@ -28,24 +28,24 @@ def optimizers():
         "half": {"compression": hvd.Compression.fp16},
     }.items():
         net, optimizer = made(**options)
-        told[name] = train(net, optimizer, rank)
+        results[name] = train(net, optimizer, rank)
     net, optimizer = made(backward_passes_per_step=2)
-    told["passes"] = train(net, optimizer, rank, passes=2)
-    told["class"] = [type(optimizer).__name__, isinstance(optimizer, torch.optim.Adam)]
+    results["passes"] = train(net, optimizer, rank, passes=2)
+    results["class"] = [type(optimizer).__name__, isinstance(optimizer, torch.optim.Adam)]
     net, optimizer = made()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     train(net, optimizer, rank, steps=1)
     schedule.step()
-    told["rate"] = optimizer.param_groups[0]["lr"]
+    results["rate"] = optimizer.param_groups[0]["lr"]
 
     # Clipping between the two.
     x, y = data(rank)
     optimizer.zero_grad()
     ((net(x) - y) ** 2).mean().backward()
-    told["too early"] = refused(optimizer.zero_grad)
+    results["too early"] = refused(optimizer.zero_grad)
     optimizer.synchronize()
     gradient = net[0].weight.grad.clone()
-    told["synchronized"] = torch.equal(hvd.broadcast(gradient, 1), gradient)
+    results["synchronized"] = torch.equal(hvd.broadcast(gradient, 1), gradient)
     with optimizer.skip_synchronize():
         optimizer.step()
 
@@ -57,11 +57,11 @@ def optimizers():
     loss = net(x).sum() + (extra.sum() if rank == 1 else 0)
     loss.backward()
     optimizer.step()
-    told["dynamic"] = extra.tolist()
+    results["dynamic"] = extra.tolist()
 
     # More passes than were announced.
     net(x).sum().backward()
-    told["too many"] = refused(net(x).sum().backward)
+    results["too many"] = refused(net(x).sum().backward)
     optimizer.synchronize()
 
     # The state of the one that has some.
@@ -71,7 +71,7 @@ def optimizers():
         train(net, inner, rank, steps=2)
     hvd.broadcast_optimizer_state(inner, root_rank=0)
     state = inner.state_dict()
-    told["state"] = [
+    results["state"] = [
         state["param_groups"][0]["lr"],
         [round(v["exp_avg"].sum().item(), 6) for v in state["state"].values()],
     ]
@@ -87,7 +87,7 @@ def optimizers():
 
     for _ in range(3):
         optimizer.step(closure)
-    told["closure"] = weights(net)
+    results["closure"] = weights(net)
 
     # Sparse gradients of an embedding.
     for as_dense in (False, True):
@@ -99,20 +99,20 @@ def optimizers():
         before = table.weight.detach().clone()
         table(torch.tensor([rank, 4, 4])).sum().backward()
         optimizer.step()
-        told[f"embedding {as_dense}"] = (before - table.weight.detach()).round(decimals=4).tolist()
+        results[f"embedding {as_dense}"] = (before - table.weight.detach()).round(decimals=4).tolist()
 
     # Adasum of ranks that agree is what each would do alone.
     net = model()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), op=hvd.Adasum)
-    told["adasum"] = train(net, optimizer, 0)
+    results["adasum"] = train(net, optimizer, 0)
     net = model()
-    told["alone"] = train(net, torch.optim.SGD(net.parameters(), lr=0.1), 0)
+    results["alone"] = train(net, torch.optim.SGD(net.parameters(), lr=0.1), 0)
 
     net = model()
     plain = torch.optim.SGD(net.parameters(), lr=0.1)
     named = list(net.named_parameters())
-    told["doubled"] = refused(hvd.DistributedOptimizer, plain, [*named, named[0]])
-    told["unnamed"] = refused(hvd.DistributedOptimizer, plain, named[:1])
-    told["no pairs"] = refused(hvd.DistributedOptimizer, plain, net.parameters())
-    told["factor"] = refused(hvd.DistributedOptimizer, plain, named, op=hvd.Sum, gradient_predivide_factor=2.0)
-    return told
+    results["doubled"] = refused(hvd.DistributedOptimizer, plain, [*named, named[0]])
+    results["unnamed"] = refused(hvd.DistributedOptimizer, plain, named[:1])
+    results["no pairs"] = refused(hvd.DistributedOptimizer, plain, net.parameters())
+    results["factor"] = refused(hvd.DistributedOptimizer, plain, named, op=hvd.Sum, gradient_predivide_factor=2.0)
+    return results

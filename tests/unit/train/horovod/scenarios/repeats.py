@@ -14,16 +14,16 @@ from scenarios.trying import refused
 
 def messages():
     """A list of the messages that ask other ranks for something or answer them."""
-    from trainmaster_train.horovod.controller.link import Link
+    from trainmaster_train.horovod.controller.link import ControlLink
 
-    sent, send = [], Link.send
+    sent, send = [], ControlLink.send
 
     def counted(link, message, *arguments):
         if message.get("ready") or "do" in message:  # not that something takes long
             sent.append(message)
         return send(link, message, *arguments)
 
-    Link.send = counted
+    ControlLink.send = counted
     return sent
 
 
@@ -32,11 +32,11 @@ def repeats():
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     ranks = size * (size + 1) // 2
-    told = {"wrong": []}
+    results = {"wrong": []}
 
     def check(name, found, expected):
         if found != expected:
-            told["wrong"].append([name, found, expected])
+            results["wrong"].append([name, found, expected])
 
     sent = messages()
     for turn in range(60):
@@ -53,7 +53,7 @@ def repeats():
         if turn == 29:
             sent.clear()
         if turn == 39:
-            told["messages in ten turns"] = len(sent)
+            results["messages in ten turns"] = len(sent)
     for turn in range(12):
         # Gradients in an order of each rank's own, while the blocking ones go on in theirs.
         names = [f"g{number}" for number in range(5)]
@@ -72,7 +72,7 @@ def repeats():
         else:
             found = hvd.allreduce(torch.tensor([float(turn)]), op=hvd.Sum, name="z")
         check("another way", found.item(), size * turn)
-    return told
+    return results
 
 
 def repeats_until_join():
@@ -90,9 +90,9 @@ def repeats_and_differs():
     hvd.init()
     for _ in range(10):
         hvd.allreduce(torch.ones(3), name="x")
-    told = [refused(hvd.allreduce, torch.ones(3 + hvd.rank() // 2), name="x")]
+    results = [refused(hvd.allreduce, torch.ones(3 + hvd.rank() // 2), name="x")]
     sums = [hvd.allreduce(torch.ones(3), op=hvd.Sum, name="x")[0].item() for _ in range(10)]
-    return [*told, sums == [hvd.size()] * 10]
+    return [*results, sums == [hvd.size()] * 10]
 
 
 def repeats_and_leaves():

@@ -1,13 +1,13 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { Download, Package, Pin, PinOff, Play, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { Checkpoint } from "~/api/types";
 import { Confirm } from "~/components/forms/dialogs";
 import { toast } from "~/components/shell/toasts";
 import { RegisterDialog } from "~/pages/model/register";
-import { GoOn } from "./resume";
+import { ResumeDialog } from "./resume";
 
 interface ActionsProps {
   job: string;
@@ -19,19 +19,19 @@ interface ActionsProps {
 /** What can be done with a checkpoint. */
 export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
   const client = useQueryClient();
-  const [isGoing, setGoing] = useState(false);
-  const [isAsked, setAsked] = useState(false);
+  const [isDeleting, setDeleting] = useState(false);
+  const [isResuming, setResuming] = useState(false);
   const [isRegistering, setRegistering] = useState(false);
   const { path } = item;
   const name = path.split("/").at(-1) ?? path;
-  const look = isWide ? "button small" : "button quiet icon small";
+  const buttonClass = isWide ? "button small" : "button quiet icon small";
   const params = { path: { job }, query: { path } };
   // Where there is room for words, they are what a button is called.
   const named = (label: string) => (isWide ? {} : { "aria-label": label });
   const changed = () => client.invalidateQueries({ queryKey: keys.job(job) });
-  const keep = async () => {
+  const togglePin = async () => {
     try {
-      await got(
+      await unwrap(
         item.is_kept
           ? api.DELETE("/api/v1/jobs/{job}/checkpoints/kept", { params })
           : api.PUT("/api/v1/jobs/{job}/checkpoints/kept", { params }),
@@ -43,7 +43,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
     }
   };
   const remove = async () => {
-    await got(api.DELETE("/api/v1/jobs/{job}/checkpoints", { params }));
+    await unwrap(api.DELETE("/api/v1/jobs/{job}/checkpoints", { params }));
     await changed();
   };
   return (
@@ -51,10 +51,10 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       {item.is_complete !== false && (
         <button
           type="button"
-          className={isWide ? "button small primary" : look}
+          className={isWide ? "button small primary" : buttonClass}
           title="Resume from here"
           {...named(`Resume from ${path}`)}
-          onClick={() => setAsked(true)}
+          onClick={() => setResuming(true)}
         >
           <Play size={14} aria-hidden="true" /> {isWide && "Resume from here"}
         </button>
@@ -62,7 +62,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       {item.is_complete !== false && (
         <button
           type="button"
-          className={look}
+          className={buttonClass}
           title="Register as model"
           {...named(`Register ${path} as model`)}
           onClick={() => setRegistering(true)}
@@ -71,7 +71,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
         </button>
       )}
       <a
-        className={look}
+        className={buttonClass}
         title="Download"
         href={`/api/v1/jobs/${encodeURIComponent(job)}/checkpoints/content?path=${encodeURIComponent(path)}`}
         download
@@ -81,26 +81,26 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       </a>
       <button
         type="button"
-        className={look}
+        className={buttonClass}
         title={item.is_kept ? "Keep it no longer" : "Keep it for ever"}
         {...named(item.is_kept ? `Keep ${path} no longer` : `Keep ${path} for ever`)}
-        onClick={keep}
+        onClick={togglePin}
       >
         {item.is_kept ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}{" "}
         {isWide && (item.is_kept ? "Keep no longer" : "Keep for ever")}
       </button>
       <button
         type="button"
-        className={`${look} danger`}
+        className={`${buttonClass} danger`}
         title="Delete"
         {...named(`Delete ${path}`)}
-        onClick={() => setGoing(true)}
+        onClick={() => setDeleting(true)}
       >
         <Trash2 size={14} aria-hidden="true" /> {isWide && "Delete"}
       </button>
-      <GoOn job={job} path={path} step={item.step} isOpen={isAsked} close={() => setAsked(false)} />
+      <ResumeDialog job={job} path={path} step={item.step} isOpen={isResuming} close={() => setResuming(false)} />
       <RegisterDialog job={job} checkpoint={path} isOpen={isRegistering} close={() => setRegistering(false)} />
-      <Confirm title={isGoing ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setGoing(false)}>
+      <Confirm title={isDeleting ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setDeleting(false)}>
         Its files are removed. Refused while it is kept or a job goes on from it.
       </Confirm>
     </span>

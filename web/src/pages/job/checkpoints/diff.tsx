@@ -2,7 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Equal } from "lucide-react";
 import { useState } from "react";
 import { differenceQuery } from "~/api/queries";
-import { AlsoEqual, Bones, Card, Empty, Failure, TableBox } from "~/components/parts";
+import { ShowEqualToggle, Skeleton, Card, Empty, Failure, TableBox } from "~/components/parts";
 import { number } from "~/lib/format";
 
 const TONES: Record<string, string> = {
@@ -27,7 +27,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
   const [isAll, setAll] = useState(false);
   const pages = query.data?.pages ?? [];
   const first = pages[0];
-  if (query.isPending) return <Bones rows={10} height={24} />;
+  if (query.isPending) return <Skeleton rows={10} height={24} />;
   if (first === undefined) return <Failure error={query.error} retry={() => void query.refetch()} />;
   const items = pages.flatMap((page) => page.items).filter((item) => isAll || item.change !== "same");
   const layers = pages.at(-1)?.layers ?? [];
@@ -83,7 +83,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
           </TableBox>
         </Card>
       )}
-      <Card title="Tensors" aside={<AlsoEqual isAll={isAll} set={setAll} />} flush>
+      <Card title="Tensors" aside={<ShowEqualToggle isAll={isAll} set={setAll} />} flush>
         {items.length === 0 ? (
           <Empty icon={Equal} title="The tensors are equal" />
         ) : (

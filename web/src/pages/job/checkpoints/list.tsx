@@ -4,7 +4,7 @@ import { Save } from "lucide-react";
 import { useState } from "react";
 import { checkpointsQuery } from "~/api/queries";
 import type { Checkpoint } from "~/api/types";
-import { Bones, Empty, Failure } from "~/components/parts";
+import { Skeleton, Empty, Failure } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { bytes, number } from "~/lib/format";
 import { CheckpointActions } from "./actions";
@@ -45,7 +45,7 @@ export function Checkpoints() {
         </header>
         {isPending ? (
           <div className="body">
-            <Bones rows={5} />
+            <Skeleton rows={5} />
           </div>
         ) : error !== null && data === undefined ? (
           <div className="body">

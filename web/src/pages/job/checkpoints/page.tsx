@@ -4,7 +4,7 @@ import { ChevronRight, Layers } from "lucide-react";
 import { type ReactNode, useDeferredValue, useState } from "react";
 import { checkpointsQuery, jobQuery, statisticsQuery, tensorsQuery } from "~/api/queries";
 import type { Checkpoint } from "~/api/types";
-import { Bones, Empty, Failure } from "~/components/parts";
+import { Skeleton, Empty, Failure } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { bytes, number } from "~/lib/format";
 import { CheckpointActions } from "./actions";
@@ -31,15 +31,15 @@ export function CheckpointPage() {
             <span className="mono wrap">{path}</span>
           ) : (
             <>
-              <PartName job={otherJob} path={other} isElsewhere={otherJob !== job} /> →{" "}
-              <PartName job={job} path={path} isElsewhere={otherJob !== job} />
+              <CheckpointName job={otherJob} path={other} isElsewhere={otherJob !== job} /> →{" "}
+              <CheckpointName job={job} path={path} isElsewhere={otherJob !== job} />
             </>
           )}
         </nav>
         {other === undefined && item && <CheckpointActions job={job} item={item} isWide />}
       </div>
       {other === undefined ? (
-        <Inside job={job} path={path} item={item} />
+        <CheckpointContents job={job} path={path} item={item} />
       ) : (
         <Difference job={otherJob} path={other} other={path} otherJob={job} />
       )}
@@ -48,7 +48,7 @@ export function CheckpointPage() {
 }
 
 /** One of two checkpoints, with its job's name where they are of two. */
-function PartName({ job, path, isElsewhere }: { job: string; path: string; isElsewhere: boolean }) {
+function CheckpointName({ job, path, isElsewhere }: { job: string; path: string; isElsewhere: boolean }) {
   const { data } = useQuery({ ...jobQuery(job), enabled: isElsewhere });
   return (
     <Link to="/jobs/$job/checkpoint" params={{ job }} search={{ path }} className="mono wrap">
@@ -58,7 +58,7 @@ function PartName({ job, path, isElsewhere }: { job: string; path: string; isEls
   );
 }
 
-function Inside({ job, path, item }: { job: string; path: string; item: Checkpoint | undefined }) {
+function CheckpointContents({ job, path, item }: { job: string; path: string; item: Checkpoint | undefined }) {
   const [text, setText] = useState("");
   const [kind, setKind] = useState<"" | "weight" | "optimizer">("");
   const search = useDeferredValue(text);
@@ -69,7 +69,7 @@ function Inside({ job, path, item }: { job: string; path: string; item: Checkpoi
   const figures = new Map(
     (statistics.data?.pages.flatMap((page) => page.items) ?? []).map((each) => [each.name, each]),
   );
-  if (query.isPending) return <Bones rows={10} height={24} />;
+  if (query.isPending) return <Skeleton rows={10} height={24} />;
   if (first === undefined) return <Failure error={query.error} retry={() => void query.refetch()} />;
   return (
     <>
@@ -184,17 +184,17 @@ const FEW_VALUES = 40;
 
 /** What is no tensor, such as the epoch; torch's notes about its own modules say nothing. */
 function Values({ values }: { values: Record<string, unknown> }) {
-  const told = Object.entries(values).filter(
+  const scalars = Object.entries(values).filter(
     ([name, value]) => ["number", "string", "boolean"].includes(typeof value) && !name.includes("_metadata"),
   );
-  if (told.length === 0) return null;
+  if (scalars.length === 0) return null;
   return (
     <section className="card" aria-label="Other values">
       <header>
         <h2>Other values</h2>
       </header>
       <dl className="facts body">
-        {told.slice(0, FEW_VALUES).map(([name, value]) => (
+        {scalars.slice(0, FEW_VALUES).map(([name, value]) => (
           <div key={name} className="fact">
             <dt className="mono wrap">{name}</dt>
             <dd className="mono num">{number(value)}</dd>

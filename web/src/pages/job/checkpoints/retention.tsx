@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { keys } from "~/api/queries";
 import { FormDialog } from "~/components/forms/dialogs";
 import { Card, Field } from "~/components/parts";
@@ -12,7 +12,7 @@ export function Retention({ job }: { job: string }) {
   const params = { path: { job } };
   const { data } = useQuery({
     queryKey: key,
-    queryFn: () => got(api.GET("/api/v1/jobs/{job}/checkpoints/retention", { params })),
+    queryFn: () => unwrap(api.GET("/api/v1/jobs/{job}/checkpoints/retention", { params })),
   });
   const [isOpen, setOpen] = useState(false);
   const client = useQueryClient();
@@ -31,12 +31,12 @@ export function Retention({ job }: { job: string }) {
       metric: String(form.get("metric")) || null,
       mode: form.get("mode") === "max" ? ("max" as const) : ("min" as const),
     };
-    await got(api.PUT("/api/v1/jobs/{job}/checkpoints/retention", { params, body }));
+    await unwrap(api.PUT("/api/v1/jobs/{job}/checkpoints/retention", { params, body }));
     await client.invalidateQueries({ queryKey: keys.job(job) });
   };
   const clear = async () => {
     try {
-      await got(api.DELETE("/api/v1/jobs/{job}/checkpoints/retention", { params }));
+      await unwrap(api.DELETE("/api/v1/jobs/{job}/checkpoints/retention", { params }));
       await client.invalidateQueries({ queryKey: key });
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");

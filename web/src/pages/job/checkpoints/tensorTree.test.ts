@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Tensor } from "~/api/types";
-import { badIn, rowsOf, treeOf } from "./tensorTree";
+import { nonFiniteIn, rowsOf, treeOf } from "./tensorTree";
 import { changesOf, hunksOf } from "~/pages/compare/textDiff";
 
 const tensor = (name: string, kind: Tensor["kind"] = "weight"): Tensor =>
@@ -31,7 +31,7 @@ describe("tensors as the tree of their names", () => {
       ["o.0", 2, 16],
     ]);
     expect(rowsOf(tree, () => true).map((row) => row.isMarked)).toEqual([false, false, false, true, false, false]);
-    expect(badIn(tree, new Map([["m.b", { name: "m.b", nan_count: 2, infinite_count: 1 }]]))).toBe(3);
+    expect(nonFiniteIn(tree, new Map([["m.b", { name: "m.b", nan_count: 2, infinite_count: 1 }]]))).toBe(3);
   });
 
   it("takes a name of a hundred thousand dots", () => {

@@ -98,14 +98,14 @@ function shortened(branch: Branch): Branch {
 /** The rows that show: `isOpen` tells of a branch whether what is below it does. */
 export function rowsOf(root: Branch, isOpen: (branch: Branch, depth: number) => boolean): TreeRow[] {
   const rows: TreeRow[] = [];
-  const walk = (branch: Branch, depth: number, isTold: boolean) => {
+  const walk = (branch: Branch, depth: number, isInMarked: boolean) => {
     for (const leaf of branch.leaves) {
-      rows.push({ depth, leaf, isMarked: !isTold && leaf.tensor.kind === "optimizer" });
+      rows.push({ depth, leaf, isMarked: !isInMarked && leaf.tensor.kind === "optimizer" });
     }
     for (const below of branch.branches) {
       const open = isOpen(below, depth);
-      rows.push({ depth, branch: below, isOpen: open, isMarked: !isTold && below.isOptimizer });
-      if (open) walk(below, depth + 1, isTold || below.isOptimizer);
+      rows.push({ depth, branch: below, isOpen: open, isMarked: !isInMarked && below.isOptimizer });
+      if (open) walk(below, depth + 1, isInMarked || below.isOptimizer);
     }
   };
   walk(root, 0, false);
@@ -113,10 +113,10 @@ export function rowsOf(root: Branch, isOpen: (branch: Branch, depth: number) => 
 }
 
 /** NaN and infinite elements of all tensors of a branch whose figures are known. */
-export function badIn(branch: Branch, figures: ReadonlyMap<string, TensorFigures>): number {
-  const own = branch.leaves.reduce((sum, leaf) => sum + badOf(figures.get(leaf.tensor.name)), 0);
-  return branch.branches.reduce((sum, below) => sum + badIn(below, figures), own);
+export function nonFiniteIn(branch: Branch, figures: ReadonlyMap<string, TensorFigures>): number {
+  const own = branch.leaves.reduce((sum, leaf) => sum + nonFiniteCount(figures.get(leaf.tensor.name)), 0);
+  return branch.branches.reduce((sum, below) => sum + nonFiniteIn(below, figures), own);
 }
 
-export const badOf = (found: TensorFigures | undefined): number =>
+export const nonFiniteCount = (found: TensorFigures | undefined): number =>
   (found?.nan_count ?? 0) + (found?.infinite_count ?? 0);

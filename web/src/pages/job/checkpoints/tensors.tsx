@@ -2,7 +2,7 @@ import { ChevronRight } from "lucide-react";
 import { useMemo, useState } from "react";
 import type { Tensor, TensorFigures } from "~/api/types";
 import { bytes, counted, number } from "~/lib/format";
-import { badIn, badOf, type Branch, rowsOf, treeOf } from "./tensorTree";
+import { nonFiniteIn, nonFiniteCount, type Branch, rowsOf, treeOf } from "./tensorTree";
 import { Histogram } from "~/pages/job/histogram";
 
 const OPEN_DEPTH = 2; // levels that are open at first
@@ -19,15 +19,15 @@ interface TensorsProps {
 export function Tensors({ tensors, figures, isSearched }: TensorsProps) {
   const tree = useMemo(() => treeOf(tensors), [tensors]);
   const [openFrom, setOpenFrom] = useState(OPEN_DEPTH);
-  const [turned, setTurned] = useState<ReadonlySet<string>>(new Set()); // branches that are not as their depth says
-  const [told, setTold] = useState<ReadonlySet<string>>(new Set()); // tensors whose large histogram shows
+  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set()); // branches that are not as their depth says
+  const [expanded, setExpanded] = useState<ReadonlySet<string>>(new Set()); // tensors whose large histogram shows
   // Of the optimizer's state there is twice as much as of weights, and it is looked at less.
   const isOpenAtFirst = (branch: Branch, depth: number) =>
     depth < openFrom && (openFrom !== OPEN_DEPTH || tree.isOptimizer || !branch.isOptimizer);
-  const rows = rowsOf(tree, (branch, depth) => isSearched || isOpenAtFirst(branch, depth) !== turned.has(branch.path));
+  const rows = rowsOf(tree, (branch, depth) => isSearched || isOpenAtFirst(branch, depth) !== toggled.has(branch.path));
   const setAll = (depth: number) => {
     setOpenFrom(depth);
-    setTurned(new Set());
+    setToggled(new Set());
   };
   return (
     <section className="card" aria-label="Tensors">
@@ -67,8 +67,8 @@ export function Tensors({ tensors, figures, isSearched }: TensorsProps) {
                   depth={row.depth}
                   isMarked={row.isMarked}
                   found={figures.get(row.leaf.tensor.name)}
-                  isTold={told.has(row.leaf.tensor.name)}
-                  tell={() => setTold(flipped(told, row.leaf.tensor.name))}
+                  isExpanded={expanded.has(row.leaf.tensor.name)}
+                  toggle={() => setExpanded(flipped(expanded, row.leaf.tensor.name))}
                 />
               ) : (
                 <BranchRow
@@ -77,8 +77,8 @@ export function Tensors({ tensors, figures, isSearched }: TensorsProps) {
                   depth={row.depth}
                   isOpen={row.isOpen}
                   isMarked={row.isMarked}
-                  bad={badIn(row.branch, figures)}
-                  turn={() => setTurned(flipped(turned, row.branch.path))}
+                  bad={nonFiniteIn(row.branch, figures)}
+                  toggle={() => setToggled(flipped(toggled, row.branch.path))}
                 />
               ),
             )}
@@ -101,10 +101,10 @@ interface BranchRowProps {
   isOpen: boolean;
   isMarked: boolean;
   bad: number;
-  turn: () => void;
+  toggle: () => void;
 }
 
-function BranchRow({ branch, depth, isOpen, isMarked, bad, turn }: BranchRowProps) {
+function BranchRow({ branch, depth, isOpen, isMarked, bad, toggle }: BranchRowProps) {
   return (
     <tr className="branch">
       <th scope="rowgroup">
@@ -113,7 +113,7 @@ function BranchRow({ branch, depth, isOpen, isMarked, bad, turn }: BranchRowProp
           className="tree-name"
           aria-expanded={isOpen}
           style={{ paddingLeft: depth * STEP }}
-          onClick={turn}
+          onClick={toggle}
         >
           <ChevronRight size={13} className={isOpen ? "turned" : ""} aria-hidden="true" />
           <span className="mono wrap">{branch.label}</span>
@@ -137,12 +137,12 @@ interface TensorRowProps {
   depth: number;
   isMarked: boolean;
   found: TensorFigures | undefined;
-  isTold: boolean;
-  tell: () => void;
+  isExpanded: boolean;
+  toggle: () => void;
 }
 
-function TensorRow({ tensor, label, depth, isMarked, found, isTold, tell }: TensorRowProps) {
-  const bad = badOf(found);
+function TensorRow({ tensor, label, depth, isMarked, found, isExpanded, toggle }: TensorRowProps) {
+  const bad = nonFiniteCount(found);
   const note = tensor.note || found?.note;
   const share = found?.zero_share;
   return (
@@ -152,11 +152,11 @@ function TensorRow({ tensor, label, depth, isMarked, found, isTold, tell }: Tens
           <button
             type="button"
             className="tree-name leaf"
-            aria-expanded={isTold}
+            aria-expanded={isExpanded}
             style={{ paddingLeft: depth * STEP }}
-            onClick={tell}
+            onClick={toggle}
           >
-            <ChevronRight size={13} className={isTold ? "turned" : ""} aria-hidden="true" />
+            <ChevronRight size={13} className={isExpanded ? "turned" : ""} aria-hidden="true" />
             <span className="mono wrap">{label}</span>
             {isMarked && <span className="tag">optimizer</span>}
           </button>
@@ -173,10 +173,10 @@ function TensorRow({ tensor, label, depth, isMarked, found, isTold, tell }: Tens
         <td className={`right num${bad > 0 ? " tone-red strong" : " dimmer"}`}>{found && number(bad)}</td>
         <td className="histogram-cell">{found?.histogram && <Histogram histogram={found.histogram} />}</td>
       </tr>
-      {isTold && (
+      {isExpanded && (
         <tr className="tensor-more">
           <td colSpan={11}>
-            <More tensor={tensor} found={found} />
+            <TensorDetails tensor={tensor} found={found} />
           </td>
         </tr>
       )}
@@ -188,7 +188,7 @@ function percent(share: number): string {
   return share === 0 ? "0 %" : `${(share * 100).toFixed(share > 0.1 ? 0 : 1)} %`;
 }
 
-function More({ tensor, found }: { tensor: Tensor; found: TensorFigures | undefined }) {
+function TensorDetails({ tensor, found }: { tensor: Tensor; found: TensorFigures | undefined }) {
   const facts: [string, string][] = [
     ["Name", tensor.name],
     ["Elements", tensor.count.toLocaleString()],

@@ -1,12 +1,12 @@
 import { useEffect, useState } from "react";
 import { follow } from "~/api/stream";
 import type { LogLine } from "~/api/types";
-import { KEPT, KEPT_CHARACTERS, newest, type ShownLine } from "./newestLines";
+import { MAX_LINES, MAX_CHARACTERS, newestLines, type ShownLine } from "./newestLines";
 
 /* The lines of a job as they come. A loud job writes tens of thousands in a second: they are gathered and drawn once per
  * frame, and only the newest are kept. A hidden page has no frames, so what is gathered is bounded by itself. */
 
-export interface Lines {
+export interface LogState {
   lines: readonly ShownLine[];
   /** How many older ones were let go. */
   dropped: number;
@@ -15,9 +15,9 @@ export interface Lines {
   error: Error | null;
 }
 
-const NONE: Lines = { lines: [], dropped: 0, isOver: false, isOpen: false, error: null };
+const NONE: LogState = { lines: [], dropped: 0, isOver: false, isOpen: false, error: null };
 
-export interface Wanted {
+export interface LogQuery {
   job: string;
   attempt?: number | undefined;
   role?: string | undefined;
@@ -33,12 +33,12 @@ export interface Wanted {
 }
 
 /** Whether some lines are chosen from all. */
-export function isChoice({ search, level, rank, since, until }: Omit<Wanted, "job" | "tail">): boolean {
+export function isFiltered({ search, level, rank, since, until }: Omit<LogQuery, "job" | "tail">): boolean {
   return [search, level, rank, since, until].some((value) => value !== undefined);
 }
 
-export function useLines({ job, attempt, role, index, search, level, rank, since, until, tail }: Wanted): Lines {
-  const [state, setState] = useState<Lines>(NONE);
+export function useLogLines({ job, attempt, role, index, search, level, rank, since, until, tail }: LogQuery): LogState {
+  const [state, setState] = useState<LogState>(NONE);
   useEffect(() => {
     setState(NONE);
     const query = new URLSearchParams({ follow: "true", batch: "true" });
@@ -48,46 +48,46 @@ export function useLines({ job, attempt, role, index, search, level, rank, since
     if (since) query.set("since", since);
     if (until) query.set("until", until);
     // Without a choice the end is what people look at; a choice is made from all.
-    if (!isChoice({ search, level, rank, since, until })) query.set("tail_lines", String(tail));
+    if (!isFiltered({ search, level, rank, since, until })) query.set("tail_lines", String(tail));
     if (attempt !== undefined) query.set("attempt", String(attempt));
     if (role !== undefined) query.set("role", role);
     if (index !== undefined) query.set("index", String(index));
 
-    const places = new Map<string, number>();
+    const offsets = new Map<string, number>();
     const caughtUp = new Set<string>();
     let received = 0;
     let pending: ShownLine[] = [];
     let pendingCharacters = 0;
     let lost = 0;
     let frame = 0;
-    const flush = (change: Partial<Lines> = {}) => {
+    const flush = (change: Partial<LogState> = {}) => {
       frame = 0;
       const fresh = pending;
       const unseen = lost;
       pending = [];
       pendingCharacters = lost = 0;
       setState((before) => {
-        const { lines, over } = fresh.length === 0 ? { lines: before.lines, over: 0 } : newest(before.lines, fresh);
-        return { ...before, lines, dropped: before.dropped + over + unseen, isOpen: true, ...change };
+        const { lines, dropped } = fresh.length === 0 ? { lines: before.lines, dropped: 0 } : newestLines(before.lines, fresh);
+        return { ...before, lines, dropped: before.dropped + dropped + unseen, isOpen: true, ...change };
       });
     };
     const take = (line: LogLine) => {
       const file = `${line.attempt}/${line.role}-${line.index}`;
       // A stream that began anew tells again what we have. Later on a smaller place is that of a file that was emptied.
-      if (!caughtUp.has(file) && line.offset <= (places.get(file) ?? -1)) return;
+      if (!caughtUp.has(file) && line.offset <= (offsets.get(file) ?? -1)) return;
       caughtUp.add(file);
-      places.set(file, line.offset);
+      offsets.set(file, line.offset);
       pending.push({ ...line, key: received++ });
       pendingCharacters += line.text.length;
     };
     const stop = follow(`/api/v1/jobs/${encodeURIComponent(job)}/logs/stream?${query}`, {
       lines: (data: unknown) => {
         for (const line of data as LogLine[]) take(line);
-        if (pending.length > 2 * KEPT || pendingCharacters > 2 * KEPT_CHARACTERS) {
-          const { lines, over } = newest([], pending);
+        if (pending.length > 2 * MAX_LINES || pendingCharacters > 2 * MAX_CHARACTERS) {
+          const { lines, dropped } = newestLines([], pending);
           pending = lines;
-          pendingCharacters = lines.reduce((sum, one) => sum + one.text.length, 0);
-          lost += over;
+          pendingCharacters = lines.reduce((sum, line) => sum + line.text.length, 0);
+          lost += dropped;
         }
         frame ||= requestAnimationFrame(() => flush());
       },

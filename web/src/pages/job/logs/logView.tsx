@@ -93,18 +93,18 @@ export function LogView({ anchor, lines, isFollowing, setFollowing, isWrapped, i
 
 /** Finds what to mark; `null` until the engine is there, which only who searches needs. */
 function useFinder(marked: string | undefined): Finder | null {
-  const [made, setMade] = useState<{ of: string; find: Finder | null } | null>(null);
+  const [compiled, setCompiled] = useState<{ of: string; find: Finder | null } | null>(null);
   useEffect(() => {
     if (!marked) return;
     let isOld = false;
-    void import("./highlight").then(({ finderOf }) => {
-      if (!isOld) setMade({ of: marked, find: finderOf(marked) });
+    void import("./highlight").then(({ compileFinder }) => {
+      if (!isOld) setCompiled({ of: marked, find: compileFinder(marked) });
     });
     return () => {
       isOld = true;
     };
   }, [marked]);
-  return made !== null && made.of === marked ? made.find : null;
+  return compiled !== null && compiled.of === marked ? compiled.find : null;
 }
 
 const Line = memo(function Line({ line, isMany, finder }: { line: LogLine; isMany: boolean; finder: Finder | null }) {

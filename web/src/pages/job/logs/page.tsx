@@ -4,11 +4,11 @@ import { ArrowDownToLine, Download, FileText, Search, WrapText } from "lucide-re
 import { useEffect, useMemo, useState } from "react";
 import { jobQuery, logSourcesQuery } from "~/api/queries";
 import type { LogSource } from "~/api/types";
-import { Bones, Empty, Failure } from "~/components/parts";
+import { Skeleton, Empty, Failure } from "~/components/parts";
 import { bytes } from "~/lib/format";
-import { KEPT, type ShownLine } from "./newestLines";
+import { MAX_LINES, type ShownLine } from "./newestLines";
 import type { LogSearch } from "~/router";
-import { isChoice, useLines } from "./logLines";
+import { isFiltered, useLogLines } from "./logLines";
 import { LogRange } from "./timeRange";
 import { LogView } from "./logView";
 
@@ -25,15 +25,15 @@ export function Logs() {
   const [isWrapped, setWrapped] = useState(false);
   const [role, index] = splitReplica(search.replica);
   const { attempt, q, level, rank, since, until } = search;
-  const isChosen = isChoice({ search: q, level, rank, since, until });
+  const isSearching = isFiltered({ search: q, level, rank, since, until });
   const [tail, setTail] = useState(TAIL);
   const [anchor, setAnchor] = useState<ShownLine | null>(null);
-  const state = useLines({ job, attempt, role, index, search: q, level, rank, since, until, tail });
-  const isCut = !isChosen && state.lines.length >= tail;
+  const state = useLogLines({ job, attempt, role, index, search: q, level, rank, since, until, tail });
+  const isCut = !isSearching && state.lines.length >= tail;
   const showOlder = () => {
     setFollowing(false);
     setAnchor(state.lines[0] ?? null);
-    setTail((before) => Math.min(KEPT, before * 4));
+    setTail((before) => Math.min(MAX_LINES, before * 4));
   };
   const attempts = useMemo(
     () => [...new Set((sources?.items ?? []).map((source) => source.attempt))].sort((a, b) => b - a),
@@ -125,7 +125,7 @@ export function Logs() {
       )}
       {isCut && (
         <div className="log-cut">
-          {tail < KEPT ? (
+          {tail < MAX_LINES ? (
             <button type="button" className="button quiet small" onClick={showOlder}>
               Show older lines
             </button>
@@ -146,15 +146,15 @@ export function Logs() {
         />
       ) : !state.isOpen && state.error === null ? (
         <div className="log-note">
-          <Bones rows={10} />
+          <Skeleton rows={10} />
         </div>
       ) : (
         state.error === null && (
-          <Empty icon={FileText} title={isChosen ? "No line matches" : "No lines yet"}>
+          <Empty icon={FileText} title={isSearching ? "No line matches" : "No lines yet"}>
             <p>
               {search.q
                 ? "The search is a regular expression (RE2) over the whole log of this attempt."
-                : isChosen
+                : isSearching
                   ? "No line of this attempt has what is chosen above."
                   : detail && ["queued", "paused"].includes(detail.state)
                     ? "The job has not started; lines show up here as they are written."
@@ -216,10 +216,10 @@ interface DownloadsProps {
 /** Files of the attempt that is looked at (the chosen one, or the newest), and the lines that are shown. */
 function Downloads({ job, sources, attempt, replica, lines }: DownloadsProps) {
   const shown = attempt ?? sources.reduce((newest, source) => Math.max(newest, source.attempt), 0);
-  const wanted = sources.filter(
+  const shownSources = sources.filter(
     (source) => source.attempt === shown && (replica === undefined || source.name === replica),
   );
-  if (wanted.length === 0) return null;
+  if (shownSources.length === 0) return null;
   const href = (source: LogSource) =>
     `/api/v1/jobs/${encodeURIComponent(job)}/logs/${source.name}?attempt=${source.attempt}`;
   return (
@@ -237,7 +237,7 @@ function Downloads({ job, sources, attempt, replica, lines }: DownloadsProps) {
           <span className="grow">Lines shown here</span>{" "}
           <span className="dimmer num">{lines.length.toLocaleString()}</span>
         </button>
-        {wanted.map((source) => (
+        {shownSources.map((source) => (
           <a key={source.name} className="menu-item" href={href(source)} download={`${source.name}.log`}>
             <span className="grow mono">{source.name}</span>{" "}
             <span className="dimmer num">{bytes(source.size_bytes)}</span>

@@ -14,11 +14,11 @@ interface LogRangeProps extends Range {
 /** Chooses lines by time and by rank; what is chosen stands in the address. */
 export function LogRange({ rank, since, until, set }: LogRangeProps) {
   const [isOpen, setOpen] = useState(false);
-  const told = [rank === undefined ? "" : `rank ${rank}`, span(since, until)].filter(Boolean).join(" · ");
+  const summary = [rank === undefined ? "" : `rank ${rank}`, span(since, until)].filter(Boolean).join(" · ");
   return (
     <details className="pop" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary className={`button small${told ? " on" : ""}`}>
-        <Clock size={14} aria-hidden="true" /> {told || "Time and rank"}
+      <summary className={`button small${summary ? " on" : ""}`}>
+        <Clock size={14} aria-hidden="true" /> {summary || "Time and rank"}
       </summary>
       <form
         className="menu pop-menu pop-left log-range"
@@ -28,8 +28,8 @@ export function LogRange({ rank, since, until, set }: LogRangeProps) {
           setOpen(false);
         }}
       >
-        <Moment label="From" value={since} set={(value) => set({ since: value })} />
-        <Moment label="To" value={until} set={(value) => set({ until: value })} />
+        <TimeField label="From" value={since} set={(value) => set({ since: value })} />
+        <TimeField label="To" value={until} set={(value) => set({ until: value })} />
         <label className="log-range-field">
           Rank
           <input
@@ -48,7 +48,7 @@ export function LogRange({ rank, since, until, set }: LogRangeProps) {
           <button
             type="button"
             className="button small"
-            disabled={!told}
+            disabled={!summary}
             onClick={() => set({ rank: undefined, since: undefined, until: undefined })}
           >
             Clear
@@ -62,7 +62,7 @@ export function LogRange({ rank, since, until, set }: LogRangeProps) {
   );
 }
 
-function Moment({
+function TimeField({
   label,
   value,
   set,

@@ -20,19 +20,19 @@ export function useNewPoints(job: string): Error | null {
       }, TOGETHER_MS);
       others ??= setTimeout(() => {
         others = undefined;
-        void client.invalidateQueries({ queryKey: keys.metricsOf(job) });
+        void client.invalidateQueries({ queryKey: keys.jobMetrics(job) });
       }, OTHERS_MS);
     };
     /** A metric that nobody has seen is shown at once. */
-    const came = (data: unknown) => {
+    const onPoints = (data: unknown) => {
       soon();
       const { name } = data as { name: string };
       const known = client.getQueryData<{ name: string }[]>(keys.metricNames(job, false));
-      if (known !== undefined && !name.startsWith("system/") && !known.some((one) => one.name === name))
+      if (known !== undefined && !name.startsWith("system/") && !known.some((metric) => metric.name === name))
         void client.invalidateQueries({ queryKey: keys.metricNames(job, false) });
     };
     const stop = follow(`/api/v1/jobs/${encodeURIComponent(job)}/metrics/stream`, {
-      points: came,
+      points: onPoints,
       end: soon,
       failed: setProblem,
     });

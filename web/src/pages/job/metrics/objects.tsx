@@ -2,8 +2,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useRef, useState } from "react";
 import { metricObjectsQuery, objectSeriesQuery } from "~/api/queries";
 import type { MetricObject } from "~/api/types";
-import { useSeen } from "~/components/charts/metricCard";
-import { Bones, Failure } from "~/components/parts";
+import { useInView } from "~/components/charts/metricCard";
+import { Skeleton, Failure } from "~/components/parts";
 import { equalBins } from "./equalBins";
 import { number } from "~/lib/format";
 
@@ -23,7 +23,7 @@ export function Objects({ job, text }: { job: string; text: string }) {
 
 function ObjectCard({ job, name, kind }: { job: string; name: string; kind: MetricObject["kind"] }) {
   const box = useRef<HTMLElement>(null);
-  const isSeen = useSeen(box);
+  const isSeen = useInView(box);
   const { data, error, isPending, refetch } = useQuery({ ...metricObjectsQuery(job, name, kind), enabled: isSeen });
   const [chosen, setChosen] = useState<number | null>(null); // null: the newest, also when newer ones come
   const items = data?.items ?? [];
@@ -39,11 +39,11 @@ function ObjectCard({ job, name, kind }: { job: string; name: string; kind: Metr
       </header>
       <div className="object-body">
         {isPending ? (
-          <Bones rows={4} height={22} />
+          <Skeleton rows={4} height={22} />
         ) : error !== null && data === undefined ? (
           <Failure error={error} retry={() => void refetch()} />
         ) : (
-          item && <Shown item={item} name={name} />
+          item && <ObjectView item={item} name={name} />
         )}
       </div>
       {items.length > 1 && (
@@ -63,9 +63,9 @@ function ObjectCard({ job, name, kind }: { job: string; name: string; kind: Metr
   );
 }
 
-function Shown({ item, name }: { item: MetricObject; name: string }) {
+function ObjectView({ item, name }: { item: MetricObject; name: string }) {
   if (item.kind === "image" && item.url) return <img src={item.url} alt={`${name} at step ${item.step}`} />;
-  if (item.kind === "histogram") return <Bars data={item.data as { edges: number[]; counts: number[] }} name={name} />;
+  if (item.kind === "histogram") return <HistogramBars data={item.data as { edges: number[]; counts: number[] }} name={name} />;
   return <pre className="plain">{typeof item.data === "string" ? item.data : JSON.stringify(item.data, null, 2)}</pre>;
 }
 
@@ -74,7 +74,7 @@ const HEIGHT = 120;
 
 const BINS = 40;
 
-function Bars({ data: { edges, counts }, name }: { data: { edges: number[]; counts: number[] }; name: string }) {
+function HistogramBars({ data: { edges, counts }, name }: { data: { edges: number[]; counts: number[] }; name: string }) {
   const low = edges[0] ?? 0;
   const high = edges.at(-1) ?? 1;
   const bins = equalBins(edges, counts, BINS);

@@ -2,11 +2,11 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
 import { ChartLine, ExternalLink } from "lucide-react";
 import { useCallback, useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { metricNamesQuery, objectSeriesQuery } from "~/api/queries";
 import type { ChartSeries } from "~/api/types";
-import { type Look, LookControls, MetricCard } from "~/components/charts/metricCard";
-import { Bones, Empty, Failure } from "~/components/parts";
+import { type ChartOptions, ChartOptionsControls, MetricCard } from "~/components/charts/metricCard";
+import { Skeleton, Empty, Failure } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 import { useNewPoints } from "./newPoints";
 import { Objects } from "./objects";
@@ -20,7 +20,7 @@ export function replicaOf(series: ChartSeries): string {
 
 export function Metrics() {
   const { job } = route.useParams();
-  const [look, setLook] = useState<Look>({ by: "step", isLog: false, smoothing: 0 });
+  const [options, setOptions] = useState<ChartOptions>({ by: "step", isLog: false, smoothing: 0 });
   const [text, setText] = useState("");
   const { data: names, error, isPending, refetch } = useQuery(metricNamesQuery(job, false));
   const problem = useNewPoints(job);
@@ -39,13 +39,13 @@ export function Metrics() {
           value={text}
           onChange={(event) => setText(event.target.value)}
         />
-        <LookControls look={look} set={setLook} />
+        <ChartOptionsControls options={options} set={setOptions} />
         <span className="grow" />
         <TensorBoard jobs={[job]} />
       </div>
       {problem !== null && <Failure error={problem} />}
       {isPending ? (
-        <Bones rows={6} height={40} />
+        <Skeleton rows={6} height={40} />
       ) : error !== null && names === undefined ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : shown.length === 0 && !hasObjects ? (
@@ -60,7 +60,7 @@ export function Metrics() {
       ) : (
         <div className="metrics">
           {shown.map((name) => (
-            <MetricCard key={name} jobs={[job]} name={name} label={label} {...look} />
+            <MetricCard key={name} jobs={[job]} name={name} label={label} {...options} />
           ))}
         </div>
       )}
@@ -74,9 +74,9 @@ export function TensorBoard({ jobs }: { jobs: readonly string[] }) {
   const open = async () => {
     setBusy(true);
     try {
-      const made = await got(api.POST("/api/v1/tensorboards", { body: { jobs: [...jobs] } }));
+      const board = await unwrap(api.POST("/api/v1/tensorboards", { body: { jobs: [...jobs] } }));
       // Without a handle on this page: what TensorBoard shows comes from users' files.
-      window.open(made.path, "_blank", "noopener,noreferrer");
+      window.open(board.path, "_blank", "noopener,noreferrer");
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");
     } finally {

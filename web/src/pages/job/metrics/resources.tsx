@@ -4,7 +4,7 @@ import { Gauge, TriangleAlert } from "lucide-react";
 import { useCallback } from "react";
 import { metricNamesQuery, resourcesQuery } from "~/api/queries";
 import { MetricCard } from "~/components/charts/metricCard";
-import { Bones, Card, Empty, Failure, Sentence } from "~/components/parts";
+import { Skeleton, Card, Empty, Failure, Sentence } from "~/components/parts";
 import { bytes, duration, number } from "~/lib/format";
 import { replicaOf } from "./page";
 import { useNewPoints } from "./newPoints";
@@ -22,7 +22,7 @@ export function Resources() {
   if (isPending) {
     return (
       <div className="page-body">
-        <Bones rows={6} height={30} />
+        <Skeleton rows={6} height={30} />
       </div>
     );
   }

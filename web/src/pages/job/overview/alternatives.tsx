@@ -3,23 +3,23 @@ import { Link } from "@tanstack/react-router";
 import { CopyPlus, ListOrdered } from "lucide-react";
 import { jobForecastQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
-import { StartWords } from "~/components/expectedStart";
-import { ended } from "~/lib/format";
+import { ExpectedStartText } from "~/components/expectedStart";
+import { withFullStop } from "~/lib/format";
 
 const UNPLANNED = new Set(["just_queued", "scheduler_away", "backoff"]);
 
 /** Whether it waits, and the planner looks at it now. */
-const isLookedAt = (job: JobDetail): boolean => job.state === "queued" && !UNPLANNED.has(job.wait_reason?.code ?? "");
+const isInPlan = (job: JobDetail): boolean => job.state === "queued" && !UNPLANNED.has(job.wait_reason?.code ?? "");
 
 /** When it is expected to start, and with which changes it would at once or sooner, where the planner knows some. */
-export function Instead({ job }: { job: JobDetail }) {
-  const isPlanned = isLookedAt(job);
+export function Alternatives({ job }: { job: JobDetail }) {
+  const isPlanned = isInPlan(job);
   const { data } = useQuery(jobForecastQuery(job.id, isPlanned));
   if (!isPlanned || !data?.wait_reason) return null;
   const options = [...(data.options ?? []), ...(data.later ?? [])];
   return (
     <section className="instead" aria-label="What would start now">
-      {data.start && data.start.code !== "never" && <StartWords start={data.start} />}
+      {data.start && data.start.code !== "never" && <ExpectedStartText start={data.start} />}
       {options.length === 0 ? (
         <p>Nothing that is close to it would start now either.</p>
       ) : (
@@ -30,7 +30,7 @@ export function Instead({ job }: { job: JobDetail }) {
         </ul>
       )}
       {(data.victims ?? []).map((victim) => (
-        <p key={victim.job_id}>{ended(victim.sentence)}</p>
+        <p key={victim.job_id}>{withFullStop(victim.sentence)}</p>
       ))}
       <div className="row wrapping">
         {options.length > 0 && (

@@ -12,11 +12,11 @@ import {
 import { useId, useState } from "react";
 import { explanationQuery } from "~/api/planner";
 import type { Explanation, JobDetail } from "~/api/types";
-import { Bones, Card, Failure, Sentence } from "~/components/parts";
-import { Places } from "~/components/placements";
+import { Skeleton, Card, Failure, Sentence } from "~/components/parts";
+import { Placements } from "~/components/placements";
 import { LocalTime } from "~/components/time";
-import { counted, ended, figure, localTime } from "~/lib/format";
-import { fieldTime, momentOf } from "./fieldTime";
+import { counted, withFullStop, formatFigure, localTime } from "~/lib/format";
+import { toFieldTime, toUtcTime } from "./fieldTime";
 
 const MINUTE_MS = 60_000;
 const AGO: readonly [string, number][] = [
@@ -28,12 +28,12 @@ const AGO: readonly [string, number][] = [
 /** Why it waited at a time: the planner is run again on what it saw then. */
 export function ExplanationCard({ job }: { job: JobDetail }) {
   const [text, setText] = useState("");
-  const [asked, setAsked] = useState<string | null>(null);
-  const { data, error, isFetching, refetch } = useQuery(explanationQuery(job.id, asked));
+  const [askedAt, setAskedAt] = useState<string | null>(null);
+  const { data, error, isFetching, refetch } = useQuery(explanationQuery(job.id, askedAt));
   const field = useId();
   const askAt = (ms: number) => {
-    setText(fieldTime(ms));
-    setAsked(new Date(ms).toISOString());
+    setText(toFieldTime(ms));
+    setAskedAt(new Date(ms).toISOString());
   };
   return (
     <Card title="Why did it wait?">
@@ -42,7 +42,7 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
           className="row wrapping"
           onSubmit={(event) => {
             event.preventDefault();
-            setAsked(momentOf(text));
+            setAskedAt(toUtcTime(text));
           }}
         >
           <label htmlFor={field} className="label">
@@ -54,7 +54,7 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
             type="datetime-local"
             step={1}
             required
-            min={fieldTime(Date.parse(job.created_at))}
+            min={toFieldTime(Date.parse(job.created_at))}
             value={text}
             onChange={(event) => setText(event.target.value)}
           />
@@ -62,24 +62,24 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
             <CircleHelp size={15} aria-hidden="true" /> Explain
           </button>
           <span className="row wrapping">
-            {AGO.filter(([, ago]) => Date.now() - ago > Date.parse(job.created_at)).map(([words, ago]) => (
-              <button key={words} type="button" className="button quiet small" onClick={() => askAt(Date.now() - ago)}>
-                {words}
+            {AGO.filter(([, ago]) => Date.now() - ago > Date.parse(job.created_at)).map(([label, ago]) => (
+              <button key={label} type="button" className="button quiet small" onClick={() => askAt(Date.now() - ago)}>
+                {label}
               </button>
             ))}
           </span>
         </form>
         <div aria-live="polite" aria-busy={isFetching}>
-          {asked === null ? (
+          {askedAt === null ? (
             <p className="dim">
               Of each plan that changed anything what the planner saw is kept for a while, and it is asked again.
             </p>
           ) : error !== null ? (
             <Failure error={error} retry={() => void refetch()} />
           ) : data === undefined ? (
-            <Bones rows={3} />
+            <Skeleton rows={3} />
           ) : (
-            <Told found={data} />
+            <ExplanationText found={data} />
           )}
         </div>
       </div>
@@ -87,7 +87,7 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
   );
 }
 
-const LOOKS: Record<Explanation["verdict"], [LucideIcon, string, string]> = {
+const VERDICTS: Record<Explanation["verdict"], [LucideIcon, string, string]> = {
   waits: [Hourglass, "amber", "It waited"],
   starts: [CircleCheck, "green", "It was started"],
   stops: [OctagonPause, "red", "It was stopped to make room"],
@@ -95,10 +95,10 @@ const LOOKS: Record<Explanation["verdict"], [LucideIcon, string, string]> = {
   absent: [CircleSlash, "grey", "It was not in the queue"],
 };
 
-function Told({ found }: { found: Explanation }) {
-  const [Icon, tone, words] = LOOKS[found.verdict];
+function ExplanationText({ found }: { found: Explanation }) {
+  const [Icon, tone, label] = VERDICTS[found.verdict];
   const numbers = found.wait_reason?.numbers ?? {};
-  const place = found.queue_position;
+  const position = found.queue_position;
   const shown = Object.entries(numbers).filter(
     ([name, value]) => name !== "reserved_for" && ["number", "string"].includes(typeof value),
   );
@@ -107,16 +107,16 @@ function Told({ found }: { found: Explanation }) {
     <div className="stack tight">
       <div className="row wrapping">
         <span className={`state tone-${tone}`}>
-          <Icon size={15} aria-hidden="true" /> {words}
+          <Icon size={15} aria-hidden="true" /> {label}
         </span>
-        {place != null && <span className="num">{placeWords(place)}</span>}
+        {position != null && <span className="num">{positionText(position)}</span>}
       </div>
       <p>
-        <Sentence text={ended(found.sentence)} />
+        <Sentence text={withFullStop(found.sentence)} />
       </p>
       {found.order && (
         <p className="dim">
-          <Sentence text={ended(found.order)} />
+          <Sentence text={withFullStop(found.order)} />
         </p>
       )}
       {ahead.length > 0 && (
@@ -129,12 +129,12 @@ function Told({ found }: { found: Explanation }) {
           ))}
         </p>
       )}
-      {(found.places ?? []).length > 0 && <Places places={found.places ?? []} />}
+      {(found.places ?? []).length > 0 && <Placements placements={found.places ?? []} />}
       {shown.length > 0 && (
         <div className="row wrapping">
           {shown.slice(0, 8).map(([name, value]) => (
             <span key={name} className="tag num">
-              {figure(name, isMoment(value) ? localTime(value) : value)}
+              {formatFigure(name, isMoment(value) ? localTime(value) : value)}
             </span>
           ))}
         </div>
@@ -148,7 +148,7 @@ function Told({ found }: { found: Explanation }) {
           The plan that was made then, by another version of the planner, did something else
           {found.then ? (
             <>
-              : <Sentence text={ended(found.then)} />
+              : <Sentence text={withFullStop(found.then)} />
             </>
           ) : (
             "."
@@ -161,10 +161,10 @@ function Told({ found }: { found: Explanation }) {
 
 const isMoment = (value: unknown): value is string => typeof value === "string" && /^\d{4}-\d\d-\d\dT/.test(value);
 
-const placeWords = (place: number): string =>
-  place === 1
+const positionText = (position: number): string =>
+  position === 1
     ? "as the next in the queue"
-    : `as number ${place.toLocaleString()} in the queue, behind ${counted(place - 1, "other")}`;
+    : `as number ${position.toLocaleString()} in the queue, behind ${counted(position - 1, "other")}`;
 
 /** The ids of jobs in a figure behind a reason. */
 function jobsIn(value: unknown): string[] {

@@ -8,7 +8,7 @@ import { LocalTime } from "~/components/time";
 import { counted, duration } from "~/lib/format";
 
 /** What one replica asks for, in a line. */
-function asked(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
+function formatResources(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
   const { cpu, memory, gpus, gpu_type, shm } = resources ?? {};
   const models = gpu_type && gpu_type.length > 0 ? ` ${gpu_type.join(" or ")}` : "";
   const parts = [
@@ -93,7 +93,7 @@ export function Facts({ job }: { job: JobDetail }) {
         {Object.entries(spec.roles ?? {}).map(([role, { resources }]) => (
           <Fragment key={role}>
             <dt>A {role} needs</dt>
-            <dd className="num">{asked(resources)}</dd>
+            <dd className="num">{formatResources(resources)}</dd>
           </Fragment>
         ))}
         {spec.image && (

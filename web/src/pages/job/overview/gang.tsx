@@ -62,7 +62,7 @@ export function Gang({ attempt, now }: { attempt: Attempt; now: string }) {
 function tally(replicas: readonly Replica[]): string {
   return [...Map.groupBy(replicas, (replica) => replica.state)]
     .sort(([, a], [, b]) => b.length - a.length)
-    .map(([state, those]) => `${those.length.toLocaleString()} ${state}`)
+    .map(([state, members]) => `${members.length.toLocaleString()} ${state}`)
     .join(", ");
 }
 

@@ -4,11 +4,11 @@ import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
 import { attemptsQuery, fewSeriesQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
-import { counted, duration, ended, figure, gang, localTime, number } from "~/lib/format";
+import { counted, duration, withFullStop, formatFigure, formatGang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/time/now";
-import { isBeyond } from "~/lib/capacity";
-import { newestValues, telling } from "~/lib/headlineMetrics";
-import { Instead } from "./alternatives";
+import { isInfeasible } from "~/lib/capacity";
+import { newestValues, headlineMetrics } from "~/lib/headlineMetrics";
+import { Alternatives } from "./alternatives";
 import { Gang } from "./gang";
 import { RecentEvents } from "~/pages/job/events";
 import { ExplanationCard } from "./explanation";
@@ -26,7 +26,7 @@ export function Overview() {
   const all = attempts?.items ?? [];
   return (
     <div className="page-body">
-      <Situation job={job} />
+      <StatusNote job={job} />
       <WhatIfCard job={job} />
       <Progress job={job} />
       <div className="columns">
@@ -36,8 +36,8 @@ export function Overview() {
           ) : (
             <Card title="Gang">
               <p className="dim">
-                {gang(job.roles ?? {}, job.most_replicas)}
-                {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: {together(job)}
+                {formatGang(job.roles ?? {}, job.most_replicas)}
+                {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: {startRule(job)}
               </p>
             </Card>
           )}
@@ -65,7 +65,7 @@ function elasticNow(job: JobDetail): string {
 }
 
 /** How much of a gang starts at once; `roles` says how few of an elastic role, `most_replicas` how many there may be. */
-function together(job: JobDetail): string {
+function startRule(job: JobDetail): string {
   const elastic = Object.entries(job.most_replicas ?? {}).find(
     ([role, most]) => most > ((job.roles ?? {})[role] ?? most),
   );
@@ -75,7 +75,7 @@ function together(job: JobDetail): string {
 }
 
 /** Why it waits, or how it ended: one sentence, the planner's or the platform's own. */
-function Situation({ job }: { job: JobDetail }) {
+function StatusNote({ job }: { job: JobDetail }) {
   if (job.wait_reason) {
     const numbers = Object.entries(job.wait_reason.numbers ?? {}).filter(
       ([name, value]) => name !== "reserved_for" && ["number", "string"].includes(typeof value),
@@ -85,8 +85,8 @@ function Situation({ job }: { job: JobDetail }) {
         <Hourglass size={16} aria-hidden="true" />
         <div className="stack tight grow">
           <div>
-            <Sentence text={ended(job.wait_reason.sentence)} />
-            {job.queue_position && !isBeyond(job.wait_reason)
+            <Sentence text={withFullStop(job.wait_reason.sentence)} />
+            {job.queue_position && !isInfeasible(job.wait_reason)
               ? ` It is number ${job.queue_position} in the queue.`
               : ""}
           </div>
@@ -94,12 +94,12 @@ function Situation({ job }: { job: JobDetail }) {
             <div className="row wrapping">
               {numbers.slice(0, 8).map(([name, value]) => (
                 <span key={name} className="tag num">
-                  {figure(name, value)}
+                  {formatFigure(name, value)}
                 </span>
               ))}
             </div>
           )}
-          <Instead job={job} />
+          <Alternatives job={job} />
         </div>
       </div>
     );
@@ -127,12 +127,12 @@ function Situation({ job }: { job: JobDetail }) {
 function Progress({ job }: { job: JobDetail }) {
   const progress = job.progress ?? {};
   const [step, steps, epoch] = [progress["step"], progress["steps"], progress["epoch"]];
-  const told = (progress["metrics"] ?? {}) as Record<string, unknown>;
+  const reported = (progress["metrics"] ?? {}) as Record<string, unknown>;
   // What a script prints, writes for TensorBoard or logs by MLflow is no part of its progress, but of its metrics.
-  const isQuiet = Object.keys(told).length === 0 && (job.attempt_count ?? 0) > 0;
+  const isQuiet = Object.keys(reported).length === 0 && (job.attempt_count ?? 0) > 0;
   const { data: few } = useQuery(fewSeriesQuery(job.id, isQuiet, job.finished_at != null));
-  const metrics = isQuiet ? newestValues(few?.items ?? []) : told;
-  const shown = telling(metrics);
+  const metrics = isQuiet ? newestValues(few?.items ?? []) : reported;
+  const shown = headlineMetrics(metrics);
   const more = Object.keys(metrics).length - shown.length;
   if (step === undefined && epoch === undefined && shown.length === 0) return null;
   const share = typeof step === "number" && typeof steps === "number" && steps > 0 ? Math.min(1, step / steps) : null;

@@ -55,7 +55,7 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
               </div>
               {attempt.resume_from && (
                 <p className="dimmer mono cut">
-                  {begunAnew(attempt) && "what started last "}resumed from {attempt.resume_from}
+                  {hasRestarted(attempt) && "what started last "}resumed from {attempt.resume_from}
                 </p>
               )}
             </li>
@@ -67,6 +67,6 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
 }
 
 /** Within an attempt a lone replica, or the next world's processes, may start again, from what is newest then. */
-function begunAnew(attempt: Attempt): boolean {
+function hasRestarted(attempt: Attempt): boolean {
   return (attempt.world ?? 1) > 1 || (attempt.replicas ?? []).some((replica) => replica.generation > 1);
 }

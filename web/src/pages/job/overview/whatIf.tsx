@@ -2,7 +2,7 @@ import { useState } from "react";
 import type { JobDetail } from "~/api/types";
 import { Card } from "~/components/parts";
 import type { Question } from "~/pages/whatIf/question";
-import { WhatIf } from "~/pages/whatIf/panel";
+import { WhatIfPanel } from "~/pages/whatIf/panel";
 
 /** What would become of a job that waits, were it or the cluster another one. */
 export function WhatIfCard({ job }: { job: JobDetail }) {
@@ -10,7 +10,7 @@ export function WhatIfCard({ job }: { job: JobDetail }) {
   if (job.state !== "queued") return null;
   return (
     <Card title="What if">
-      <WhatIf subject={{ job: job.id }} spec={job.spec} questions={questions} set={setQuestions} />
+      <WhatIfPanel subject={{ job: job.id }} spec={job.spec} questions={questions} set={setQuestions} />
     </Card>
   );
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Quota } from "~/api/types";
-import { userChanges, written } from "./changes";
+import { userChanges, formatAmount } from "./changes";
 
 const QUOTA = {
   project: "vision",
@@ -14,7 +14,7 @@ describe("limits and weights of users", () => {
     userChanges(QUOTA, ["ada", "grace"], (name) => fields[name] ?? null);
 
   it("sends nothing of what is as it was", () => {
-    expect(written("memory", 2 ** 36)).toBe("64Gi");
+    expect(formatAmount("memory", 2 ** 36)).toBe("64Gi");
     expect(
       asked({ "users.ada.gpus": "4", "users.ada.memory": "64Gi", "user_weights.ada": "2", "user_weights.grace": "" }),
     ).toEqual({

@@ -5,7 +5,7 @@ import type { Quota } from "~/api/types";
 const GIB = 2 ** 30;
 
 /** An amount as the server reads it again; empty where none is set. */
-export function written(what: string, value: number | null | undefined): string {
+export function formatAmount(what: string, value: number | null | undefined): string {
   if (value === null || value === undefined) return "";
   if (what !== "memory") return String(value);
   return value % GIB === 0 ? `${value / GIB}Gi` : String(value);
@@ -38,7 +38,7 @@ export function userChanges(
       const amounts: Amounts = {};
       for (const { what } of quota.lines ?? []) {
         const text = field(`${part}.${name}.${what}`)?.trim();
-        if (text === undefined || text === written(what, before?.[what])) continue;
+        if (text === undefined || text === formatAmount(what, before?.[what])) continue;
         amounts[what] = text === "" ? null : text;
       }
       if (Object.keys(amounts).length > 0) found[part][name] = amounts;

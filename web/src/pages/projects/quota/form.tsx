@@ -1,13 +1,13 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { api, got } from "~/api/client";
+import { api, unwrap } from "~/api/client";
 import { plannerKeys } from "~/api/planner";
 import { keys } from "~/api/queries";
 import type { Quota } from "~/api/types";
 import { FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
-import { userChanges, written } from "./changes";
+import { userChanges, formatAmount } from "./changes";
 import { Warnings } from "~/pages/queue/policy";
 import { lineName } from "./section";
 import { UserQuotas } from "./users";
@@ -28,7 +28,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
         const field = form.get(`${part}.${line.what}`);
         if (field === null) continue;
         const text = String(field).trim();
-        if (text !== written(line.what, line[part])) changes[line.what] = text === "" ? null : text;
+        if (text !== formatAmount(line.what, line[part])) changes[line.what] = text === "" ? null : text;
       }
       if (Object.keys(changes).length > 0) body[part] = changes;
     }
@@ -45,7 +45,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
     if (Object.keys(ofUsers.user_guaranteed).length > 0) body["user_guaranteed"] = ofUsers.user_guaranteed;
     if (Object.keys(ofUsers.user_weights).length > 0) body["user_weights"] = ofUsers.user_weights;
     const params = { path: { project: quota.project } };
-    const changed = await got(api.PATCH("/api/v1/projects/{project}/quota", { params, body }));
+    const changed = await unwrap(api.PATCH("/api/v1/projects/{project}/quota", { params, body }));
     await client.invalidateQueries({ queryKey: plannerKeys.all });
     await client.invalidateQueries({ queryKey: keys.projects });
     toast(`The quota of ${quota.project} is set.`);
@@ -87,7 +87,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
                       <input
                         className="input num"
                         name={`${part}.${line.what}`}
-                        defaultValue={written(line.what, line[part])}
+                        defaultValue={formatAmount(line.what, line[part])}
                         aria-label={`${HEADS[part]}, ${lineName(line.what)}`}
                         autoComplete="off"
                       />

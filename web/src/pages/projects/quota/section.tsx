@@ -3,7 +3,7 @@ import { Pencil } from "lucide-react";
 import { useState } from "react";
 import { quotaQuery } from "~/api/planner";
 import type { Quota, QuotaLine } from "~/api/types";
-import { Bones, Failure } from "~/components/parts";
+import { Skeleton, Failure } from "~/components/parts";
 import { bytes, number } from "~/lib/format";
 import { Warnings } from "~/pages/queue/policy";
 import { QuotaForm } from "./form";
@@ -32,7 +32,7 @@ export function QuotaSection({ project, isAdmin }: { project: string; isAdmin: b
       ) : (
         <section className="card">
           <div className="body">
-            <Bones rows={4} height={22} />
+            <Skeleton rows={4} height={22} />
           </div>
         </section>
       )}

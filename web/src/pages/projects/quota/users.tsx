@@ -3,7 +3,7 @@ import { useState } from "react";
 import { membersQuery, usersQuery } from "~/api/queries";
 import type { Quota } from "~/api/types";
 import { TableBox } from "~/components/parts";
-import { written } from "./changes";
+import { formatAmount } from "./changes";
 import { lineName } from "./section";
 
 /** Of single users: their share inside the project, and limits instead of what each user may have. */
@@ -66,8 +66,8 @@ export function UserQuotas({ quota }: { quota: Quota }) {
                         <input
                           className="input num"
                           name={`users.${name}.${line.what}`}
-                          defaultValue={written(line.what, user?.limit?.[line.what])}
-                          placeholder={written(line.what, line.user_limit)}
+                          defaultValue={formatAmount(line.what, user?.limit?.[line.what])}
+                          placeholder={formatAmount(line.what, line.user_limit)}
                           aria-label={`Limit of ${name}, ${lineName(line.what)}`}
                           autoComplete="off"
                         />
@@ -82,7 +82,7 @@ export function UserQuotas({ quota }: { quota: Quota }) {
                           <input
                             className="input num"
                             name={`user_guaranteed.${name}.${line.what}`}
-                            defaultValue={written(line.what, user?.guaranteed?.[line.what])}
+                            defaultValue={formatAmount(line.what, user?.guaranteed?.[line.what])}
                             aria-label={`Guaranteed to ${name}, ${lineName(line.what)}`}
                             autoComplete="off"
                           />

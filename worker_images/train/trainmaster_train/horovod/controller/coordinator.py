@@ -23,15 +23,15 @@ from trainmaster_train.horovod.controller.messages import (
     BROADCAST,
     GLOBAL_SET,
     JOIN,
-    LANE,
+    FAST_PATH,
     REMOVE_SET,
-    Request,
-    Response,
+    CollectiveRequest,
+    CollectiveResponse,
 )
-from trainmaster_train.horovod.controller.response_cache import Learner, Notice, is_repeatable
+from trainmaster_train.horovod.controller.response_cache import ResponseCache, PendingOperation, is_repeatable
 
 # A tensor of so many bytes fills the wire by itself: copying it into a common buffer would only cost.
-ALONE_BYTES = 4 * 1024 * 1024
+UNFUSED_BYTES = 4 * 1024 * 1024
 # What ranks that joined can take part in with nothing of their own.
 _JOINABLE = (ALLREDUCE, ALLGATHER)
 
@@ -41,7 +41,7 @@ Key = Tuple[int, str]
 class Stall(NamedTuple):
     """An operation that some ranks wait for and others have not asked for."""
 
-    request: Request
+    request: CollectiveRequest
     ready: Tuple[int, ...]
     missing: Tuple[int, ...]
     waited_s: float
@@ -56,16 +56,16 @@ class Stall(NamedTuple):
 @dataclass
 class _Pending:
     since_s: float
-    by_rank: Dict[int, Request] = field(default_factory=dict)
-    quiet: Set[int] = field(default_factory=set)
+    by_rank: Dict[int, CollectiveRequest] = field(default_factory=dict)
+    blocking: Set[int] = field(default_factory=set)
 
 
-class _Round(NamedTuple):
+class _FastPathWait(NamedTuple):
     """An operation on the lane that ``rank`` waits for."""
 
     since_s: float
     rank: int
-    request: Request
+    request: CollectiveRequest
 
 
 class Coordinator:
@@ -74,22 +74,22 @@ class Coordinator:
     ``has_lane``: operations that repeat may go unasked.
     """
 
-    def __init__(self, size: int, *, fusion_bytes: int, has_lane: bool = False) -> None:
+    def __init__(self, size: int, *, fusion_bytes: int, has_fast_path: bool = False) -> None:
         self._fusion_bytes = fusion_bytes
-        everybody = tuple(range(size))
-        self._members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: everybody, LANE: everybody}
+        all_ranks = tuple(range(size))
+        self._members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: all_ranks, FAST_PATH: all_ranks}
         self._set_count = 1
         self._removed: Set[int] = set()
         self._pending: Dict[Key, _Pending] = {}
-        self._ready: Deque[Tuple[Response, Optional[Request]]] = deque()
-        self._groups: Dict[Key, List[Tuple[Response, Request]]] = {}
+        self._ready: Deque[Tuple[CollectiveResponse, Optional[CollectiveRequest]]] = deque()
+        self._groups: Dict[Key, List[Tuple[CollectiveResponse, CollectiveRequest]]] = {}
         self._joined: Set[int] = set()
         self._last_joined = -1
-        self._gone: Set[int] = set()
-        self._learner = Learner() if has_lane and size > 1 else None
-        self._started = dict.fromkeys(everybody, 0)  # on the lane
+        self._departed: Set[int] = set()
+        self._cache = ResponseCache() if has_fast_path and size > 1 else None
+        self._started = dict.fromkeys(all_ranks, 0)  # on the lane
         self._ended = 0
-        self._rounds: Dict[int, _Round] = {}
+        self._fast_path_waits: Dict[int, _FastPathWait] = {}
 
     def members(self, process_set: int) -> Tuple[int, ...]:
         return self._members.get(process_set, ())
@@ -98,7 +98,7 @@ class Coordinator:
     def has_ready(self) -> bool:
         return bool(self._ready)
 
-    def take(self, rank: int, requests: Iterable[Request], now_s: float, *, quiet: Sequence[str] = ()) -> None:
+    def take(self, rank: int, requests: Iterable[CollectiveRequest], now_s: float, *, blocking: Sequence[str] = ()) -> None:
         """Note that ``rank`` is ready for ``requests``.
 
         Args:
@@ -113,29 +113,29 @@ class Coordinator:
             if pending is None:
                 pending = self._pending[key] = _Pending(now_s)
             pending.by_rank[rank] = request
-            if request.name in quiet:
-                pending.quiet.add(rank)
-            self._look(key)
-        self._look_at_rounds()
+            if request.name in blocking:
+                pending.blocking.add(rank)
+            self._check_readiness(key)
+        self._check_fast_path()
 
-    def take_lane(self, rank: int, started: int, ended: int, notices: Iterable[Notice], now_s: float) -> None:
+    def take_fast_path(self, rank: int, started: int, ended: int, slow: Iterable[PendingOperation], now_s: float) -> None:
         """Note how far ``rank`` is on the lane, and what it waits for there."""
         self._started[rank] = max(self._started[rank], started)
         self._ended = max(self._ended, ended)
-        for number, request in notices:
+        for number, request in slow:
             # One that comes after the end of its operation, or of the lane, is too late.
-            if number >= self._ended and self._learner is not None:
-                self._rounds.setdefault(number, _Round(now_s, rank, request))
-        self._look_at_rounds()
+            if number >= self._ended and self._cache is not None:
+                self._fast_path_waits.setdefault(number, _FastPathWait(now_s, rank, request))
+        self._check_fast_path()
 
     def leave(self, rank: int) -> None:
         """``rank`` has ended in good order: what needs it fails, now and later."""
-        self._gone.add(rank)
+        self._departed.add(rank)
         for key in list(self._pending):
-            self._look(key)
-        self._look_at_rounds()
+            self._check_readiness(key)
+        self._check_fast_path()
 
-    def next_response(self) -> Optional[Response]:
+    def next_response(self) -> Optional[CollectiveResponse]:
         """The next operation, or ``None``: nobody is ready for anything."""
         if not self._ready:
             return None
@@ -152,7 +152,7 @@ class Coordinator:
             missing = tuple(r for r in members if r not in pending.by_rank and r not in self._joined)
             request = next(iter(pending.by_rank.values()))
             found.append(Stall(request, tuple(sorted(pending.by_rank)), missing, now_s - pending.since_s))
-        for number, waiting in self._rounds.items():
+        for number, waiting in self._fast_path_waits.items():
             missing = tuple(rank for rank, started in self._started.items() if started <= number)
             ready = tuple(rank for rank in self._started if rank not in missing)
             found.append(Stall(waiting.request, ready, missing, now_s - waiting.since_s))
@@ -165,11 +165,11 @@ class Coordinator:
         self._last_joined = rank
         if self._joined.issuperset(self._members[GLOBAL_SET]):
             self._joined.clear()
-            self._ready.append((Response(JOIN, GLOBAL_SET, ("join",), last=self._last_joined), None))
+            self._ready.append((CollectiveResponse(JOIN, GLOBAL_SET, ("join",), result=self._last_joined), None))
         for key in list(self._pending):
-            self._look(key)
+            self._check_readiness(key)
 
-    def _look(self, key: Key) -> None:
+    def _check_readiness(self, key: Key) -> None:
         process_set, name = key
         pending = self._pending[key]
         members = self._members.get(process_set)
@@ -178,9 +178,9 @@ class Coordinator:
             self._refuse(key, f"{first.kind} {name!r}: process set {process_set} was removed")
             return
         absent = [r for r in members if r not in pending.by_rank]
-        gone = [r for r in absent if r in self._gone]
-        if gone:
-            self._refuse(key, _left_without(gone, first))
+        departed = [r for r in absent if r in self._departed]
+        if departed:
+            self._refuse(key, _departure_reason(departed, first))
             return
         joined = [r for r in absent if r in self._joined]
         if len(joined) < len(absent):
@@ -190,9 +190,9 @@ class Coordinator:
             what = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
             self._refuse(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
             return
-        self._agree(key, pending, members, is_joined=bool(joined))
+        self._negotiate(key, pending, members, is_joined=bool(joined))
 
-    def _agree(self, key: Key, pending: _Pending, members: Sequence[int], *, is_joined: bool) -> None:
+    def _negotiate(self, key: Key, pending: _Pending, members: Sequence[int], *, is_joined: bool) -> None:
         """All ranks are there: queue the operation, or the error if they want different things."""
         process_set, name = key
         rank, first = next(iter(pending.by_rank.items()))
@@ -204,7 +204,7 @@ class Coordinator:
                 return
         if first.kind == ADD_SET:
             self._members[self._set_count] = first.shape
-            self._queue(key, Response(ADD_SET, process_set, (name,), last=self._set_count), first)
+            self._queue(key, CollectiveResponse(ADD_SET, process_set, (name,), result=self._set_count), first)
             self._set_count += 1
             return
         if first.kind == REMOVE_SET:
@@ -215,25 +215,25 @@ class Coordinator:
             rows = tuple(pending.by_rank[r].shape[0] if r in pending.by_rank else 0 for r in members)
         elif first.kind == ALLTOALL:
             rows = tuple(pending.by_rank[r].splits for r in members)
-        like = (first,) if is_joined else ()
-        rhythm: Tuple[Request, ...] = ()
-        if self._learner is not None and pending.quiet.issuperset(members) and is_repeatable(first):
-            rhythm = self._learner.note(first, self._started[0])
-        self._queue(key, Response(first.kind, process_set, (name,), rows=rows, like=like, rhythm=rhythm), first)
+        zeros_like = (first,) if is_joined else ()
+        cached_cycle: Tuple[CollectiveRequest, ...] = ()
+        if self._cache is not None and pending.blocking.issuperset(members) and is_repeatable(first):
+            cached_cycle = self._cache..observe(first, self._started[0])
+        self._queue(key, CollectiveResponse(first.kind, process_set, (name,), rows=rows, zeros_like=zeros_like, cached_cycle=cached_cycle), first)
 
-    def _remove_set(self, key: Key, request: Request) -> None:
+    def _remove_set(self, key: Key, request: CollectiveRequest) -> None:
         """No rank will come to anything in it any more: what some wait for there fails."""
         (number,) = request.shape
         self._removed.add(number)
         for other in [other for other in self._pending if other[0] == number]:
-            self._look(other)
-        self._queue(key, Response(REMOVE_SET, GLOBAL_SET, (request.name,), last=number), request)
+            self._check_readiness(other)
+        self._queue(key, CollectiveResponse(REMOVE_SET, GLOBAL_SET, (request.name,), result=number), request)
 
-    def _queue(self, key: Key, response: Response, request: Request) -> None:
+    def _queue(self, key: Key, response: CollectiveResponse, request: CollectiveRequest) -> None:
         del self._pending[key]
         if not request.group:
             # Who gets a rhythm gets it in an answer of its own.
-            self._ready.append((response, None if response.rhythm else request))
+            self._ready.append((response, None if response.cached_cycle else request))
             return
         group = (request.process_set, request.group)
         waiting = self._groups.setdefault(group, [])
@@ -245,78 +245,78 @@ class Coordinator:
         pending = self._pending.pop(key)
         process_set, name = key
         kind = next(iter(pending.by_rank.values())).kind
-        self._ready.append((Response(kind, process_set, (name,), error=f"{why}."), None))
+        self._ready.append((CollectiveResponse(kind, process_set, (name,), error=f"{why}."), None))
 
     # The lane
 
-    def _look_at_rounds(self) -> None:
-        for number in sorted(self._rounds):
+    def _check_fast_path(self) -> None:
+        for number in sorted(self._fast_path_waits):
             if number < self._ended or min(self._started.values()) > number:
-                del self._rounds[number]
+                del self._fast_path_waits[number]
             else:
-                self._look_at_round(number)
+                self._check_fast_path_wait(number)
 
-    def _look_at_round(self, number: int) -> None:
+    def _check_fast_path_wait(self, number: int) -> None:
         """Somebody waits for an operation on the lane: see to it that all start it, if all can."""
-        waiting = self._rounds[number]
+        waiting = self._fast_path_waits[number]
         key = (GLOBAL_SET, waiting.request.name)
         pending = self._pending.get(key)
-        asked = {} if pending is None else pending.by_rank
+        requests = {} if pending is None else pending.by_rank
         absent = [rank for rank, started in self._started.items() if started <= number]
         kind, name = waiting.request.kind, waiting.request.name
-        gone = [rank for rank in absent if rank in self._gone]
+        departed = [rank for rank in absent if rank in self._departed]
         differing = [
             f"{kind} {name!r} differs: rank {waiting.rank} has {problem[0]}, rank {rank} {problem[1]}"
-            for rank, request in asked.items()
+            for rank, request in requests.items()
             if (problem := _disagreement(waiting.request, request)) is not None
         ]
-        if gone or differing:
-            why = differing[0] if differing else _left_without(gone, waiting.request)
+        if departed or differing:
+            why = differing[0] if differing else _departure_reason(departed, waiting.request)
             self._pending.pop(key, None)
-            self._rounds.clear()
-            self._learner = None  # who waits on the lane cannot be called back: it is closed
-            self._ready.append((Response(kind, LANE, (name,), error=f"{why}."), None))
+            self._fast_path_waits.clear()
+            self._cache = None  # who waits on the lane cannot be called back: it is closed
+            self._ready.append((CollectiveResponse(kind, FAST_PATH, (name,), error=f"{why}."), None))
             return
         is_first = min(self._started.values()) == number
-        if not is_first or any(rank not in asked and rank not in self._joined for rank in absent):
+        if not is_first or any(rank not in requests and rank not in self._joined for rank in absent):
             return
         self._pending.pop(key, None)
-        del self._rounds[number]
+        del self._fast_path_waits[number]
         self._started.update(dict.fromkeys(absent, number + 1))
-        like = () if len(asked) == len(absent) else (waiting.request,)
-        self._ready.append((Response(kind, LANE, (name,), like=like, last=number), None))
+        zeros_like = () if len(requests) == len(absent) else (waiting.request,)
+        self._ready.append((CollectiveResponse(kind, FAST_PATH, (name,), zeros_like=zeros_like, result=number), None))
 
     # Fusion
 
-    def _is_fusable(self, request: Request) -> bool:
+    def _is_fusable(self, request: CollectiveRequest) -> bool:
         return (
             request.kind == ALLREDUCE
             and request.op != ADASUM
-            and request.size_bytes < min(ALONE_BYTES, self._fusion_bytes)
+            and request.size_bytes < min(UNFUSED_BYTES, self._fusion_bytes)
         )
 
-    def _fused(self, response: Response, request: Request) -> Response:
+    def _fused(self, response: CollectiveResponse, request: CollectiveRequest) -> CollectiveResponse:
         """``response`` with what is ready, too, and can share its buffer. The order of all others stays."""
-        names, like = [response.names[0]], list(response.like)
-        kept: Deque[Tuple[Response, Optional[Request]]] = deque()
+        names, zeros_like = [response.names[0]], list(response.zeros_like)
+        remaining: Deque[Tuple[CollectiveResponse, Optional[CollectiveRequest]]] = deque()
         total = request.size_bytes
         while self._ready:
-            other, wanted = self._ready.popleft()
+            other, other_request = self._ready.popleft()
             if (
-                wanted is not None
+                other_request is not None
                 and other.error is None
-                and _buffer(wanted) == _buffer(request)
-                and bool(other.like) == bool(response.like)
-                and self._is_fusable(wanted)
-                and total + wanted.size_bytes <= self._fusion_bytes
+                and _fusion_key(other_request) == _fusion_key(request)
+                and bool(other.zeros_like) == bool(response.zeros_like)
+                and self._is_fusable(other_request)
+                and total + other_request.size_bytes <= self._fusion_bytes
             ):
                 names.append(other.names[0])
-                like.extend(other.like)
-                total += wanted.size_bytes
+                zeros_like.extend(other.zeros_like)
+                total += other_request.size_bytes
             else:
-                kept.append((other, wanted))
-        self._ready = kept
-        return response._replace(names=tuple(names), like=tuple(like))
+                remaining.append((other, other_request))
+        self._ready = remaining
+        return response._replace(names=tuple(names), zeros_like=tuple(zeros_like))
 
 
 def ranks(numbers: Sequence[int]) -> str:
@@ -325,11 +325,11 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
 
 
-def _left_without(gone: Sequence[int], request: Request) -> str:
-    return f"{ranks(gone)} ended, or called hvd.shutdown(), without {request.kind} {request.name!r}"
+def _departure_reason(departed: Sequence[int], request: CollectiveRequest) -> str:
+    return f"{ranks(departed)} ended, or called hvd.shutdown(), without {request.kind} {request.name!r}"
 
 
-def _buffer(request: Request) -> Tuple[object, ...]:
+def _fusion_key(request: CollectiveRequest) -> Tuple[object, ...]:
     return (
         request.kind,
         request.dtype,
@@ -341,7 +341,7 @@ def _buffer(request: Request) -> Tuple[object, ...]:
     )
 
 
-def _disagreement(first: Request, other: Request) -> Optional[Tuple[str, str]]:
+def _disagreement(first: CollectiveRequest, other: CollectiveRequest) -> Optional[Tuple[str, str]]:
     """What differs that must not, as each of the two has it; ``None``: they fit."""
     if first.kind != other.kind:
         return first.kind, other.kind

@@ -12,76 +12,76 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
-from trainmaster_train.horovod.controller.controller import CLOSED, Conversation
-from trainmaster_train.horovod.controller.link import Link
-from trainmaster_train.horovod.controller.messages import Request
+from trainmaster_train.horovod.controller.controller import CLOSED, Controller
+from trainmaster_train.horovod.controller.handles import Backend, Handle, InFlightOperation
+from trainmaster_train.horovod.controller.link import ControlLink
+from trainmaster_train.horovod.controller.messages import CollectiveRequest
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
-from trainmaster_train.horovod.handles import Backend, Handle, Running
-from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.settings import HorovodSettings
 
 # How often a wait looks whether the gang is still whole, and how often the background does where nobody waits.
-_SLICE_S = 0.2
-_LOOK_S = 2.0
+_WAIT_SLICE_S = 0.2
+_IDLE_CHECK_S = 2.0
 # After how long rank 0 is told of an operation that was started unasked: somebody may not come to it.
-_NOTICE_S = 0.05
+_SLOW_S = 0.05
 # POLLRDHUP is Linux's; elsewhere a closed connection is seen when it is next read.
 _HANG_UP = getattr(select, "POLLRDHUP", 0)
 
 
-class Engine:
+class CollectiveEngine:
     """Of ``rank`` in a gang of ``size``. ``links``: to every other rank on rank 0, to rank 0 on the others."""
 
-    def __init__(self, rank: int, size: int, links: Mapping[int, Link], backend: Backend, settings: Settings) -> None:
+    def __init__(self, rank: int, size: int, links: Mapping[int, ControlLink], backend: Backend, settings: HorovodSettings) -> None:
         self.rank = rank
         self._backend = backend
-        self._talk = Conversation(rank, size, links, backend, settings)
-        self._state = self._talk.state
-        self.lane = self._talk.lane
-        self._drive = threading.Lock()  # held by whoever drives the conversation
+        self._controller = Controller(rank, size, links, backend, settings)
+        self._state = self._controller.state
+        self.fast_path = self._controller.fast_path
+        self._driver_lock = threading.Lock()  # held by whoever drives the conversation
         self._waiters = 0
         self._thread = threading.Thread(target=self._run, name="trainmaster-horovod", daemon=True)
         self._thread.start()
 
     def members(self, process_set: int) -> Tuple[int, ...]:
         """Raises ``ValueError`` for a set that is not there."""
-        found = self._talk.members.get(process_set)
+        found = self._controller.members.get(process_set)
         if found is None:
             raise ValueError(f"process set {process_set} is not there (any more); add it with hvd.add_process_set().")
         return found
 
-    def submit(self, requests: Sequence[Request], jobs: Sequence[Any], *, will_wait: bool = False) -> List[Handle]:
+    def submit(self, requests: Sequence[CollectiveRequest], entries: Sequence[Any], *, will_wait: bool = False) -> List[Handle]:
         """Ask for operations; returns at once. ``will_wait``: the caller waits for them right away.
 
         Raises:
             HorovodInternalError: the gang is broken, or shut down.
             ValueError: a name is already on its way.
         """
-        talk = self._talk
+        controller = self._controller
         now_s = time.monotonic()
-        handles = [Handle(request, job, now_s) for request, job in zip(requests, jobs)]
+        handles = [Handle(request, entry, now_s) for request, entry in zip(requests, entries)]
         is_single = will_wait and len(handles) == 1
         with self._state:
             self._check()
-            if is_single and talk.start_unasked(handles[0]):
+            if is_single and controller.start_cached(handles[0]):
                 return handles
             for handle in handles:
                 if self.rank not in self.members(handle.request.process_set):
                     raise ValueError(f"rank {self.rank} is not in process set {handle.request.process_set}.")
                 key = (handle.request.process_set, handle.request.name)
-                if key in talk.waiting or talk.lane.has(handle.request):
+                if key in controller.waiting or controller.fast_path.has(handle.request):
                     raise ValueError(
                         f"{handle.request.kind} {handle.request.name!r} is on its way already: wait for it "
                         "(hvd.synchronize), or give each operation a name of its own."
                     )
-                talk.waiting[key] = handle
-            if is_single and talk.quiet is None and not talk.lane.running:
-                talk.quiet = handles[0]
-            talk.outbox.extend(requests)
+                controller.waiting[key] = handle
+            if is_single and controller.blocking is None and not controller.fast_path.running:
+                controller.blocking = handles[0]
+            controller.outbox.extend(requests)
             if not will_wait:
-                talk.wake.set()
+                controller.wakeup.set()
         return handles
 
-    def run_beat(self, request: Request, beat: Request, start: Callable[[], Running]) -> bool:
+    def run_cached(self, request: CollectiveRequest, expected: CollectiveRequest, start: Callable[[], InFlightOperation]) -> bool:
         """Run ``request``, if ``beat``, which it repeats, is next on the :attr:`lane` still; ``False``: submit it.
 
         What :meth:`submit` and :meth:`wait` would do for it, by a shorter road.
@@ -90,9 +90,9 @@ class Engine:
             HorovodInternalError: it failed, or the gang is broken.
         """
         handle = Handle(request, None, time.monotonic())
-        lane = self.lane
-        with self._talk.lock:
-            if lane.beat is not beat or not self._talk.start_beat(handle, start):
+        fast_path = self.fast_path
+        with self._controller.lock:
+            if fast_path..expected is not expected or not self._controller.start_expected(handle, start):
                 return False
         self.wait(handle)
         return True
@@ -119,40 +119,40 @@ class Engine:
         except (RuntimeError, OSError) as error:
             if isinstance(error, HorovodInternalError):
                 raise
-            why = self._why(handle, error)
+            why = self._failure_reason(handle, error)
             if handle.error is None:
-                with self._drive:
-                    self._talk.fail(why)
+                with self._driver_lock:
+                    self._controller.fail(why)
             raise HorovodInternalError(handle.error or self.failure) from error
         finally:
-            with self._talk.lock:
-                self._talk.lane.end(handle, is_done=is_done)
+            with self._controller.lock:
+                self._controller.fast_path.end(handle, is_done=is_done)
         return handle
 
     def close(self) -> None:
         """Say goodbye. Whoever still needs this rank fails at once. Does nothing the second time."""
         with self._state:
-            if self._talk.is_closed:
+            if self._controller.is_closed:
                 return
-            self._talk.is_closed = True
-            self.lane.follow(())
-            self._talk.wake.set()
-        with self._drive:
-            self._talk.hang_up()
+            self._controller.is_closed = True
+            self.fast_path.set_cycle(())
+            self._controller.wakeup.set()
+        with self._driver_lock:
+            self._controller.disconnect()
         self._thread.join(5.0)
         if not self._thread.is_alive():
-            self._talk.wake.close()
+            self._controller.wakeup.close()
         self._backend.close()
 
     @property
     def failure(self) -> Optional[str]:
         """Why the gang is broken; ``None`` while it is whole."""
-        return self._talk.failure
+        return self._controller.failure
 
     def _check(self) -> None:
         if self.failure is not None:
             raise HorovodInternalError(self.failure)
-        if self._talk.is_closed:
+        if self._controller.is_closed:
             raise HorovodInternalError(CLOSED)
 
     # Waiting
@@ -160,77 +160,77 @@ class Engine:
     def _wait_for_answer(self, handle: Handle) -> None:
         with self._state:
             self._waiters += 1
-            if self._drive.locked():
-                self._talk.wake.set()  # the background drives: it shall let go
+            if self._driver_lock.locked():
+                self._controller.wakeup.set()  # the background drives: it shall let go
         try:
             while not handle.is_answered:
-                if not self._try_to_pump(_SLICE_S, unless=handle):
+                if not self._try_cycle(_WAIT_SLICE_S, unless=handle):
                     with self._state:
-                        if not handle.is_answered and self._drive.locked():
-                            self._state.wait(_SLICE_S / 10)
+                        if not handle.is_answered and self._driver_lock.locked():
+                            self._state.wait(_WAIT_SLICE_S / 10)
         finally:
             with self._state:
                 self._waiters -= 1
-                if self._talk.waiting:
-                    self._talk.wake.set()
+                if self._controller.waiting:
+                    self._controller.wakeup.set()
 
-    def _wait_for_end(self, handle: Handle, batch: Running) -> None:
-        if batch.wait(_NOTICE_S):
+    def _wait_for_end(self, handle: Handle, batch: InFlightOperation) -> None:
+        if batch.wait(_SLOW_S):
             return
         with self._state:
-            if self._talk.lane.notice(handle):
-                self._talk.wake.set()
+            if self._controller.fast_path.report_slow(handle):
+                self._controller.wakeup.set()
         while True:
-            self._try_to_pump(0.0)
+            self._try_cycle(0.0)
             if handle.error is not None:
                 raise HorovodInternalError(handle.error)
             if self.failure is not None:
                 self._backend.abort()
                 raise HorovodInternalError(self.failure)
-            if batch.wait(_SLICE_S):
+            if batch.wait(_WAIT_SLICE_S):
                 return
 
-    def _why(self, handle: Handle, error: BaseException) -> str:
+    def _failure_reason(self, handle: Handle, error: BaseException) -> str:
         """The reason of a failed operation: rather the coordinator's than the wire's, if it comes within a moment."""
         with self._state:
-            self._talk.lane.notice(handle)
+            self._controller.fast_path.report_slow(handle)
         end_s = time.monotonic() + 1.0
         while self.failure is None and handle.error is None and time.monotonic() < end_s:
-            self._try_to_pump(0.05, patience_s=0.05)
+            self._try_cycle(0.05, patience_s=0.05)
         return self.failure or f"{handle.request.kind} {handle.request.name!r} failed: {first_line(error)}"
 
     # Driving
 
-    def _try_to_pump(self, timeout_s: float, *, patience_s: float = 0.0, unless: Optional[Handle] = None) -> bool:
+    def _try_cycle(self, timeout_s: float, *, patience_s: float = 0.0, unless: Optional[Handle] = None) -> bool:
         """Drive one round, ``unless`` that is answered by then. ``False``: another thread does, for ``patience_s``."""
-        if not self._drive.acquire(timeout=patience_s):
+        if not self._driver_lock.acquire(timeout=patience_s):
             return False
         try:
             if unless is None or not unless.is_answered:
-                self._talk.pump(timeout_s)
+                self._controller.run_cycle(timeout_s)
         finally:
-            self._drive.release()
+            self._driver_lock.release()
         with self._state:
             self._state.notify_all()
         return True
 
     def _run(self) -> None:
-        talk = self._talk
-        while not talk.is_closed:
+        controller = self._controller
+        while not controller.is_closed:
             with self._state:
-                is_needed = not self._waiters and (talk.must_read or bool(talk.waiting))
+                is_needed = not self._waiters and (controller.must_read or bool(controller.waiting))
             if self.failure is not None:
-                self._rest(is_driven=True)
+                self._idle(is_driven=True)
             elif is_needed:
-                self._try_to_pump(_SLICE_S, patience_s=_SLICE_S)
+                self._try_cycle(_WAIT_SLICE_S, patience_s=_WAIT_SLICE_S)
             else:
-                self._rest(is_driven=bool(self._waiters))
+                self._idle(is_driven=bool(self._waiters))
 
-    def _rest(self, *, is_driven: bool) -> None:
+    def _idle(self, *, is_driven: bool) -> None:
         """Sleep until there is something to drive; look after peers that hang up, and for stalls, now and then."""
-        links = dict(self._talk.links) if self.failure is None else {}
-        found, is_woken = self._talk.listen(links, _HANG_UP, _LOOK_S)
+        links = dict(self._controller.links) if self.failure is None else {}
+        found, is_woken = self._controller.poll_links(links, _HANG_UP, _IDLE_CHECK_S)
         if is_woken and not found:
             return
         if self.failure is None and (found or not is_driven):
-            self._try_to_pump(0.0, patience_s=_SLICE_S)
+            self._try_cycle(0.0, patience_s=_WAIT_SLICE_S)

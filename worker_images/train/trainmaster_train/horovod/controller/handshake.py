@@ -24,8 +24,8 @@ _ANSWER = struct.Struct("!32s32s")
 _PROOF_BYTES = 32
 _RANKS = struct.Struct("!II")
 # For a whole greeting, which takes two messages; and how many that were not proven yet are borne beside the gang's own.
-_GUEST_S = 30.0
-_STRANGERS = 128
+_GREETING_S = 30.0
+_MAX_UNPROVEN = 128
 
 
 def own_key(environ: Optional[Mapping[str, str]] = None) -> Optional[bytes]:
@@ -69,14 +69,14 @@ def greet(connection: socket.socket, key: bytes, purpose: bytes, rank: int, to: 
     connection.settimeout(timeout_s)
     mine = os.urandom(KEY_BYTES)
     connection.sendall(_HELLO.pack(mine, rank))
-    theirs, theirs_proof = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+    theirs, theirs_proof = _ANSWER.unpack(_read_exactly(connection, _ANSWER.size))
     if not hmac.compare_digest(theirs_proof, _proof(key, b"listening", purpose, rank, to, mine + theirs)):
         raise PermissionError(f"who answered is not rank {to} of this gang: it does not know the gang's key")
     connection.sendall(_proof(key, b"connecting", purpose, rank, to, mine + theirs))
     connection.settimeout(None)
 
 
-class Door:
+class HandshakeListener:
     """``rank``'s side: lets in whoever proves to be another rank of ``size``. ``listener`` stays the caller's.
 
     All who come are heard at once: one that says nothing holds nobody up. ``purpose``: a proof holds for one alone.
@@ -88,17 +88,17 @@ class Door:
         self._purpose = purpose
         self._rank = rank
         self._size = size
-        self._guests: Dict[int, _Guest] = {}
-        self._told: Set[str] = set()
+        self._pending: Dict[int, _PendingPeer] = {}
+        self._reported_hosts: Set[str] = set()
         listener.setblocking(False)
 
     def close(self) -> None:
         """Hang up on all who are not proven."""
-        for guest in self._guests.values():
-            guest.socket.close()
-        self._guests.clear()
+        for peer in self._pending.values():
+            peer.socket.close()
+        self._pending.clear()
 
-    def next_guest(self, deadline_s: float) -> Optional[Tuple[int, socket.socket]]:
+    def accept_peer(self, deadline_s: float) -> Optional[Tuple[int, socket.socket]]:
         """The next that is proven, and its rank; ``None`` when ``deadline_s`` (monotonic) is over."""
         while True:
             left_s = deadline_s - time.monotonic()
@@ -106,16 +106,16 @@ class Door:
                 return None
             poll = select.poll()
             poll.register(self._listener, select.POLLIN)
-            for number in self._guests:
+            for number in self._pending:
                 poll.register(number, select.POLLIN)
             for number, _ in poll.poll(min(left_s, 1.0) * 1000):
                 if number == self._listener.fileno():
                     self._accept()
-                elif self._hear(number):
-                    guest = self._guests.pop(number)
-                    guest.socket.setblocking(True)
-                    return guest.rank, guest.socket
-            self._show_out()
+                elif self._advance(number):
+                    peer = self._pending.pop(number)
+                    peer.socket.setblocking(True)
+                    return peer.rank, peer.socket
+            self._drop_overdue()
 
     def _accept(self) -> None:
         try:
@@ -123,77 +123,77 @@ class Door:
         except OSError:  # gone again
             return
         connection.setblocking(False)
-        self._guests[connection.fileno()] = _Guest(connection, str(address[0]), time.monotonic() + _GUEST_S)
+        self._pending[connection.fileno()] = _PendingPeer(connection, str(address[0]), time.monotonic() + _GREETING_S)
 
-    def _show_out(self) -> None:
+    def _drop_overdue(self) -> None:
         """Close who took too long, and the oldest of a crowd."""
         now_s = time.monotonic()
-        excess = len(self._guests) - self._size - _STRANGERS
-        for place, (number, guest) in enumerate(list(self._guests.items())):
-            if now_s > guest.until_s or place < excess:
-                self._guests.pop(number).socket.close()
+        excess = len(self._pending) - self._size - _MAX_UNPROVEN
+        for position, (number, peer) in enumerate(list(self._pending.items())):
+            if now_s > peer.deadline_s or position < excess:
+                self._pending.pop(number).socket.close()
 
-    def _hear(self, number: int) -> bool:
+    def _advance(self, number: int) -> bool:
         """Whether the guest is proven now. A stranger is closed; whoever is meant comes again."""
-        guest = self._guests.get(number)
-        if guest is None:
+        peer = self._pending.get(number)
+        if peer is None:
             return False
         try:
-            return self._step(guest)
+            return self._read_step(peer)
         except BlockingIOError:
             return False
         except PermissionError:
-            self._tell(guest)
+            self._report_wrong_key(peer)
         except (OSError, struct.error):
-            if guest.nonces:
-                self._tell(guest)  # it hung up on this rank's proof
-        self._guests.pop(number).socket.close()
+            if peer.nonces:
+                self._report_wrong_key(peer)  # it hung up on this rank's proof
+        self._pending.pop(number).socket.close()
         return False
 
-    def _step(self, guest: _Guest) -> bool:
-        data = guest.socket.recv(guest.want - len(guest.data))
+    def _read_step(self, peer: _PendingPeer) -> bool:
+        data = peer.socket.recv(peer.expected_bytes - len(peer.data))
         if not data:
             raise ConnectionResetError("closed")
-        guest.data += data
-        if len(guest.data) < guest.want:
+        peer.data += data
+        if len(peer.data) < peer.expected_bytes:
             return False
-        if guest.nonces:
-            proof = _proof(self._key, b"connecting", self._purpose, guest.rank, self._rank, guest.nonces)
-            if not hmac.compare_digest(guest.data, proof):
+        if peer.nonces:
+            proof = _proof(self._key, b"connecting", self._purpose, peer.rank, self._rank, peer.nonces)
+            if not hmac.compare_digest(peer.data, proof):
                 raise PermissionError("another key")
             return True
-        theirs, guest.rank = _HELLO.unpack(guest.data)
-        if guest.rank >= self._size or guest.rank == self._rank:
+        theirs, peer.rank = _HELLO.unpack(peer.data)
+        if peer.rank >= self._size or peer.rank == self._rank:
             raise ConnectionRefusedError("no such rank")
         mine = os.urandom(KEY_BYTES)
-        guest.nonces = theirs + mine
-        guest.data, guest.want = b"", _PROOF_BYTES
-        proof = _proof(self._key, b"listening", self._purpose, guest.rank, self._rank, guest.nonces)
-        guest.socket.sendall(_ANSWER.pack(mine, proof))
+        peer.nonces = theirs + mine
+        peer.data, peer.expected_bytes = b"", _PROOF_BYTES
+        proof = _proof(self._key, b"listening", self._purpose, peer.rank, self._rank, peer.nonces)
+        peer.socket.sendall(_ANSWER.pack(mine, proof))
         return False
 
-    def _tell(self, guest: _Guest) -> None:
-        if guest.host not in self._told:
-            self._told.add(guest.host)
-            say(f"{guest.host} came as rank {guest.rank}, but not with this gang's key: waiting for the right one")
+    def _report_wrong_key(self, peer: _PendingPeer) -> None:
+        if peer.host not in self._reported_hosts:
+            self._reported_hosts.add(peer.host)
+            warn(f"{peer.host} came as rank {peer.rank}, but not with this gang's key: waiting for the right one")
 
 
-class _Guest:
+class _PendingPeer:
     """One that came and is not proven."""
 
     __slots__ = ("data", "host", "nonces", "rank", "socket", "until_s", "want")
 
-    def __init__(self, connection: socket.socket, host: str, until_s: float) -> None:
+    def __init__(self, connection: socket.socket, host: str, deadline_s: float) -> None:
         self.socket = connection
         self.host = host
-        self.until_s = until_s
-        self.want = _HELLO.size
+        self.deadline_s = deadline_s
+        self.expected_bytes = _HELLO.size
         self.data = b""
         self.nonces = b""
         self.rank = -1
 
 
-def say(sentence: str) -> None:
+def warn(sentence: str) -> None:
     print(f"trainmaster.horovod: {sentence}.", file=sys.stderr, flush=True)
 
 
@@ -201,7 +201,7 @@ def _proof(key: bytes, side: bytes, purpose: bytes, rank: int, to: int, nonces: 
     return mac(key, b"proof of the %s side, %s" % (side, purpose), _RANKS.pack(rank, to), nonces)
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def _read_exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         more = connection.recv(count - len(data))

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.controller.coordinator import ranks
-from trainmaster_train.horovod.controller.handshake import Door, greet, is_local, say
+from trainmaster_train.horovod.controller.handshake import HandshakeListener, greet, is_local, warn
 from trainmaster_train.horovod.errors import HorovodInternalError
 
 _HEADER = struct.Struct("!I")
@@ -23,7 +23,7 @@ _PURPOSE = b"link"
 _SEND_S = 60.0
 
 
-class Link:
+class ControlLink:
     """One connection. Sending waits while the other side does not read, up to ``patience_s``; receiving does not wait."""
 
     def __init__(self, connection: socket.socket, patience_s: float = _SEND_S) -> None:
@@ -64,7 +64,7 @@ class Link:
         self._buffer += data
         return self._frames()
 
-    def receive_one(self, deadline_s: float) -> Any:
+    def receive_next(self, deadline_s: float) -> Any:
         """The next message, before anything else is received. Raises ``TimeoutError``, ``ConnectionError``."""
         while True:
             found = self._frames(limit=1)
@@ -103,47 +103,47 @@ def listen(host: str) -> socket.socket:
 
 
 def accept_all(
-    listener: socket.socket, *, size: int, key: bytes, hello: Dict[str, Any], timeout_s: float
-) -> Tuple[Dict[int, Link], List[Dict[str, Any]]]:
+    listener: socket.socket, *, size: int, key: bytes, announcement: Dict[str, Any], timeout_s: float
+) -> Tuple[Dict[int, ControlLink], List[Dict[str, Any]]]:
     """Rank 0's side: one link for each other rank, and what every rank said of itself, in rank order.
 
     Raises:
         HorovodInternalError: not all came in time, or one was lost again; says who.
     """
     deadline_s = time.monotonic() + timeout_s
-    links: Dict[int, Link] = {}
-    hellos: Dict[int, Dict[str, Any]] = {0: hello}
-    with closing(Door(listener, key, _PURPOSE, 0, size)) as door:
+    links: Dict[int, ControlLink] = {}
+    received: Dict[int, Dict[str, Any]] = {0: announcement}
+    with closing(HandshakeListener(listener, key, _PURPOSE, 0, size)) as handshakes:
         while len(links) < size - 1:
-            guest = door.next_guest(deadline_s)
-            if guest is None:
+            peer = handshakes.accept_peer(deadline_s)
+            if peer is None:
                 missing = [rank for rank in range(1, size) if rank not in links]
                 raise HorovodInternalError(f"hvd.init: {ranks(missing)} of {size} did not come within {timeout_s:g} s.")
-            rank, connection = guest
-            link = Link(connection)
+            rank, connection = peer
+            link = ControlLink(connection)
             try:
                 if rank in links:
                     raise ConnectionRefusedError("is there already")
-                hellos[rank] = link.receive_one(min(deadline_s, time.monotonic() + _HELLO_S))
+                received[rank] = link.receive_next(min(deadline_s, time.monotonic() + _HELLO_S))
             except (OSError, ValueError):
                 # One that gave up: it comes again.
                 link.close()
                 continue
             links[rank] = link
-    everybody = [hellos[rank] for rank in range(size)]
+    announcements = [received[rank] for rank in range(size)]
     for rank, link in links.items():
         try:
-            link.send(everybody)
+            link.send(announcements)
         except OSError as error:
             raise HorovodInternalError(
                 f"hvd.init: rank {rank} was lost while the others were waited for ({error})."
             ) from error
-    return links, everybody
+    return links, announcements
 
 
 def connect(
-    addresses: Sequence[Tuple[str, int]], *, rank: int, key: bytes, hello: Dict[str, Any], timeout_s: float
-) -> Tuple[Link, List[Dict[str, Any]]]:
+    addresses: Sequence[Tuple[str, int]], *, rank: int, key: bytes, announcement: Dict[str, Any], timeout_s: float
+) -> Tuple[ControlLink, List[Dict[str, Any]]]:
     """The link to rank 0, at the first of its ``addresses`` that answers, and what every rank said of itself.
 
     Raises:
@@ -156,14 +156,14 @@ def connect(
         tried = [wrong] if wrong else []
         for host, port in addresses:
             try:
-                link = Link(socket.create_connection((host, port), timeout=5.0))
+                link = ControlLink(socket.create_connection((host, port), timeout=5.0))
             except OSError as error:
                 tried.append(f"{host}:{port} ({error.strerror or error})")
                 continue
             try:
                 greet(link.socket, key, _PURPOSE, rank, 0, timeout_s=min(left_s, _HELLO_S))
-                link.send(hello)
-                return link, link.receive_one(deadline_s)
+                link.send(announcement)
+                return link, link.receive_next(deadline_s)
             except (OSError, ValueError) as error:
                 link.close()
                 if not isinstance(error, PermissionError):
@@ -171,7 +171,7 @@ def connect(
                 elif not wrong:
                     wrong = f"{host}:{port}: {error}"
                     tried.append(wrong)
-                    say(f"{wrong}; asking again for {timeout_s:g} s")
+                    warn(f"{wrong}; asking again for {timeout_s:g} s")
         select.select([], [], [], _TRY_AGAIN_S)
     raise HorovodInternalError(
         f"hvd.init: rank {rank} could not reach rank 0 within {timeout_s:g} s: {'; '.join(tried) or 'no address'}."

@@ -18,13 +18,13 @@ REMOVE_SET = "remove_process_set"
 
 GLOBAL_SET = 0
 # Of all ranks, too, for operations that go unasked (rhythm.py); no set that can be asked for.
-LANE = -1
+FAST_PATH = -1
 ADASUM = "adasum"
 # Between the kind and the number in the name of an operation that was given none.
 UNNAMED = ".noname."
 
 
-class Request(NamedTuple):
+class CollectiveRequest(NamedTuple):
     """One rank is ready for one operation on one tensor.
 
     ``shape`` is the rank's own. ``op`` is a reduction's name. ``root``: the rank that broadcasts. ``splits``: rows for
@@ -54,7 +54,7 @@ class Request(NamedTuple):
         return count
 
 
-class Response(NamedTuple):
+class CollectiveResponse(NamedTuple):
     """What all ranks of a process set do next, in the order in which they get these.
 
     ``names``: the tensors, several where they are fused. ``rows``: of each rank in the set's order, the first extent
@@ -67,18 +67,20 @@ class Response(NamedTuple):
     process_set: int
     names: Tuple[str, ...]
     rows: Tuple[Any, ...] = ()
-    like: Tuple[Request, ...] = ()
+    zeros_like: Tuple[CollectiveRequest, ...] = ()
     error: Optional[str] = None
-    last: int = -1
-    rhythm: Tuple[Request, ...] = ()
+    result: int = -1
+    cached_cycle: Tuple[CollectiveRequest, ...] = ()
 
 
-def request_of(data: List[Any]) -> Request:
-    request = Request(*data)
+def request_of(data: List[Any]) -> CollectiveRequest:
+    request = CollectiveRequest(*data)
     return request._replace(shape=tuple(request.shape), splits=tuple(request.splits))
 
 
-def response_of(data: List[Any]) -> Response:
-    kind, process_set, names, rows, like, error, last, rhythm = data
-    requests = tuple(map(request_of, like))
-    return Response(kind, process_set, tuple(names), tuple(rows), requests, error, last, tuple(map(request_of, rhythm)))
+def response_of(data: List[Any]) -> CollectiveResponse:
+    kind, process_set, names, rows, zeros_like, error, result, cached_cycle = data
+    requests = tuple(map(request_of, zeros_like))
+    return CollectiveResponse(
+        kind, process_set, tuple(names), tuple(rows), requests, error, result, tuple(map(request_of, cached_cycle))
+    )

@@ -19,50 +19,50 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from trainmaster_train.horovod.controller.messages import ADASUM, ALLREDUCE, GLOBAL_SET, UNNAMED, Request
-from trainmaster_train.horovod.handles import Handle
+from trainmaster_train.horovod.controller.handles import Handle
+from trainmaster_train.horovod.controller.messages import ADASUM, ALLREDUCE, GLOBAL_SET, UNNAMED, CollectiveRequest
 
 # How often a rhythm is heard before it is told, and how many operations it has at most.
-_TIMES = 3
-_LONGEST = 16
-_NOTHING: Tuple[int, Optional[Handle]] = (0, None)
+_REPEATS = 3
+_LONGEST_CYCLE = 16
+_NOT_RUNNING: Tuple[int, Optional[Handle]] = (0, None)
 
 
-class Learner:
+class ResponseCache:
     """Rank 0's ear: finds the rhythm in what all ranks ask for and wait for."""
 
     def __init__(self) -> None:
-        self._heard: List[Request] = []
-        self._lane_count = 0
+        self._history: List[CollectiveRequest] = []
+        self._fast_path_count = 0
 
-    def note(self, request: Request, lane_count: int) -> Tuple[Request, ...]:
+    def observe(self, request: CollectiveRequest, fast_path_count: int) -> Tuple[CollectiveRequest, ...]:
         """What comes round from now on, after ``request``; nothing while that is not clear.
 
         Args:
             lane_count: how many operations the lane has had; what it had in between did not come to this ear.
         """
-        if lane_count != self._lane_count:
-            self._lane_count = lane_count
-            self._heard.clear()
-        heard = self._heard
-        heard.append(_beat(request))
-        for length in range(1, min(_LONGEST, len(heard) // _TIMES) + 1):
-            if heard[length - length * _TIMES :] == heard[-length * _TIMES : -length]:
-                beats = tuple(heard[-length:])
-                heard.clear()
-                return beats
-        del heard[: -_LONGEST * _TIMES]
+        if fast_path_count != self._fast_path_count:
+            self._fast_path_count = fast_path_count
+            self._history.clear()
+        history = self._history
+        history.append(_without_number(request))
+        for length in range(1, min(_LONGEST_CYCLE, len(history) // _REPEATS) + 1):
+            if history[length - length * _REPEATS :] == history[-length * _REPEATS : -length]:
+                cycle = tuple(history[-length:])
+                history.clear()
+                return cycle
+        del history[: -_LONGEST_CYCLE * _REPEATS]
         return ()
 
 
-class Notice(NamedTuple):
+class PendingOperation(NamedTuple):
     """Operation ``number`` of the lane was started unasked, and has not come to an end yet."""
 
     number: int
-    request: Request
+    request: CollectiveRequest
 
 
-class Lane:
+class FastPath:
     """One rank's side of it. Guarded by the engine's lock.
 
     ``started``: how many operations this rank has started on it; ``ended``: how many have come to an end, all of them
@@ -72,29 +72,29 @@ class Lane:
     def __init__(self) -> None:
         self.started = 0
         self.ended = 0
-        self.beat: Optional[Request] = None
-        self._notices: List[Notice] = []
-        self._beats: Tuple[Request, ...] = ()
+        self.expected: Optional[CollectiveRequest] = None
+        self._slow: List[PendingOperation] = []
+        self._cycle: Tuple[CollectiveRequest, ...] = ()
         self._next = 0
         self._running: Dict[str, Tuple[int, Handle]] = {}
 
-    def follow(self, beats: Tuple[Request, ...]) -> None:
-        self._beats, self._next = beats, 0
-        self.beat = beats[0] if beats else None
+    def set_cycle(self, cycle: Tuple[CollectiveRequest, ...]) -> None:
+        self._cycle, self._next = cycle, 0
+        self.expected = cycle[0] if cycle else None
 
-    def is_next(self, request: Request) -> bool:
-        return _beat(request) == self.beat
+    def is_next(self, request: CollectiveRequest) -> bool:
+        return _without_number(request) == self.expected
 
     def begin(self, handle: Handle) -> None:
         """The operation that is next in the rhythm starts, unasked."""
         self._running[handle.request.name] = (self.started, handle)
         self.started += 1
-        self._next = (self._next + 1) % len(self._beats)
-        self.beat = self._beats[self._next]
+        self._next = (self._next + 1) % len(self._cycle)
+        self.expected = self._cycle[self._next]
 
     def end(self, handle: Handle, *, is_done: bool) -> None:
         """Nobody waits for it any more; nothing where it is not on the lane."""
-        number, running = self._running.get(handle.request.name, _NOTHING)
+        number, running = self._running.get(handle.request.name, _NOT_RUNNING)
         if running is handle:
             del self._running[handle.request.name]
             if is_done:
@@ -105,24 +105,24 @@ class Lane:
         """By name, what this rank started unasked and waits for."""
         return {name: handle for name, (_, handle) in self._running.items()}
 
-    def has(self, request: Request) -> bool:
+    def has(self, request: CollectiveRequest) -> bool:
         return request.process_set == GLOBAL_SET and request.name in self._running
 
-    def notice(self, handle: Handle) -> bool:
+    def report_slow(self, handle: Handle) -> bool:
         """Let rank 0 know of an operation that takes long; whether it is one of these."""
-        number, running = self._running.get(handle.request.name, _NOTHING)
+        number, running = self._running.get(handle.request.name, _NOT_RUNNING)
         if running is handle:
-            self._notices.append(Notice(number, handle.request))
+            self._slow.append(PendingOperation(number, handle.request))
         return running is handle
 
-    def news(self) -> Tuple[int, int, List[Notice]]:
+    def progress(self) -> Tuple[int, int, List[PendingOperation]]:
         """``started``, ``ended``, and what is to be noticed, once."""
-        notices = list(self._notices)
-        self._notices.clear()
-        return self.started, self.ended, notices
+        slow = list(self._slow)
+        self._slow.clear()
+        return self.started, self.ended, slow
 
 
-def is_repeatable(request: Request) -> bool:
+def is_repeatable(request: CollectiveRequest) -> bool:
     """Whether it may go unasked: an allreduce of all ranks, that ends nowhere before all have started it."""
     return (
         request.kind == ALLREDUCE
@@ -133,7 +133,7 @@ def is_repeatable(request: Request) -> bool:
     )
 
 
-def _beat(request: Request) -> Request:
+def _without_number(request: CollectiveRequest) -> CollectiveRequest:
     """The operation as it comes again: one without a name has another number each time."""
     stem, mark, _ = request.name.rpartition(UNNAMED)
     return request._replace(name=stem) if mark else request

@@ -6,33 +6,33 @@ import sys
 from typing import Dict, Optional, Sequence
 
 from trainmaster_train.horovod.controller.coordinator import Coordinator
-from trainmaster_train.horovod.handles import Handle
-from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.controller.handles import Handle
+from trainmaster_train.horovod.settings import HorovodSettings
 
 
-class StallWatch:
+class StallInspector:
     """Of one process. ``coordinator``: rank 0's, which alone knows who is missing; ``None`` on the others."""
 
-    def __init__(self, coordinator: Optional[Coordinator], settings: Settings) -> None:
+    def __init__(self, coordinator: Optional[Coordinator], settings: HorovodSettings) -> None:
         self._coordinator = coordinator
         self._settings = settings
-        self._look_at_s = 0.0
+        self._next_check_s = 0.0
         self._warned_at: Dict[str, float] = {}
 
     def is_time(self, now_s: float) -> bool:
         """Whether to :meth:`look`, which is seldom."""
-        return now_s >= self._look_at_s
+        return now_s >= self._next_check_s
 
-    def look(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
+    def inspect(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
         """Why the gang is to fail, or ``None``. Prints what waits long, each once in a while.
 
         Args:
             waiting: this process's operations that nothing was heard of yet.
         """
         settings = self._settings
-        self._look_at_s = now_s + min(1.0, settings.stall_end_s / 4, settings.stall_warn_s / 4)
+        self._next_check_s = now_s + min(1.0, settings.stall_end_s / 4, settings.stall_warn_s / 4)
         if self._coordinator is None:
-            return self._look_at_rank_0(waiting, now_s)
+            return self._inspect_rank_0(waiting, now_s)
         for stall in self._coordinator.stalls(now_s):
             if stall.waited_s >= settings.stall_end_s:
                 return f"{stall.sentence()}; that is the end (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)."
@@ -42,7 +42,7 @@ class StallWatch:
                 print(f"trainmaster.horovod: {stall.sentence()}.", file=sys.stderr, flush=True)
         return None
 
-    def _look_at_rank_0(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
+    def _inspect_rank_0(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
         """Rank 0 ends a stall, unless it stands still itself: then this rank does, a little later."""
         patience_s = self._settings.stall_end_s * 1.5 + 5.0
         if all(now_s - handle.submitted_s <= patience_s for handle in waiting):

@@ -6,10 +6,10 @@ import os
 import select
 from typing import List, Mapping, Tuple
 
-from trainmaster_train.horovod.controller.link import Link
+from trainmaster_train.horovod.controller.link import ControlLink
 
 
-class Wake:
+class WakeupPipe:
     """A pipe to itself. Whoever uses it from several threads guards it with a lock."""
 
     def __init__(self) -> None:
@@ -42,12 +42,14 @@ class Wake:
         os.close(self._write)
 
 
-def wait_for(links: Mapping[int, Link], event: int, wake: Wake, timeout_s: float) -> Tuple[List[int], bool]:
+def wait_for(
+    links: Mapping[int, ControlLink], event: int, wakeup: WakeupPipe, timeout_s: float
+) -> Tuple[List[int], bool]:
     """The ranks whose link has ``event`` (of poll) or is broken, and whether ``wake`` was set; after ``timeout_s``
     neither.
     """
     poll = select.poll()
-    poll.register(wake, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
     by_number = {}
     for rank, link in links.items():
         number = link.fileno()
@@ -55,4 +57,4 @@ def wait_for(links: Mapping[int, Link], event: int, wake: Wake, timeout_s: float
             poll.register(number, event)
             by_number[number] = rank
     found = [number for number, _ in poll.poll(timeout_s * 1000)]
-    return [by_number[number] for number in found if number in by_number], wake.fileno() in found
+    return [by_number[number] for number in found if number in by_number], wakeup.fileno() in found

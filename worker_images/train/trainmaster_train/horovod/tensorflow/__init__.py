@@ -6,7 +6,6 @@ from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedI
 from trainmaster_train.horovod.reduction import Adasum, Average, Max, Min, Product, Sum
 from trainmaster_train.horovod.session import ProcessSet
 from trainmaster_train.horovod.tensorflow import elastic
-from trainmaster_train.horovod.tensorflow.built import cuda_built, gloo_built, gloo_enabled, nccl_built, rocm_built
 from trainmaster_train.horovod.tensorflow.compression import Compression
 from trainmaster_train.horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from trainmaster_train.horovod.tensorflow.ops import (
@@ -24,15 +23,20 @@ from trainmaster_train.horovod.tensorflow.session import (
     barrier,
     cross_rank,
     cross_size,
+    cuda_built,
     global_process_set,
+    gloo_built,
+    gloo_enabled,
     init,
     is_homogeneous,
     is_initialized,
     join,
     local_rank,
     local_size,
+    nccl_built,
     rank,
     remove_process_set,
+    rocm_built,
     shutdown,
     size,
 )
@@ -44,10 +48,10 @@ from trainmaster_train.horovod.unsupported import (
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
-    tell,
+    unsupported_attribute,
 )
 
-__getattr__ = tell(__name__, TENSORFLOW)
+__getattr__ = unsupported_attribute(__name__, TENSORFLOW)
 
 __all__ = [
     "Adasum",

@@ -7,8 +7,8 @@ from typing import Any, Callable, List, Sequence
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.arrays import ArrayJob
-from trainmaster_train.horovod.controller.messages import Request
+from trainmaster_train.horovod.arrays import ArrayEntry
+from trainmaster_train.horovod.controller.messages import CollectiveRequest
 from trainmaster_train.horovod.tensorflow.session import gang
 
 Function = Callable[..., Sequence[Any]]
@@ -27,15 +27,15 @@ def through_numpy(function: Function, tensors: Sequence[Any], dtypes: Sequence[A
 
 
 def run(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[Any]:
-    return [job.output for job in submit(arrays, names, kind, **fields)]
+    return [entry.output for entry in submit(arrays, names, kind, **fields)]
 
 
-def submit(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[ArrayJob]:
+def submit(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[ArrayEntry]:
     """Run operations that may go together, and wait for all."""
-    jobs = []
+    entries = []
     for name, value in zip(names, arrays):
         array = np.asarray(value)
-        request = Request(
+        request = CollectiveRequest(
             name=f"{kind}.{name}",
             kind=kind,
             dtype=array.dtype.name,
@@ -43,8 +43,8 @@ def submit(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any
             item_bytes=array.dtype.itemsize,
             **fields,
         )
-        jobs.append(ArrayJob(request, array))
+        entries.append(ArrayEntry(request, array))
     engine = gang().engine
-    for handle in engine.submit([job.request for job in jobs], jobs, will_wait=True):
+    for handle in engine.submit([entry.request for entry in entries], entries, will_wait=True):
         engine.wait(handle)
-    return jobs
+    return entries

@@ -19,7 +19,7 @@ class KerasCallback:
     params: Any
 
 
-def made_for(keras: Any, *callbacks: type) -> Dict[str, Any]:
+def with_keras_base(keras: Any, *callbacks: type) -> Dict[str, Any]:
     """``callbacks`` by name, as callbacks of ``keras`` (``keras``, ``tf.keras``)."""
     return {
         callback.__name__: type(callback.__name__, (callback, keras.callbacks.Callback), {"__doc__": callback.__doc__})
@@ -30,7 +30,7 @@ def made_for(keras: Any, *callbacks: type) -> Dict[str, Any]:
 def callbacks_of(keras: Any) -> Any:
     """``hvd.callbacks`` for models of ``keras``."""
     return SimpleNamespace(
-        **made_for(
+        **with_keras_base(
             keras,
             BroadcastGlobalVariablesCallback,
             MetricAverageCallback,

@@ -9,11 +9,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.elastic import ObjectState, State, meet_anew, run_elastic
+from trainmaster_train.horovod.elastic import ObjectState, State, register_rejoin, run_elastic
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from trainmaster_train.horovod.reduction import Max
 from trainmaster_train.horovod.tensorflow import session
-from trainmaster_train.horovod.tensorflow.callbacks import KerasCallback, made_for
+from trainmaster_train.horovod.tensorflow.callbacks import KerasCallback, with_keras_base
 from trainmaster_train.horovod.tensorflow.functions import allgather_object, broadcast_object, variables_of
 from trainmaster_train.horovod.tensorflow.ops import allreduce
 
@@ -24,7 +24,7 @@ __all__ = [
     "State",
     "TensorFlowKerasState",
     "TensorFlowState",
-    "meet_anew",
+    "register_rejoin",
     "run",
 ]
 
@@ -49,7 +49,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run_here(*args: Any, **kwargs: Any) -> Any:
-        session.worlds.follow()
+        session.membership.follow()
         return run_again(*args, **kwargs)
 
     return run_here
@@ -172,7 +172,7 @@ class UpdateEpochStateCallback(KerasCallback):
 
 def elastic_of(keras: Any) -> Any:
     """``hvd.elastic`` for models of ``keras`` (``keras``, ``tf.keras``)."""
-    callbacks = made_for(keras, CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback)
+    callbacks = with_keras_base(keras, CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback)
     return SimpleNamespace(
         run=run,
         KerasState=TensorFlowKerasState,
@@ -180,7 +180,7 @@ def elastic_of(keras: Any) -> Any:
         State=State,
         HorovodInternalError=HorovodInternalError,
         HostsUpdatedInterrupt=HostsUpdatedInterrupt,
-        meet_anew=meet_anew,
+        register_rejoin=register_rejoin,
         **callbacks,
     )
 

@@ -20,7 +20,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     number = set_number(process_set)
     check_root(root_rank, number)
     given = list(variables)
-    label = gang().unnamed("variables", number)
+    label = gang().next_name("variables", number)
     names = [f"{label}.{i}" for i in range(len(given))]
     values = through_numpy(
         lambda *arrays: run(arrays, names, BROADCAST, root=root_rank, process_set=number),
@@ -40,7 +40,7 @@ def broadcast_object(
     check_root(root_rank, number)
     is_root = rank() == root_rank
     data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
-    label = name or gang().unnamed("object", number)
+    label = name or gang().next_name("object", number)
     (length,) = run([np.array([data.size])], [f"{label}.length"], BROADCAST, root=root_rank, process_set=number)
     if not is_root:
         data = np.empty(int(length[0]), np.uint8)
@@ -52,7 +52,7 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
     """The objects of all ranks, in their order."""
     number = set_number(process_set)
     data = np.frombuffer(pickle.dumps(obj), np.uint8)
-    label = name or gang().unnamed("objects", number)
+    label = name or gang().next_name("objects", number)
     (lengths,) = run([np.array([data.size])], [f"{label}.lengths"], ALLGATHER, process_set=number)
     (everything,) = run([data], [f"{label}.data"], ALLGATHER, process_set=number)
     return [_unpickled(part) for part in np.split(everything, np.cumsum(lengths)[:-1])]

@@ -8,8 +8,8 @@ from trainmaster_train.horovod.tensorflow import *  # noqa: F403 (all of it goes
 from trainmaster_train.horovod.tensorflow import __getattr__  # noqa: F401 (for what is not here)
 from trainmaster_train.horovod.tensorflow.callbacks import callbacks_of
 from trainmaster_train.horovod.tensorflow.elastic import elastic_of
-from trainmaster_train.horovod.tensorflow.saved import Loader
+from trainmaster_train.horovod.tensorflow.training import ModelLoader
 
 callbacks = callbacks_of(tf.keras)
 elastic = elastic_of(tf.keras)
-load_model = Loader(tf.keras).load_model
+load_model = ModelLoader(tf.keras).load_model

@@ -15,8 +15,8 @@ from trainmaster_train.horovod.reduction import (
     Reduction,
     Sum,
     check_adasum,
-    reduction,
-    scatterable,
+    check_scatter_op,
+    resolve_op,
 )
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.tensorflow.bridge import run, submit, through_numpy
@@ -42,18 +42,18 @@ def allreduce(
     """The tensors of all ranks as one; by default their average. Of ``IndexedSlices`` rows are gathered, and add up
     where they are applied. Gradients flow through dense ones.
     """
-    how = Reduction(reduction(average, op), prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     if isinstance(tensor, tf.IndexedSlices):
-        return _sparse(tensor, how.op, name, process_set)
+        return _allreduce_sparse(tensor, reduction.op, name, process_set)
     small, context = compression.compress(tf.convert_to_tensor(tensor))
-    label = name or gang().unnamed(ALLREDUCE, how.process_set)
+    label = name or gang().next_name(ALLREDUCE, reduction.process_set)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduced(value: Any) -> Any:
         def back(gradient: Any) -> Any:
-            return reduce([gradient], [f"{label}.gradient"], how)[0]
+            return reduce([gradient], [f"{label}.gradient"], reduction)[0]
 
-        return reduce([value], [label], how)[0], back
+        return reduce([value], [label], reduction)[0], back
 
     return compression.decompress(reduced(small), context)
 
@@ -71,16 +71,18 @@ def grouped_allreduce(
     name: Optional[str] = None,
 ) -> List[Any]:
     """:func:`allreduce` of several dense tensors, as few messages as possible."""
-    how = Reduction(reduction(average, op), prescale_factor, postscale_factor, set_number(process_set))
+    reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-    results = reduce([small for small, _ in pairs], _names(name, "grouped", len(pairs), how.process_set), how)
+    results = reduce(
+        [small for small, _ in pairs], _names(name, "grouped", len(pairs), reduction.process_set), reduction
+    )
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs)]
 
 
 def allgather(tensor: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Any:
     """The tensors of all ranks one behind another, by their first dimension, in which they may differ."""
     number = set_number(process_set)
-    return _gathered([tensor], [name or gang().unnamed(ALLGATHER, number)], number)[0]
+    return _allgather_tensors([tensor], [name or gang().next_name(ALLGATHER, number)], number)[0]
 
 
 def grouped_allgather(
@@ -88,7 +90,7 @@ def grouped_allgather(
 ) -> List[Any]:
     """:func:`allgather` of several tensors."""
     number = set_number(process_set)
-    return _gathered(tensors, _names(name, "gathered", len(tensors), number), number)
+    return _allgather_tensors(tensors, _names(name, "gathered", len(tensors), number), number)
 
 
 def broadcast(
@@ -98,7 +100,7 @@ def broadcast(
     number = set_number(process_set)
     check_root(root_rank, number)
     tensor = tf.convert_to_tensor(tensor)
-    label = name or gang().unnamed(BROADCAST, number)
+    label = name or gang().next_name(BROADCAST, number)
     (result,) = through_numpy(
         lambda value: run([value], [label], BROADCAST, root=root_rank, process_set=number), [tensor], [tensor.dtype]
     )
@@ -123,10 +125,10 @@ def alltoall(
     rows = [len(value) // size] * size if splits is None else [int(count) for count in splits]
     if len(rows) != size or sum(rows) != len(value):
         raise ValueError(f"alltoall: splits {rows} must be {size} counts that add up to {len(value)} rows.")
-    label = name or gang().unnamed(ALLTOALL, number)
-    job = submit([value], [label], ALLTOALL, splits=tuple(rows), process_set=number)[0]
-    output = tf.convert_to_tensor(job.output)
-    return output if splits is None else (output, tf.constant(job.received, tf.int32))
+    label = name or gang().next_name(ALLTOALL, number)
+    entry = submit([value], [label], ALLTOALL, splits=tuple(rows), process_set=number)[0]
+    output = tf.convert_to_tensor(entry.output)
+    return output if splits is None else (output, tf.constant(entry.received, tf.int32))
 
 
 def reducescatter(
@@ -141,7 +143,7 @@ def reducescatter(
 ) -> Any:
     """The average (or sum) of all tensors, of which each rank gets its share of the rows, the first ranks one more."""
     number = set_number(process_set)
-    named = name or gang().unnamed(REDUCESCATTER, number)
+    named = name or gang().next_name(REDUCESCATTER, number)
     return grouped_reducescatter(
         [tensor], device_dense, compression, op, named, process_set, prescale_factor, postscale_factor
     )[0]
@@ -159,8 +161,8 @@ def grouped_reducescatter(
 ) -> List[Any]:
     """:func:`reducescatter` of several tensors."""
     number = set_number(process_set)
-    fields = {"op": scatterable(op).name, "prescale": prescale_factor, "postscale": postscale_factor}
-    pairs = [compression.compress(_with_rows(tensor, REDUCESCATTER)) for tensor in tensors]
+    fields = {"op": check_scatter_op(op).name, "prescale": prescale_factor, "postscale": postscale_factor}
+    pairs = [compression.compress(_require_rows(tensor, REDUCESCATTER)) for tensor in tensors]
     names = _names(name, "scattered", len(pairs), number)
     results = through_numpy(
         lambda *values: run(values, names, REDUCESCATTER, process_set=number, **fields),
@@ -192,20 +194,20 @@ def reduce_gradients(
             results[number] = allreduce(gradient, op=op, name=f"{label}.{number}", process_set=process_set)
         elif gradient is not None:
             dense.append(number)
-    how = Reduction(op, 1.0 / predivide, predivide, set_number(process_set))
+    reduction = Reduction(op, 1.0 / predivide, predivide, set_number(process_set))
     pairs = [compression.compress(tf.convert_to_tensor(gradients[number])) for number in dense]
-    reduced = reduce([small for small, _ in pairs], [f"{label}.{number}" for number in dense], how)
+    reduced = reduce([small for small, _ in pairs], [f"{label}.{number}" for number in dense], reduction)
     for number, value, (_, context) in zip(dense, reduced, pairs):
         results[number] = compression.decompress(value, context)
     return results
 
 
-def reduce(tensors: Sequence[Any], names: Sequence[str], how: Reduction) -> List[Any]:
-    if how.op == Adasum:
-        size = len(gang().engine.members(how.process_set))
+def reduce(tensors: Sequence[Any], names: Sequence[str], reduction: Reduction) -> List[Any]:
+    if reduction.op == Adasum:
+        size = len(gang().engine.members(reduction.process_set))
         check_adasum(size, is_floating=all(tensor.dtype.is_floating for tensor in tensors))
-    fields = how._asdict()
-    fields["op"] = how.op.name
+    fields = reduction._asdict()
+    fields["op"] = reduction.op.name
     results = through_numpy(
         lambda *values: run(values, names, ALLREDUCE, **fields), tensors, [tensor.dtype for tensor in tensors]
     )
@@ -221,13 +223,13 @@ def check_root(root: int, number: int) -> None:
         raise ValueError(f"root_rank={root} is not among the ranks {list(members)[:16]} of the process set.")
 
 
-def _sparse(slices: Any, op: ReduceOp, name: Optional[str], process_set: ProcessSet) -> Any:
+def _allreduce_sparse(slices: Any, op: ReduceOp, name: Optional[str], process_set: ProcessSet) -> Any:
     if op not in (Average, Sum):
         raise ValueError(f"IndexedSlices know Average and Sum, not {op.name}.")
     number = set_number(process_set)
-    label = name or gang().unnamed("sparse", number)
-    values = _gathered([slices.values], [f"{label}.values"], number)[0]
-    indices = _gathered([slices.indices], [f"{label}.indices"], number)[0]
+    label = name or gang().next_name("sparse", number)
+    values = _allgather_tensors([slices.values], [f"{label}.values"], number)[0]
+    indices = _allgather_tensors([slices.indices], [f"{label}.indices"], number)[0]
     if op == Average:
         # Asked when it runs: a gang may have changed since the graph was made.
         (size,) = through_numpy(lambda: [np.int64(len(gang().engine.members(number)))], [], [tf.int64])
@@ -235,8 +237,8 @@ def _sparse(slices: Any, op: ReduceOp, name: Optional[str], process_set: Process
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
-def _gathered(tensors: Sequence[Any], names: Sequence[str], number: int) -> List[Any]:
-    given = [_with_rows(tensor, ALLGATHER) for tensor in tensors]
+def _allgather_tensors(tensors: Sequence[Any], names: Sequence[str], number: int) -> List[Any]:
+    given = [_require_rows(tensor, ALLGATHER) for tensor in tensors]
     results = through_numpy(
         lambda *values: run(values, names, ALLGATHER, process_set=number), given, [tensor.dtype for tensor in given]
     )
@@ -245,7 +247,7 @@ def _gathered(tensors: Sequence[Any], names: Sequence[str], number: int) -> List
     return results
 
 
-def _with_rows(tensor: Any, kind: str) -> Any:
+def _require_rows(tensor: Any, kind: str) -> Any:
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         raise ValueError(f"{kind} needs a tensor with at least one dimension; use tf.expand_dims for a scalar.")
@@ -253,5 +255,5 @@ def _with_rows(tensor: Any, kind: str) -> Any:
 
 
 def _names(name: Optional[str], kind: str, count: int, number: int) -> List[str]:
-    label = name or gang().unnamed(kind, number)
+    label = name or gang().next_name(kind, number)
     return [f"{label}.{i}" for i in range(count)]

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
+
 from trainmaster_train.horovod.arrays import join_gang
-from trainmaster_train.horovod.gang import Gang
-from trainmaster_train.horovod.session import Session
-from trainmaster_train.horovod.settings import Settings
-from trainmaster_train.horovod.worlds import Worlds
+from trainmaster_train.horovod.elastic_membership import ElasticMembership
+from trainmaster_train.horovod.gang import ProcessGang
+from trainmaster_train.horovod.session import HorovodSession
+from trainmaster_train.horovod.settings import HorovodSettings
+
+
+def gloo_built() -> bool:
+    return True
+
+
+def gloo_enabled() -> bool:
+    return True
+
+
+def nccl_built() -> int:
+    """0: tensors travel through the host's memory."""
+    return 0
+
+
+def cuda_built() -> bool:
+    return bool(tf.test.is_built_with_cuda())
+
+
+def rocm_built() -> bool:
+    return bool(tf.test.is_built_with_rocm())
+
 
 # Nothing of an old gang outlives it here.
-worlds = Worlds(lambda: None)
+membership = ElasticMembership(lambda: None)
 
 
-def _meet(settings: Settings) -> Gang:
-    return join_gang(settings, worlds.own())
+def _form_gang(settings: HorovodSettings) -> ProcessGang:
+    return join_gang(settings, membership.own())
 
 
-_session = Session(_meet, worlds)
+_session = HorovodSession(_form_gang, membership)
 init = _session.init
 shutdown = _session.shutdown
 is_initialized = _session.is_initialized

@@ -13,6 +13,28 @@ from trainmaster_train.horovod.tensorflow.ops import reduce_gradients
 from trainmaster_train.horovod.tensorflow.session import global_process_set
 
 
+class ModelLoader:
+    """For models of ``keras`` (``keras``, ``tf.keras``)."""
+
+    def __init__(self, keras: Any) -> None:
+        self._keras = keras
+
+    def load_model(
+        self,
+        filepath: Any,
+        custom_optimizers: Optional[Sequence[Any]] = None,
+        custom_objects: Optional[Dict[str, Any]] = None,
+        compression: Any = Compression.none,
+    ) -> Any:
+        """The model as it was saved, with its optimizer and that one's state; the optimizer applies the gradients of all
+        ranks from now on. Saved by a ``DistributedOptimizer`` or not is the same.
+        """
+        own = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
+        model = self._keras.models.load_model(filepath, custom_objects={**own, **(custom_objects or {})})
+        distribute(model.optimizer, compression)
+        return model
+
+
 class DistributedGradientTape:
     """A ``tf.GradientTape`` whose ``gradient()`` is that of all ranks. Everything else is the tape's own."""
 
@@ -30,7 +52,7 @@ class DistributedGradientTape:
         process_set: ProcessSet = global_process_set,
     ) -> None:
         self._tape = gradtape
-        self._how: Dict[str, Any] = {
+        self._reduce_options: Dict[str, Any] = {
             "op": op,
             "compression": compression,
             "predivide": gradient_predivide_factor,
@@ -51,8 +73,8 @@ class DistributedGradientTape:
     def gradient(self, target: Any, sources: Any, *arguments: Any, **named: Any) -> Any:
         found = self._tape.gradient(target, sources, *arguments, **named)
         if isinstance(found, (list, tuple)):
-            return reduce_gradients(found, label="tape", **self._how)
-        return reduce_gradients([found], label="tape", **self._how)[0]
+            return reduce_gradients(found, label="tape", **self._reduce_options)
+        return reduce_gradients([found], label="tape", **self._reduce_options)[0]
 
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
@@ -85,7 +107,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     """
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: a step has at least one.")
-    how: Dict[str, Any] = {
+    reduce_options: Dict[str, Any] = {
         "op": op,
         "compression": compression,
         "predivide": gradient_predivide_factor,
@@ -93,17 +115,17 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         "process_set": process_set,
         "label": "optimizer",
     }
-    passes = Passes(backward_passes_per_step, is_mean=average_aggregated_gradients)
-    return _class_of(type(optimizer), how, passes).from_config(optimizer.get_config())
+    passes = GradientAccumulation(backward_passes_per_step, is_mean=average_aggregated_gradients)
+    return _distributed_class(type(optimizer), reduce_options, passes).from_config(optimizer.get_config())
 
 
 def distribute(optimizer: Any, compression: Any) -> None:
     """Make ``optimizer``, which has a state already, one that applies the gradients of all ranks."""
-    how: Dict[str, Any] = {"compression": compression, "label": "optimizer"}
-    optimizer.__class__ = _class_of(type(optimizer), how, Passes(1, is_mean=False))
+    reduce_options: Dict[str, Any] = {"compression": compression, "label": "optimizer"}
+    optimizer.__class__ = _distributed_class(type(optimizer), reduce_options, GradientAccumulation(1, is_mean=False))
 
 
-class Passes:
+class GradientAccumulation:
     """Adds up the gradients of ``count`` backward passes on this rank before they are sent."""
 
     def __init__(self, count: int, *, is_mean: bool) -> None:
@@ -112,7 +134,9 @@ class Passes:
         self._done: Any = None
         self._sums: List[Any] = []
 
-    def then(self, apply: Callable[[Sequence[Any]], Any], gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
+    def apply_when_due(
+        self, apply: Callable[[Sequence[Any]], Any], gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> Any:
         """Call ``apply`` with what came together, where this pass is the last of a step."""
         if self._count == 1:
             return apply(gradients)
@@ -139,7 +163,7 @@ class Passes:
         return tf.cond(self._done >= self._count, step, lambda: tf.constant(0))
 
 
-def _class_of(base: Any, how: Dict[str, Any], passes: Passes) -> Any:
+def _distributed_class(base: Any, reduce_options: Dict[str, Any], passes: GradientAccumulation) -> Any:
     """``base``, an optimizer's class, as one that reduces before it applies."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None, **named: Any) -> Any:
@@ -147,8 +171,10 @@ def _class_of(base: Any, how: Dict[str, Any], passes: Passes) -> Any:
         if not self.built:
             with tf.init_scope():
                 self.build(variables)
-        return passes.then(
-            lambda found: base.apply(self, reduce_gradients(found, **how), variables, **named), list(grads), variables
+        return passes.apply_when_due(
+            lambda found: base.apply(self, reduce_gradients(found, **reduce_options), variables, **named),
+            list(grads),
+            variables,
         )
 
     def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **named: Any) -> Any:
@@ -156,9 +182,11 @@ def _class_of(base: Any, how: Dict[str, Any], passes: Passes) -> Any:
         variables = [variable for _, variable in pairs]
 
         def apply_all(found: Sequence[Any]) -> Any:
-            return base.apply_gradients(self, zip(reduce_gradients(found, **how), variables), *arguments, **named)
+            return base.apply_gradients(
+                self, zip(reduce_gradients(found, **reduce_options), variables), *arguments, **named
+            )
 
-        return passes.then(apply_all, [gradient for gradient, _ in pairs], variables)
+        return passes.apply_when_due(apply_all, [gradient for gradient, _ in pairs], variables)
 
     # Keras 3 comes to apply() on every road; before it, apply_gradients() was the road.
     own: Dict[str, Any] = {"apply": apply} if hasattr(base, "apply") else {"apply_gradients": apply_gradients}

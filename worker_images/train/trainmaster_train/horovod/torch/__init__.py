@@ -70,10 +70,10 @@ from trainmaster_train.horovod.unsupported import (
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
-    tell,
+    unsupported_attribute,
 )
 
-__getattr__ = tell(__name__, TORCH)
+__getattr__ = unsupported_attribute(__name__, TORCH)
 
 __all__ = [
     "Adasum",

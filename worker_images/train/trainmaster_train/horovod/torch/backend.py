@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -17,14 +19,68 @@ from trainmaster_train.horovod.controller.messages import (
     ALLTOALL,
     BROADCAST,
     GLOBAL_SET,
-    LANE,
+    FAST_PATH,
     REDUCESCATTER,
     REMOVE_SET,
-    Request,
-    Response,
+    CollectiveRequest,
+    CollectiveResponse,
 )
-from trainmaster_train.horovod.reduction import AVERAGE, adasum, shares
-from trainmaster_train.horovod.torch.batches import CpuBatch, CudaBatch, Works
+from trainmaster_train.horovod.reduction import AVERAGE, adasum, split_rows
+
+Works = List[Any]
+_QUERY_S = 0.0001
+# No time at all is to torch a wait without end.
+_MIN_TIMEOUT_S = 0.001
+
+
+class CpuBatch:
+    def __init__(self, works: Works, finish: Callable[[], None]) -> None:
+        self._works = works
+        self.finish = finish
+
+    def is_done(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def wait(self, timeout_s: float) -> bool:
+        for work in self._works:
+            try:
+                work.wait(_timeout(timeout_s))
+            except RuntimeError:
+                if not work.is_completed():
+                    return False
+                work.wait()  # raises what really happened
+        return True
+
+
+@lru_cache(maxsize=None)  # of the engine's few durations
+def _timeout(timeout_s: float) -> timedelta:
+    return timedelta(seconds=max(timeout_s, _MIN_TIMEOUT_S))
+
+
+class CudaBatch:
+    """Its results are put in place on the device's own time; ``done`` is when they are."""
+
+    def __init__(self, works: Works, done: torch.cuda.Event, outputs: Sequence[torch.Tensor]) -> None:
+        self._works = works
+        self._done = done
+        self._outputs = outputs
+        self._pause = threading.Event()
+
+    def is_done(self) -> bool:
+        return bool(self._done.query())
+
+    def wait(self, timeout_s: float) -> bool:
+        # Not by the event's own wait: a peer that died would never let it return.
+        for _ in range(max(1, int(timeout_s / _QUERY_S))):
+            if self._done.query():
+                return True
+            self._pause.wait(_QUERY_S)
+        return bool(self._done.query())
+
+    def finish(self) -> None:
+        for output in self._outputs:
+            output.record_stream(torch.cuda.current_stream(output.device))
+
 
 _REDUCE_OPS = {
     AVERAGE: dist.ReduceOp.SUM,
@@ -39,12 +95,12 @@ _WIRE_TYPES = {torch.int16: torch.int32, torch.bool: torch.uint8}
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-class Job:
+class TensorEntry:
     """One tensor on its way. ``output`` is the result, the input itself where it is changed in place."""
 
     __slots__ = ("event", "is_in_place", "output", "received", "request", "tensor")
 
-    def __init__(self, request: Request, tensor: torch.Tensor, *, is_in_place: bool = False) -> None:
+    def __init__(self, request: CollectiveRequest, tensor: torch.Tensor, *, is_in_place: bool = False) -> None:
         self.request = request
         self.tensor = tensor.detach()
         self.is_in_place = is_in_place
@@ -56,7 +112,7 @@ class Job:
             self.event.record(torch.cuda.current_stream(tensor.device))
 
 
-Started = Tuple[Works, Callable[[], None]]
+StartedWorks = Tuple[Works, Callable[[], None]]
 
 
 class TorchBackend:
@@ -68,11 +124,11 @@ class TorchBackend:
         self,
         rank: int,
         group: Optional[dist.ProcessGroup],
-        lane: Optional[dist.ProcessGroup] = None,
+        fast_path: Optional[dist.ProcessGroup] = None,
     ) -> None:
         self._rank = rank
-        self.has_lane = lane is not None
-        self._groups: Dict[int, Any] = {GLOBAL_SET: group, LANE: lane}
+        self.has_fast_path = fast_path is not None
+        self._groups: Dict[int, Any] = {GLOBAL_SET: group, FAST_PATH: fast_path}
         self._streams: Dict[torch.device, torch.cuda.Stream] = {}
         self._starters = {
             ALLREDUCE: self._allreduce,
@@ -82,41 +138,41 @@ class TorchBackend:
             REDUCESCATTER: self._reducescatter,
         }
 
-    def start(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> CpuBatch | CudaBatch:
+    def start(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> CpuBatch | CudaBatch:
         if response.kind == ADD_SET:
-            self._add_set(response, jobs)
+            self._add_set(response, entries)
         elif response.kind == REMOVE_SET:
-            self._remove_set(response.last)
+            self._remove_set(response..result)
         starter = self._starters.get(response.kind)
         if starter is None:  # to agree is all there is to it
-            return CpuBatch([], _nothing)
-        device = next((job.tensor.device for job in jobs if job is not None), None)
+            return CpuBatch([], _no_op)
+        device = next((entry.tensor.device for entry in entries if entry is not None), None)
         if device is None:
-            device = torch.device(response.like[0].device, torch.cuda.current_device()) if _is_cuda(response) else None
+            device = torch.device(response.zeros_like[0].device, torch.cuda.current_device()) if _is_cuda(response) else None
         if device is None or device.type != "cuda":
-            return CpuBatch(*starter(response, jobs, members))
+            return CpuBatch(*starter(response, entries, members))
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
         with torch.cuda.stream(stream):
-            for job in jobs:
-                if job is not None and job.event is not None:
-                    stream.wait_event(job.event)
-                    job.tensor.record_stream(stream)
-            works, finish = starter(response, jobs, members)
+            for entry in entries:
+                if entry is not None and entry.event is not None:
+                    stream.wait_event(entry.event)
+                    entry.tensor.record_stream(stream)
+            works, finish = starter(response, entries, members)
             for work in works:
                 work.wait()  # NCCL: this stream waits, not this thread
             finish()
             done = torch.cuda.Event()
             done.record(stream)
-        return CudaBatch(works, done, [job.output for job in jobs if job is not None and job.output is not None])
+        return CudaBatch(works, done, [entry.output for entry in entries if entry is not None and entry.output is not None])
 
     def abort(self) -> None:
         for group in self._groups.values():
-            _stop(group)
+            _abort_group(group)
 
-    def abort_lane(self) -> None:
-        _stop(self._groups[LANE])
+    def abort_fast_path(self) -> None:
+        _abort_group(self._groups[FAST_PATH])
 
     def close(self) -> None:
         groups = dict(self._groups)
@@ -125,22 +181,22 @@ class TorchBackend:
             if group is not None and dist.is_initialized():
                 dist.destroy_process_group(group)
 
-    def start_on_lane(self, tensor: torch.Tensor, op: str) -> CpuBatch:
+    def start_on_fast_path(self, tensor: torch.Tensor, op: str) -> CpuBatch:
         """A sum, or whatever ``op`` is, on ``tensor`` itself: contiguous, on the CPU, of a type that gloo adds."""
-        return CpuBatch([self._groups[LANE].allreduce([tensor], _allreduce_options(op))], _nothing)
+        return CpuBatch([self._groups[FAST_PATH].allreduce([tensor], _allreduce_options(op))], _no_op)
 
     # Operations: each starts its collectives and says how to finish.
 
-    def _allreduce(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> Started:
-        requests = _requests(response, jobs)
-        first, only = requests[0], jobs[0]
+    def _allreduce(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+        requests = _requests(response, entries)
+        first, only = requests[0], entries[0]
         if first.op == ADASUM:
-            return self._adasum(response, jobs, members)
-        if len(jobs) == 1 and only is not None:
+            return self._adasum(response, entries, members)
+        if len(entries) == 1 and only is not None:
             # The tensor itself is the buffer, if it can be.
             flat = only.tensor if only.is_in_place and only.tensor.is_contiguous() else _copy(only.tensor)
         else:
-            flat = torch.cat([_flat_input(job, request) for job, request in zip(jobs, requests)])
+            flat = torch.cat([_flat_input(entry, request) for entry, request in zip(entries, requests)])
         wire = flat.to(_WIRE_TYPES[flat.dtype]) if flat.dtype in _WIRE_TYPES else flat
         _scale(wire, first.prescale)
         works = []
@@ -154,22 +210,22 @@ class TorchBackend:
             _scale(wire, first.postscale)
             if wire is not flat:
                 flat.copy_(wire)
-            if len(jobs) == 1 and only is not None:
-                _put(only, flat)
+            if len(entries) == 1 and only is not None:
+                _deliver(only, flat)
                 return
             parts = flat.split([math.prod(request.shape) for request in requests])
-            for job, part in zip(jobs, parts):
-                if job is not None:
-                    _put(job, part.view(job.tensor.shape))
+            for entry, part in zip(entries, parts):
+                if entry is not None:
+                    _deliver(entry, part.view(entry.tensor.shape))
 
         return works, finish
 
-    def _adasum(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> Started:
+    def _adasum(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
         """Every rank gets all tensors and adds them pairwise, which is Adasum's tree."""
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
-        flat = _copy(job.tensor)
-        _scale(flat, job.request.prescale)
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
+        flat = _copy(entry.tensor)
+        _scale(flat, entry.request.prescale)
         gathered = flat.new_empty((len(members), *flat.shape))
         works = []
         group = self._groups[response.process_set]
@@ -180,61 +236,61 @@ class TorchBackend:
 
         def finish() -> None:
             total = adasum(gathered.unbind(), torch.Tensor.double, lambda part: part.to(flat.dtype))
-            _scale(total, job.request.postscale)
-            _put(job, total)
+            _scale(total, entry.request.postscale)
+            _deliver(entry, total)
 
         return works, finish
 
-    def _broadcast(self, response: Response, jobs: Sequence[Optional[Job]], _members: Sequence[int]) -> Started:
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (no broadcast among ranks that joined)
-        buffer = job.tensor if job.is_in_place and job.tensor.is_contiguous() else _copy(job.tensor)
+    def _broadcast(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], _members: Sequence[int]) -> StartedWorks:
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (no broadcast among ranks that joined)
+        buffer = entry.tensor if entry.is_in_place and entry.tensor.is_contiguous() else _copy(entry.tensor)
         works = []
         group = self._groups[response.process_set]
         if group is not None and buffer.numel():
-            works.append(dist.broadcast(_bytes(buffer), job.request.root, group, async_op=True))
-        return works, lambda: _put(job, buffer)
+            works.append(dist.broadcast(_as_bytes(buffer), entry.request.root, group, async_op=True))
+        return works, lambda: _deliver(entry, buffer)
 
-    def _allgather(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> Started:
-        (job,) = jobs
-        (request,) = _requests(response, jobs)
+    def _allgather(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+        (entry,) = entries
+        (request,) = _requests(response, entries)
         rows = [int(count) for count in response.rows]
-        dtype = job.tensor.dtype if job is not None else _dtype(request)
-        device = job.tensor.device if job is not None else torch.device(request.device)
+        dtype = entry.tensor.dtype if entry is not None else _dtype(request)
+        device = entry.tensor.device if entry is not None else torch.device(request.device)
         output = torch.empty((sum(rows), *request.shape[1:]), dtype=dtype, device=device)
-        mine = output.new_empty((0, *request.shape[1:])) if job is None else job.tensor.contiguous()
+        mine = output.new_empty((0, *request.shape[1:])) if entry is None else entry.tensor.contiguous()
         works: Works = []
         group = self._groups[response.process_set]
         if group is None:
             output.copy_(mine)
         elif output.numel():
             if len(set(rows)) == 1:
-                works.append(_ALL_GATHER(_bytes(output), _bytes(mine), group, async_op=True))
+                works.append(_ALL_GATHER(_as_bytes(output), _as_bytes(mine), group, async_op=True))
             else:
                 # Ragged: each rank's rows go straight to their place.
                 for member, part in zip(members, output.split(rows)):
                     if member == self._rank:
                         part.copy_(mine)
                     if part.numel():
-                        works.append(dist.broadcast(_bytes(part), member, group, async_op=True))
-        return works, lambda: None if job is None else _put(job, output)
+                        works.append(dist.broadcast(_as_bytes(part), member, group, async_op=True))
+        return works, lambda: None if entry is None else _deliver(entry, output)
 
-    def _alltoall(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> Started:
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (no alltoall among ranks that joined)
-        place = list(members).index(self._rank)
-        sent, received = list(job.request.splits), [int(splits[place]) for splits in response.rows]
-        output = job.tensor.new_empty((sum(received), *job.tensor.shape[1:]))
-        job.received = torch.tensor(received, dtype=torch.int32)
-        return self._exchange(response.process_set, job.tensor, output, sent, received), lambda: _put(job, output)
+    def _alltoall(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (no alltoall among ranks that joined)
+        position = list(members).index(self._rank)
+        sent, received = list(entry.request.splits), [int(splits[position]) for splits in response.rows]
+        output = entry.tensor.new_empty((sum(received), *entry.tensor.shape[1:]))
+        entry.received = torch.tensor(received, dtype=torch.int32)
+        return self._exchange(response.process_set, entry.tensor, output, sent, received), lambda: _deliver(entry, output)
 
-    def _reducescatter(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> Started:
-        (job,) = jobs
-        assert job is not None  # noqa: S101 (no reducescatter among ranks that joined)
-        request = job.request
-        rows = shares(request.shape[0], len(members))
+    def _reducescatter(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+        (entry,) = entries
+        assert entry is not None  # noqa: S101 (no reducescatter among ranks that joined)
+        request = entry.request
+        rows = split_rows(request.shape[0], len(members))
         own = rows[list(members).index(self._rank)]
-        source = job.tensor.contiguous()
+        source = entry.tensor.contiguous()
         if request.prescale != 1.0:
             source = _copy(source)
             _scale(source, request.prescale)
@@ -249,7 +305,7 @@ class TorchBackend:
             if request.op == AVERAGE:
                 divide(total, len(members))
             _scale(total, request.postscale)
-            _put(job, total)
+            _deliver(entry, total)
 
         return works, finish
 
@@ -263,17 +319,17 @@ class TorchBackend:
             return []
         row = source.element_size() * math.prod(source.shape[1:])
         nothing = torch.empty(0, dtype=torch.uint8, device=source.device)
-        into = _bytes(output) if output.numel() else nothing
-        out = _bytes(source.contiguous()) if source.numel() else nothing
+        into = _as_bytes(output) if output.numel() else nothing
+        out = _as_bytes(source.contiguous()) if source.numel() else nothing
         sizes_in, sizes_out = [count * row for count in received], [count * row for count in sent]
         return [dist.all_to_all_single(into, out, sizes_in, sizes_out, group, async_op=True)]
 
-    def _add_set(self, response: Response, jobs: Sequence[Any]) -> None:
-        members = jobs[0]
+    def _add_set(self, response: CollectiveResponse, entries: Sequence[Any]) -> None:
+        members = entries[0]
         if self._groups[GLOBAL_SET] is None:
-            self._groups[response.last] = None
+            self._groups[response..result] = None
         else:
-            self._groups[response.last] = new_group(list(members))
+            self._groups[response..result] = new_group(list(members))
 
     def _remove_set(self, number: int) -> None:
         group = self._groups.pop(number, None)
@@ -302,28 +358,28 @@ def _allreduce_options(op: str) -> Any:
     return options
 
 
-def _stop(group: Optional[dist.ProcessGroup]) -> None:
+def _abort_group(group: Optional[dist.ProcessGroup]) -> None:
     stop = getattr(group, "abort", None)
     if stop is not None:
         stop()
 
 
-def _requests(response: Response, jobs: Sequence[Optional[Job]]) -> List[Request]:
-    return [response.like[i] if job is None else job.request for i, job in enumerate(jobs)]
+def _requests(response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]]) -> List[CollectiveRequest]:
+    return [response.zeros_like[i] if entry is None else entry.request for i, entry in enumerate(entries)]
 
 
-def _is_cuda(response: Response) -> bool:
-    return bool(response.like) and response.like[0].device == "cuda"
+def _is_cuda(response: CollectiveResponse) -> bool:
+    return bool(response.zeros_like) and response.zeros_like[0].device == "cuda"
 
 
-def _dtype(request: Request) -> torch.dtype:
+def _dtype(request: CollectiveRequest) -> torch.dtype:
     found: torch.dtype = getattr(torch, request.dtype)
     return found
 
 
-def _flat_input(job: Optional[Job], request: Request) -> torch.Tensor:
-    if job is not None:
-        return job.tensor.reshape(-1)
+def _flat_input(entry: Optional[TensorEntry], request: CollectiveRequest) -> torch.Tensor:
+    if entry is not None:
+        return entry.tensor.reshape(-1)
     device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
     return torch.zeros(math.prod(request.shape), dtype=_dtype(request), device=device)
 
@@ -332,17 +388,17 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _put(job: Job, result: torch.Tensor) -> None:
+def _deliver(entry: TensorEntry, result: torch.Tensor) -> None:
     """``result`` becomes the job's output; in place: is copied there, unless it is there."""
-    if not job.is_in_place:
-        job.output = result
+    if not entry.is_in_place:
+        entry.output = result
         return
-    if result.data_ptr() != job.tensor.data_ptr() or result.stride() != job.tensor.stride():
-        job.tensor.copy_(result)
-    job.output = job.tensor
+    if result.data_ptr() != entry.tensor.data_ptr() or result.stride() != entry.tensor.stride():
+        entry.tensor.copy_(result)
+    entry.output = entry.tensor
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a contiguous tensor with something in it: what is only moved needs no type that gloo knows."""
     return tensor.view(-1).view(torch.uint8)
 
@@ -363,5 +419,5 @@ def _scale(tensor: torch.Tensor, factor: float) -> None:
         tensor.copy_((tensor.double() * factor).to(tensor.dtype))
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     pass

@@ -7,23 +7,76 @@ import os
 import socket
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Dict
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
-from trainmaster_train.horovod import ranks as places
+from trainmaster_train import elastic
+from trainmaster_train.horovod import ranks
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
-from trainmaster_train.horovod.gang import Gang, meet
-from trainmaster_train.horovod.session import Session
-from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.gang import ProcessGang, rendezvous
+from trainmaster_train.horovod.session import HorovodSession
+from trainmaster_train.horovod.settings import HorovodSettings
 from trainmaster_train.horovod.torch.backend import TorchBackend, new_group
-from trainmaster_train.horovod.torch.default import OwnDefault
-from trainmaster_train.horovod.torch.worlds import join_group, worlds
-from trainmaster_train.horovod.worlds import MEET_S
+from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S, ElasticMembership
+
+
+def leave_group() -> None:
+    elastic.Group().leave()
+
+
+def join_group(world: elastic.World, timeout_s: float) -> None:
+    """Make ``world`` torch.distributed's.
+
+    Raises:
+        HorovodInternalError: not all of it came, or there is a newer one.
+    """
+    try:
+        elastic.Group("gloo", timeout_s).join(world)
+    except elastic.WorldChanged:
+        raise HorovodInternalError(f"world {world.number} is over: there is a newer one.") from None
+    except elastic.PeerLost as lost:
+        raise HorovodInternalError(str(lost)) from None
+
+
+membership = ElasticMembership(leave_group)
+
+_RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE")
+
+
+class OwnedDefaultGroup:
+    """It outlives ``hvd.shutdown()``, for the next ``hvd.init()`` at the same place.
+
+    The ranks come to their ends one after another. Were each to give the group up there, the first to come back would
+    find rank 0's old store at the same address still, and in it the addresses of those that are gone.
+    """
+
+    def __init__(self) -> None:
+        self._made_at: Optional[Tuple[Optional[str], ...]] = None
+
+    def remember(self) -> None:
+        """It was made just now, where the environment says."""
+        self._made_at = _rendezvous_address()
+
+    def leave_if_moved(self) -> None:
+        """Give it up if the environment names another place by now."""
+        if self._made_at != _rendezvous_address():
+            self.leave()
+
+    def leave(self) -> None:
+        """Give it up; does nothing where the default group is the script's own."""
+        is_own, self._made_at = self._made_at is not None, None
+        if is_own and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _rendezvous_address() -> Tuple[Optional[str], ...]:
+    return tuple(os.environ.get(name) for name in _RENDEZVOUS_VARIABLES)
+
 
 # A group connects each rank with each other; of so many ranks, a second one costs more than the lane gains.
-_LANE_SIZE = 64
+_FAST_PATH_MAX_RANKS = 64
 
 
 def gloo_built() -> bool:
@@ -52,52 +105,52 @@ def rocm_built() -> bool:
     return torch.version.hip is not None
 
 
-def _join(settings: Settings) -> Gang:
-    said = places.hello()
-    _default.leave_elsewhere()
+def _form_gang(settings: HorovodSettings) -> ProcessGang:
+    announcement = ranks..own_announcement()
+    _default_group.leave_if_moved()
     if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
-        rank, size = places.world()
-        world = worlds.own()
+        rank, size = ranks..rank_and_size()
+        world = membership.own()
         if world is not None and size > 1:
             join_group(world, settings.start_s)
-            _default.note()
-            settings = replace(settings, start_s=min(settings.start_s, MEET_S))
+            _default_group.remember()
+            settings = replace(settings, start_s=min(settings.start_s, RENDEZVOUS_S))
         elif size > 1:
             _init_default(rank, size, settings)
-            _default.note()
+            _default_group.remember()
     if size == 1:
-        place = places.place_of(0, [said])
-        return Gang(place, {}, TorchBackend(0, None), settings)
+        own_ranks = ranks.ranks_of(0, [announcement])
+        return ProcessGang(own_ranks, {}, TorchBackend(0, None), settings)
     try:
-        return _meet(rank, size, said, settings)
+        return _connect_gang(rank, size, announcement, settings)
     except HorovodInternalError:
-        _default.leave()
+        _default_group.leave()
         raise
     except RuntimeError as error:
-        _default.leave()
+        _default_group.leave()
         raise HorovodInternalError(f"hvd.init: rank {rank} lost the others ({first_line(error)}).") from error
 
 
-def _meet(rank: int, size: int, said: Dict[str, Any], settings: Settings) -> Gang:
-    links, everybody = meet(
+def _connect_gang(rank: int, size: int, announcement: Dict[str, Any], settings: HorovodSettings) -> ProcessGang:
+    links, announcements = rendezvous(
         rank,
         size,
-        said,
+        announcement,
         rank_0_host=os.environ.get("MASTER_ADDR") or socket.gethostname(),
         publish=_publish,
         fetch=_fetch,
         settings=settings,
     )
-    place = places.place_of(rank, everybody)
+    own_ranks = ranks.ranks_of(rank, announcements)
     # A group of our own: its operations come in the order that the ranks agree on, whatever the script does with others.
-    group = new_group(backend=_backends(place.local_size))
-    lane = new_group(backend="gloo") if size <= _LANE_SIZE else None
-    return Gang(place, links, TorchBackend(rank, group, lane), settings)
+    group = new_group(backend=_backends(own_ranks.local_size))
+    fast_path = new_group(backend="gloo") if size <= _FAST_PATH_MAX_RANKS else None
+    return ProcessGang(own_ranks, links, TorchBackend(rank, group, fast_path), settings)
 
 
-def _init_default(rank: int, size: int, settings: Settings) -> None:
+def _init_default(rank: int, size: int, settings: HorovodSettings) -> None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise ValueError(
@@ -131,20 +184,20 @@ def _publish(text: str) -> None:
 
 
 def _fetch() -> str:
-    told = [""]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
+    box = [""]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
 
 
 def leave() -> None:
     """``hvd.shutdown()`` of a gang that meets anew with others."""
     _session.shutdown()
-    _default.leave()
+    _default_group.leave()
 
 
-_default = OwnDefault()
-atexit.register(_default.leave)  # after the session's end, which is registered later
-_session = Session(_join, worlds)
+_default_group = OwnedDefaultGroup()
+atexit.register(_default_group.leave)  # after the session's end, which is registered later
+_session = HorovodSession(_form_gang, membership)
 init = _session.init
 shutdown = _session.shutdown
 is_initialized = _session.is_initialized

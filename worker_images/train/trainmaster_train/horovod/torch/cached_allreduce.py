@@ -12,7 +12,7 @@ from typing import Optional
 import torch
 
 from trainmaster_train.horovod.controller.messages import ALLREDUCE
-from trainmaster_train.horovod.gang import Gang
+from trainmaster_train.horovod.gang import ProcessGang
 from trainmaster_train.horovod.reduction import AVERAGE, Average, Reduction
 from trainmaster_train.horovod.torch.backend import TorchBackend, divide
 
@@ -29,25 +29,25 @@ _NAMES = {
 _PLAIN = Reduction(Average)[1:]
 
 
-def reduce_again(
-    mine: Gang, tensor: torch.Tensor, name: Optional[str], how: Reduction, *, is_in_place: bool
+def cached_allreduce(
+    process_gang: ProcessGang, tensor: torch.Tensor, name: Optional[str], reduction: Reduction, *, is_in_place: bool
 ) -> Optional[torch.Tensor]:
     """The result, or ``None``: it is not what comes next, or needs more than a call of gloo.
 
     Raises:
         HorovodInternalError: it failed, or the gang is broken.
     """
-    engine, backend = mine.engine, mine.backend
-    beat = engine.lane.beat
+    engine, backend = process_gang.engine, process_gang.backend
+    expected = engine.fast_path..expected
     if (
-        beat is None
-        or beat.shape != tensor.shape
-        or beat.name != (f"{ALLREDUCE}.{name}" if name else ALLREDUCE)
-        or beat.op != how.op.name
-        or beat.dtype != _NAMES.get(tensor.dtype)
-        or how[1:] != _PLAIN
-        or beat.prescale != 1.0
-        or beat.postscale != 1.0
+        expected is None
+        or expected.shape != tensor.shape
+        or expected.name != (f"{ALLREDUCE}.{name}" if name else ALLREDUCE)
+        or expected.op != reduction.op.name
+        or expected.dtype != _NAMES.get(tensor.dtype)
+        or reduction[1:] != _PLAIN
+        or expected.prescale != 1.0
+        or expected.postscale != 1.0
         or not (tensor.is_cpu and tensor.is_contiguous())
         or not isinstance(backend, TorchBackend)
     ):
@@ -55,11 +55,11 @@ def reduce_again(
     buffer = tensor.detach() if tensor.requires_grad else tensor
     if not is_in_place:
         buffer = buffer.clone()
-    request = beat if name else beat._replace(name=mine.unnamed(ALLREDUCE))
-    if not engine.run_beat(request, beat, lambda: backend.start_on_lane(buffer, beat.op)):
+    request = expected if name else expected._replace(name=process_gang.next_name(ALLREDUCE))
+    if not engine.run_cached(request, expected, lambda: backend.start_on_fast_path(buffer, expected.op)):
         if not name:
-            mine.forget_unnamed(ALLREDUCE)
+            process_gang.return_name(ALLREDUCE)
         return None
-    if beat.op == AVERAGE:
-        divide(buffer, mine.place.size)
+    if expected.op == AVERAGE:
+        divide(buffer, process_gang..ranks.size)
     return buffer

@@ -9,10 +9,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sized
 
 import torch
 
-from trainmaster_train.horovod.elastic import ObjectState, State, meet_anew, run_elastic
+from trainmaster_train.horovod.elastic import ObjectState, State, register_rejoin, run_elastic
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from trainmaster_train.horovod.reduction import Max
 from trainmaster_train.horovod.torch import basics
+from trainmaster_train.horovod.torch.basics import membership
 from trainmaster_train.horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -20,7 +21,6 @@ from trainmaster_train.horovod.torch.functions import (
     broadcast_parameters,
 )
 from trainmaster_train.horovod.torch.ops import allreduce
-from trainmaster_train.horovod.torch.worlds import worlds
 
 __all__ = [
     "ElasticSampler",
@@ -29,7 +29,7 @@ __all__ = [
     "ObjectState",
     "State",
     "TorchState",
-    "meet_anew",
+    "register_rejoin",
     "run",
 ]
 
@@ -43,7 +43,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run_here(*args: Any, **kwargs: Any) -> Any:
-        worlds.follow()
+        membership.follow()
         return run_again(*args, **kwargs)
 
     return run_here

@@ -10,11 +10,11 @@ from trainmaster_train.horovod.controller.messages import ALLTOALL
 from trainmaster_train.horovod.reduction import Average, Reduction
 from trainmaster_train.horovod.torch.basics import gang
 from trainmaster_train.horovod.torch.submit import (
-    gather_rows,
-    reduce_now,
-    reduce_tensors,
-    scatter_tensors,
-    send_from,
+    submit_allgather,
+    blocking_allreduce,
+    submit_allreduce,
+    submit_reducescatter,
+    submit_broadcast,
     submit,
 )
 
@@ -23,24 +23,24 @@ Tensor = torch.Tensor
 
 class Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: Optional[str], how: Reduction) -> Any:
-        ctx.how = how
-        return reduce_now(tensor, name, how)
+    def forward(ctx: Any, tensor: Tensor, name: Optional[str], reduction: Reduction) -> Any:
+        ctx.reduction = reduction
+        return blocking_allreduce(tensor, name, reduction)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return reduce_now(gradients[0], None, ctx.how), None, None
+        return blocking_allreduce(gradients[0], None, ctx.reduction), None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: Optional[str], how: Reduction, *tensors: Tensor) -> Any:
-        ctx.how = how
-        return tuple(reduce_tensors(tensors, name, how, is_group=True, will_wait=True).result())
+    def forward(ctx: Any, name: Optional[str], reduction: Reduction, *tensors: Tensor) -> Any:
+        ctx.reduction = reduction
+        return tuple(submit_allreduce(tensors, name, reduction, is_group=True, will_wait=True).result())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return (None, None, *reduce_tensors(gradients, None, ctx.how, is_group=True, will_wait=True).result())
+        return (None, None, *submit_allreduce(gradients, None, ctx.reduction, is_group=True, will_wait=True).result())
 
 
 class Allgather(torch.autograd.Function):
@@ -48,28 +48,28 @@ class Allgather(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, name: Optional[str], process_set: int) -> Any:
         ctx.process_set = process_set
         ctx.rows = tensor.shape[0] if tensor.dim() else 0
-        return gather_rows(tensor, name, process_set, will_wait=True).result()
+        return submit_allgather(tensor, name, process_set, will_wait=True).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        how = Reduction(Average, 1.0, 1.0, ctx.process_set)
-        reduced = reduce_now(gradients[0], None, how)
-        rows = gather_rows(torch.tensor([ctx.rows]), None, ctx.process_set, will_wait=True).result().tolist()
-        place = gang().engine.members(ctx.process_set).index(gang().place.rank)
-        return reduced.narrow(0, sum(rows[:place]), ctx.rows), None, None
+        reduction = Reduction(Average, 1.0, 1.0, ctx.process_set)
+        reduced = blocking_allreduce(gradients[0], None, reduction)
+        rows = submit_allgather(torch.tensor([ctx.rows]), None, ctx.process_set, will_wait=True).result().tolist()
+        position = gang().engine.members(ctx.process_set).index(gang()..ranks.rank)
+        return reduced.narrow(0, sum(rows[:position]), ctx.rows), None, None
 
 
 class Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root: int, name: Optional[str], process_set: int) -> Any:
         ctx.root, ctx.process_set = root, process_set
-        return send_from(tensor, root, name, process_set, will_wait=True).result()
+        return submit_broadcast(tensor, root, name, process_set, will_wait=True).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        how = Reduction(Average, 1.0, 1.0, ctx.process_set)
-        reduced = reduce_now(gradients[0], None, how)
-        if gang().place.rank != ctx.root:
+        reduction = Reduction(Average, 1.0, 1.0, ctx.process_set)
+        reduced = blocking_allreduce(gradients[0], None, reduction)
+        if gang()..ranks.rank != ctx.root:
             reduced = torch.zeros_like(reduced)
         return reduced, None, None, None
 
@@ -93,17 +93,17 @@ class Alltoall(torch.autograd.Function):
 
 class Reducescatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: Optional[str], how: Reduction) -> Any:
-        ctx.how = how
-        return scatter_tensors([tensor], name, how).result()
+    def forward(ctx: Any, tensor: Tensor, name: Optional[str], reduction: Reduction) -> Any:
+        ctx.reduction = reduction
+        return submit_reducescatter([tensor], name, reduction).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         gradient = gradients[0]
-        how: Reduction = ctx.how
-        if how.op == Average:
-            gradient = gradient / len(gang().engine.members(how.process_set))
-        scale = how.prescale * how.postscale
+        reduction: Reduction = ctx.reduction
+        if reduction.op == Average:
+            gradient = gradient / len(gang().engine.members(reduction.process_set))
+        scale = reduction.prescale * reduction.postscale
         if scale != 1.0:
             gradient = gradient * scale
-        return gather_rows(gradient.contiguous(), None, how.process_set, will_wait=True).result(), None, None
+        return submit_allgather(gradient.contiguous(), None, reduction.process_set, will_wait=True).result(), None, None

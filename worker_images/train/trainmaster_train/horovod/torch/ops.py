@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence, Union
 import torch
 
 from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLTOALL
-from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, scatterable
+from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, check_scatter_op
 from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.torch import gradients
 from trainmaster_train.horovod.torch.basics import gang, global_process_set
@@ -16,15 +16,15 @@ from trainmaster_train.horovod.torch.submit import (
     AnyHandle,
     AsyncHandle,
     SparseHandle,
+    blocking_allreduce,
     check_rows,
-    gather_rows,
-    how_of,
-    reduce_now,
-    reduce_tensors,
-    scatter_tensors,
-    send_from,
+    make_reduction,
     splits_of,
     submit,
+    submit_allgather,
+    submit_allreduce,
+    submit_broadcast,
+    submit_reducescatter,
 )
 
 Tensor = torch.Tensor
@@ -69,9 +69,13 @@ def allreduce(
 ) -> Tensor:
     """The tensors of all ranks as one, in a new tensor; by default their average. Gradients flow through it."""
     small, context = compression.compress(tensor)
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
     # Without a gradient that is to flow back, autograd's part would only cost.
-    result = gradients.Allreduce.apply(small, name, how) if small.requires_grad else reduce_now(small, name, how)
+    result = (
+        gradients.Allreduce.apply(small, name, reduction)
+        if small.requires_grad
+        else blocking_allreduce(small, name, reduction)
+    )
     reduced: Tensor = compression.decompress(result, context)
     return reduced
 
@@ -85,8 +89,8 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    return reduce_tensors([tensor], name, how)
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return submit_allreduce([tensor], name, reduction)
 
 
 def allreduce_(
@@ -99,8 +103,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
     """:func:`allreduce` in place."""
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    reduce_now(tensor, name, how, is_in_place=True)
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    blocking_allreduce(tensor, name, reduction, is_in_place=True)
     return tensor
 
 
@@ -113,8 +117,8 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    return reduce_tensors([tensor], name, how, is_in_place=True)
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return submit_allreduce([tensor], name, reduction, is_in_place=True)
 
 
 def grouped_allreduce(
@@ -129,8 +133,8 @@ def grouped_allreduce(
 ) -> List[Tensor]:
     """:func:`allreduce` of several tensors that go together."""
     small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    results = gradients.GroupedAllreduce.apply(name, how, *small)
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    results = gradients.GroupedAllreduce.apply(name, reduction, *small)
     return [compression.decompress(result, context) for result, context in zip(results, contexts)]
 
 
@@ -143,8 +147,8 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    return reduce_tensors(tensors, name, how, is_group=True)
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return submit_allreduce(tensors, name, reduction, is_group=True)
 
 
 def grouped_allreduce_(
@@ -157,8 +161,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> List[Tensor]:
     """:func:`grouped_allreduce` in place."""
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    reduce_tensors(tensors, name, how, is_in_place=True, is_group=True, will_wait=True).result()
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    submit_allreduce(tensors, name, reduction, is_in_place=True, is_group=True, will_wait=True).result()
     return list(tensors)
 
 
@@ -171,8 +175,8 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AsyncHandle:
-    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    return reduce_tensors(tensors, name, how, is_in_place=True, is_group=True)
+    reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return submit_allreduce(tensors, name, reduction, is_in_place=True, is_group=True)
 
 
 def sparse_allreduce_async(
@@ -200,7 +204,7 @@ def allgather(tensor: Tensor, name: Optional[str] = None, process_set: ProcessSe
 def allgather_async(
     tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> AsyncHandle:
-    return gather_rows(tensor, name, set_number(process_set))
+    return submit_allgather(tensor, name, set_number(process_set))
 
 
 def grouped_allgather(
@@ -231,21 +235,21 @@ def broadcast(
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> AsyncHandle:
-    return send_from(tensor, root_rank, name, set_number(process_set))
+    return submit_broadcast(tensor, root_rank, name, set_number(process_set))
 
 
 def broadcast_(
     tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
     """:func:`broadcast` in place."""
-    send_from(tensor, root_rank, name, set_number(process_set), is_in_place=True, will_wait=True).result()
+    submit_broadcast(tensor, root_rank, name, set_number(process_set), is_in_place=True, will_wait=True).result()
     return tensor
 
 
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> AsyncHandle:
-    return send_from(tensor, root_rank, name, set_number(process_set), is_in_place=True)
+    return submit_broadcast(tensor, root_rank, name, set_number(process_set), is_in_place=True)
 
 
 def alltoall(
@@ -286,8 +290,8 @@ def reducescatter(
 ) -> Tensor:
     """The average (or sum) of all tensors, of which each rank gets its share of the rows, the first ranks one more."""
     small, context = compression.compress(tensor)
-    how = Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
-    reduced: Tensor = compression.decompress(gradients.Reducescatter.apply(small, name, how), context)
+    reduction = Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
+    reduced: Tensor = compression.decompress(gradients.Reducescatter.apply(small, name, reduction), context)
     return reduced
 
 
@@ -299,8 +303,8 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> AsyncHandle:
-    return scatter_tensors(
-        [tensor], name, Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
+    return submit_reducescatter(
+        [tensor], name, Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
     )
 
 
@@ -315,8 +319,8 @@ def grouped_reducescatter(
 ) -> List[Tensor]:
     """:func:`reducescatter` of several tensors that go together."""
     small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
-    how = Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
-    results = scatter_tensors(small, name, how, is_group=True).result()
+    reduction = Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
+    results = submit_reducescatter(small, name, reduction, is_group=True).result()
     return [compression.decompress(result, context) for result, context in zip(results, contexts)]
 
 
@@ -328,5 +332,5 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> AsyncHandle:
-    how = Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
-    return scatter_tensors(tensors, name, how, is_group=True)
+    reduction = Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
+    return submit_reducescatter(tensors, name, reduction, is_group=True)

@@ -100,7 +100,7 @@ class _Distributed:
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         reducer = self._reducer
         if closure is not None:
-            return super().step(reducer.reducing(closure))  # type: ignore[misc]
+            return super().step(reducer.with_reduction(closure))  # type: ignore[misc]
         reducer.before_step()
         return super().step()  # type: ignore[misc]
 
@@ -109,7 +109,7 @@ class _Distributed:
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._reducer.forget()
+        self._reducer.reset()
         super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -161,14 +161,14 @@ class _Reducer:
         self.parameters: List[Parameter] = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
         ]
-        self._left: Dict[Parameter, int] = dict.fromkeys(self.parameters, passes)
+        self._passes_left: Dict[Parameter, int] = dict.fromkeys(self.parameters, passes)
         self._handles: Dict[Tuple[Parameter, ...], Tuple[AnyHandle, List[Any]]] = {}
-        self._counted: Set[Parameter] = set()
+        self._complete: Set[Parameter] = set()
         self._sparse: Set[Parameter] = set()
         self._group_of = self._make_groups(groups)
         if op != Adasum:
             for parameter in self.parameters:
-                parameter.register_post_accumulate_grad_hook(self._note)
+                parameter.register_post_accumulate_grad_hook(self._on_gradient_ready)
 
     def before_step(self) -> None:
         if not self.will_synchronize:
@@ -183,7 +183,7 @@ class _Reducer:
         self.synchronize()
         self._is_synchronized = False
 
-    def reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def with_reduction(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """``closure`` with the gradients reduced before the optimizer sees them."""
 
         def reduced() -> Any:
@@ -207,8 +207,8 @@ class _Reducer:
         for key, (handle, contexts) in self._handles.items():
             result = synchronize(handle)
             for parameter, output, context in zip(key, result if len(contexts) > 1 else [result], contexts):
-                _take(parameter, self._compression.decompress(output, context))
-        self.forget()
+                _set_gradient(parameter, self._compression.decompress(output, context))
+        self.reset()
         self._is_synchronized = True
 
     def adasum(self, changes: Sequence[torch.Tensor]) -> List[torch.Tensor]:
@@ -229,31 +229,31 @@ class _Reducer:
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._handles.clear()
-        self._counted.clear()
-        self._left = dict.fromkeys(self.parameters, self._passes)
+        self._complete.clear()
+        self._passes_left = dict.fromkeys(self.parameters, self._passes)
         self._is_synchronized = False
 
     def _is_alone(self) -> bool:
         return len(gang().engine.members(set_number(self._process_set))) == 1
 
-    def _note(self, parameter: torch.Tensor) -> None:
+    def _on_gradient_ready(self, parameter: torch.Tensor) -> None:
         """A backward pass has this gradient complete."""
         assert isinstance(parameter, Parameter)  # noqa: S101 (only parameters have the hook)
         if self._is_alone():
             return
-        if self._left[parameter] <= 0:
+        if self._passes_left[parameter] <= 0:
             raise AssertionError(
                 f"the gradient of {self._names[parameter]!r} was computed more often than backward_passes_per_step="
                 f"{self._passes} times before optimizer.step(); say how many passes there are."
             )
-        self._left[parameter] -= 1
-        if self._left[parameter] == 0:
-            self._counted.add(parameter)
-            if self._counted.issuperset(self._group_of.get(parameter, ())):
+        self._passes_left[parameter] -= 1
+        if self._passes_left[parameter] == 0:
+            self._complete.add(parameter)
+            if self._complete.issuperset(self._group_of.get(parameter, ())):
                 self._send(parameter)
 
     def _send(self, parameter: Parameter) -> Tuple[Parameter, ...]:
@@ -261,11 +261,11 @@ class _Reducer:
         key = self._group_of.get(parameter, (parameter,))
         if len(key) > 1 and not any(p.grad is not None and p.grad.is_sparse for p in key):
             small, contexts = zip(*(self._compression.compress(self._gradient(p)) for p in key))
-            handle: AnyHandle = grouped_allreduce_async_(small, name=self._names[key[0]], **self._how())
+            handle: AnyHandle = grouped_allreduce_async_(small, name=self._names[key[0]], **self._reduce_options())
             self._handles[key] = (handle, list(contexts))
             return key
-        for one in key:
-            self._send_alone(one)
+        for member in key:
+            self._send_alone(member)
         return key
 
     def _send_alone(self, parameter: Parameter) -> None:
@@ -275,7 +275,7 @@ class _Reducer:
             self._handles[(parameter,)] = (handle, [None])
             return
         small, context = self._compression.compress(gradient)
-        handle = allreduce_async_(small, name=name, **self._how())
+        handle = allreduce_async_(small, name=name, **self._reduce_options())
         self._handles[(parameter,)] = (handle, [context])
 
     def _gradient(self, parameter: Parameter) -> torch.Tensor:
@@ -291,11 +291,11 @@ class _Reducer:
                 self._sparse.add(parameter)
         return parameter.grad
 
-    def _how(self) -> Dict[str, Any]:
-        how: Dict[str, Any] = {"op": self._op, "process_set": self._process_set}
+    def _reduce_options(self) -> Dict[str, Any]:
+        options: Dict[str, Any] = {"op": self._op, "process_set": self._process_set}
         if self._predivide != 1.0:
-            how.update(prescale_factor=1.0 / self._predivide, postscale_factor=self._predivide)
-        return how
+            options.update(prescale_factor=1.0 / self._predivide, postscale_factor=self._predivide)
+        return options
 
     def _make_groups(self, groups: Groups) -> Dict[Parameter, Tuple[Parameter, ...]]:
         if groups is None:
@@ -310,14 +310,14 @@ class _Reducer:
             length = -(-len(ordered) // groups)
             made = [tuple(ordered[i : i + length]) for i in range(0, len(ordered), length)]
         else:
-            made = [tuple(p for p in group if p in self._left) for group in groups]
+            made = [tuple(p for p in group if p in self._passes_left) for group in groups]
             flat = [parameter for group in made for parameter in group]
             if len(set(flat)) != len(flat):
                 raise ValueError("groups: a parameter is in two of them.")
         return {parameter: group for group in made for parameter in group if len(group) > 1}
 
 
-def _take(parameter: Parameter, reduced: torch.Tensor) -> None:
+def _set_gradient(parameter: Parameter, reduced: torch.Tensor) -> None:
     """``reduced`` becomes the gradient: the tensor stays the same one where it was reduced in place."""
     gradient = parameter.grad
     if gradient is None or gradient.is_sparse or reduced.is_sparse:
@@ -335,14 +335,16 @@ def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in named):
         raise ValueError("named_parameters takes pairs of name and parameter: model.named_parameters().")
     seen: Set[str] = set()
-    doubled = sorted({name for name, _ in named if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
-    if doubled:
-        raise ValueError(f"named_parameters: {', '.join(doubled[:5])} is named twice; each name is for one parameter.")
-    names = {parameter: name for name, parameter in named}
-    unnamed = sum(parameter not in names for parameter in own)
-    if unnamed:
+    duplicates = sorted({name for name, _ in named if name in seen or seen.add(name)})  # type: ignore[func-returns-value]
+    if duplicates:
         raise ValueError(
-            f"named_parameters: {unnamed} of the optimizer's {len(own)} parameters have no name there; give the names of "
+            f"named_parameters: {', '.join(duplicates[:5])} is named twice; each name is for one parameter."
+        )
+    names = {parameter: name for name, parameter in named}
+    next_name = sum(parameter not in names for parameter in own)
+    if next_name:
+        raise ValueError(
+            f"named_parameters: {next_name} of the optimizer's {len(own)} parameters have no name there; give the names of "
             "all models that it trains."
         )
     return names

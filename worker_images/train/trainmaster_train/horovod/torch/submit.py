@@ -6,19 +6,19 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 import torch
 
+from trainmaster_train.horovod.controller.handles import Handle
 from trainmaster_train.horovod.controller.messages import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
     BROADCAST,
     REDUCESCATTER,
-    Request,
+    CollectiveRequest,
 )
-from trainmaster_train.horovod.handles import Handle
-from trainmaster_train.horovod.reduction import Adasum, ReduceOp, Reduction, check_adasum, reduction
-from trainmaster_train.horovod.torch.backend import Job
+from trainmaster_train.horovod.reduction import Adasum, ReduceOp, Reduction, check_adasum, resolve_op
+from trainmaster_train.horovod.torch.backend import TensorEntry
 from trainmaster_train.horovod.torch.basics import gang
-from trainmaster_train.horovod.torch.cached_allreduce import reduce_again
+from trainmaster_train.horovod.torch.cached_allreduce import cached_allreduce
 
 Tensor = torch.Tensor
 
@@ -26,9 +26,11 @@ Tensor = torch.Tensor
 class AsyncHandle:
     """What an operation ``…_async`` returns, for :func:`poll` and :func:`synchronize`."""
 
-    def __init__(self, handles: Sequence[Handle], jobs: Sequence[Job], *, is_group: bool, with_splits: bool) -> None:
+    def __init__(
+        self, handles: Sequence[Handle], entries: Sequence[TensorEntry], *, is_group: bool, with_splits: bool
+    ) -> None:
         self._handles = handles
-        self._jobs = jobs
+        self._jobs = entries
         self._is_group = is_group
         self._with_splits = with_splits
 
@@ -38,7 +40,7 @@ class AsyncHandle:
     def result(self) -> Any:
         for handle in self._handles:
             gang().engine.wait(handle)
-        outputs = [job.output for job in self._jobs]
+        outputs = [entry.output for entry in self._jobs]
         if self._is_group:
             return outputs
         return (outputs[0], self._jobs[0].received) if self._with_splits else outputs[0]
@@ -68,49 +70,51 @@ class SparseHandle:
 AnyHandle = Union[AsyncHandle, SparseHandle]
 
 
-def how_of(
+def make_reduction(
     average: Optional[bool], op: Optional[ReduceOp], prescale: float, postscale: float, process_set: int
 ) -> Reduction:
     """The arguments of an allreduce, checked."""
-    return Reduction(reduction(average, op), prescale, postscale, process_set)
+    return Reduction(resolve_op(average, op), prescale, postscale, process_set)
 
 
-def reduce_tensors(
+def submit_allreduce(
     tensors: Sequence[Tensor],
     name: Optional[str],
-    how: Reduction,
+    reduction: Reduction,
     *,
     is_in_place: bool = False,
     is_group: bool = False,
     will_wait: bool = False,
 ) -> AsyncHandle:
-    members = gang().engine.members(how.process_set)
-    if how.op == Adasum:
+    members = gang().engine.members(reduction.process_set)
+    if reduction.op == Adasum:
         check_adasum(len(members), is_floating=all(tensor.is_floating_point() for tensor in tensors))
     return submit(
         tensors,
         ALLREDUCE,
         name,
-        how.process_set,
-        op=how.op.name,
-        prescale=how.prescale,
-        postscale=how.postscale,
+        reduction.process_set,
+        op=reduction.op.name,
+        prescale=reduction.prescale,
+        postscale=reduction.postscale,
         is_in_place=is_in_place,
         is_group=is_group,
         will_wait=will_wait,
     )
 
 
-def reduce_now(tensor: Tensor, name: Optional[str], how: Reduction, *, is_in_place: bool = False) -> Tensor:
+def blocking_allreduce(
+    tensor: Tensor, name: Optional[str], reduction: Reduction, *, is_in_place: bool = False
+) -> Tensor:
     """The allreduce of one tensor, waited for: its result."""
-    result = reduce_again(gang(), tensor, name, how, is_in_place=is_in_place)
+    result = cached_allreduce(gang(), tensor, name, reduction, is_in_place=is_in_place)
     if result is None:
-        result = reduce_tensors([tensor], name, how, is_in_place=is_in_place, will_wait=True).result()
+        result = submit_allreduce([tensor], name, reduction, is_in_place=is_in_place, will_wait=True).result()
     return result
 
 
-def scatter_tensors(
-    tensors: Sequence[Tensor], name: Optional[str], how: Reduction, *, is_group: bool = False
+def submit_reducescatter(
+    tensors: Sequence[Tensor], name: Optional[str], reduction: Reduction, *, is_group: bool = False
 ) -> AsyncHandle:
     for tensor in tensors:
         check_rows(tensor, REDUCESCATTER)
@@ -118,20 +122,20 @@ def scatter_tensors(
         tensors,
         REDUCESCATTER,
         name,
-        how.process_set,
-        op=how.op.name,
-        prescale=how.prescale,
-        postscale=how.postscale,
+        reduction.process_set,
+        op=reduction.op.name,
+        prescale=reduction.prescale,
+        postscale=reduction.postscale,
         is_group=is_group,
     )
 
 
-def gather_rows(tensor: Tensor, name: Optional[str], process_set: int, *, will_wait: bool = False) -> AsyncHandle:
+def submit_allgather(tensor: Tensor, name: Optional[str], process_set: int, *, will_wait: bool = False) -> AsyncHandle:
     check_rows(tensor, ALLGATHER)
     return submit([tensor], ALLGATHER, name, process_set, will_wait=will_wait)
 
 
-def send_from(
+def submit_broadcast(
     tensor: Tensor,
     root: int,
     name: Optional[str],
@@ -158,16 +162,16 @@ def submit(
     with_splits: bool = False,
     **more: Any,
 ) -> AsyncHandle:
-    mine = gang()
-    base = name or mine.unnamed(f"grouped_{kind}" if is_group else kind, process_set)
+    process_gang = gang()
+    base = name or process_gang.next_name(f"grouped_{kind}" if is_group else kind, process_set)
     if name:
         base = f"{kind}.{name}"
     fields: Dict[str, Any] = {"process_set": process_set, **more}
     if is_group:
         fields.update(group=base, group_size=len(tensors))
-    jobs = []
+    entries = []
     for number, tensor in enumerate(tensors):
-        request = Request(
+        request = CollectiveRequest(
             name=f"{base}_{number + 1}of{len(tensors)}" if is_group else base,
             kind=kind,
             dtype=str(tensor.dtype)[len("torch.") :],
@@ -176,9 +180,9 @@ def submit(
             item_bytes=tensor.element_size(),
             **fields,
         )
-        jobs.append(Job(request, tensor, is_in_place=is_in_place))
-    handles = mine.engine.submit([job.request for job in jobs], jobs, will_wait=will_wait)
-    return AsyncHandle(handles, jobs, is_group=is_group, with_splits=with_splits)
+        entries.append(TensorEntry(request, tensor, is_in_place=is_in_place))
+    handles = process_gang.engine.submit([entry.request for entry in entries], entries, will_wait=will_wait)
+    return AsyncHandle(handles, entries, is_group=is_group, with_splits=with_splits)
 
 
 def check_rows(tensor: Tensor, kind: str) -> None:

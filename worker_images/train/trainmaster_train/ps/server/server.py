@@ -15,16 +15,16 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 import torch
 import zmq
 
-from trainmaster_train.ps.checkpoint.saving import Saving
+from trainmaster_train.ps.checkpoint.shard_writer import Saving
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server.members import Members
+from trainmaster_train.ps.server.membership import Members
 from trainmaster_train.ps.server.sessions import Door, Partial, Pull, Request, Session
 from trainmaster_train.ps.server.shard import Shard, no_memory
 from trainmaster_train.ps.server.updates import Updates
+from trainmaster_train.ps.wire.allocator import keep_freed_memory
 from trainmaster_train.ps.wire.codec import Codec, raw, read
-from trainmaster_train.ps.wire.memory import keep_freed_memory
 from trainmaster_train.ps.wire.messages import WireError, bind_address, gate_password
 from trainmaster_train.ps.wire.shared_memory import Hatch, Part, map_memory
 

@@ -11,7 +11,7 @@ import torch
 import zmq
 
 from trainmaster_train.ps.errors import RefusedError
-from trainmaster_train.ps.server.rounds import Push
+from trainmaster_train.ps.server.aggregation import Push
 from trainmaster_train.ps.server.shard import Rows
 from trainmaster_train.ps.server.snapshots import Shadow
 from trainmaster_train.ps.wire.messages import NONCE_BYTES, PROTOCOL, Seal, WireError, plain, proof, read_plain

@@ -11,12 +11,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import zmq
 
-from trainmaster_train.ps.checkpoint.saving import Saving
+from trainmaster_train.ps.checkpoint.shard_writer import Saving
 from trainmaster_train.ps.errors import ParameterServerError
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server.members import Members
+from trainmaster_train.ps.server.aggregation import Push, Rounds, Verdict
+from trainmaster_train.ps.server.membership import Members
 from trainmaster_train.ps.server.pull_responses import Answers, Send
-from trainmaster_train.ps.server.rounds import Push, Rounds, Verdict
 from trainmaster_train.ps.server.sessions import Session
 from trainmaster_train.ps.server.shard import Renewed, Shard, no_memory
 from trainmaster_train.ps.wire.codec import Codec

@@ -14,15 +14,15 @@ from trainmaster_train.ps.checkpoint.shard_checkpoint import load_local, newest_
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
 from trainmaster_train.ps.layout import layout_of, learning_rates
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server.rounds import Staleness
+from trainmaster_train.ps.server.aggregation import Staleness
 from trainmaster_train.ps.server.shard import check_optimizer
+from trainmaster_train.ps.wire.allocator import keep_freed_memory
 from trainmaster_train.ps.wire.codec import Codec
-from trainmaster_train.ps.wire.memory import keep_freed_memory
 from trainmaster_train.ps.wire.shared_memory import is_here, make_memory
 from trainmaster_train.ps.worker.embeddings import Embeddings
-from trainmaster_train.ps.worker.fleet import Fleet
 from trainmaster_train.ps.worker.gradients import Gradients, Values
 from trainmaster_train.ps.worker.model_view import Held
+from trainmaster_train.ps.worker.shard_connections import Fleet
 
 REPORT_EVERY = 10  # own steps
 

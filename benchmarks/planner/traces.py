@@ -1,0 +1,231 @@
+"""Public traces through the production planner in virtual time, against what their papers published.
+
+    python benchmarks/traces.py --traces FOLDER [--only muri|pollux|shockwave] [--trace trace3] [--estimates learnt]
+                                [--restart 0 30 120] [--json]
+
+FOLDER has ``muri-sigcomm22/trace*.csv``, ``pollux-osdi21/{workloads,traces}`` and ``shockwave-nsdi23/*.trace`` with
+``tacc_throughputs.json.gz``, as their artifacts have them. No chance is involved. The policies are the same for all
+workloads of a kind and were worked out on synthetic ones: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scheduler.planning.policy import Policy, QueueOrder
+from scheduler.simulator.compare import run
+from scheduler.simulator.errors import ScenarioError
+from scheduler.simulator.estimates import Knowledge
+from scheduler.simulator.metrics import Summary, summarise
+from scheduler.simulator.reading.arrival import Arrival
+from scheduler.simulator.reading.scenario import Scenario, read_nodes
+from scheduler.simulator.traces import flat, gavel, pollux
+
+YEAR_S = 365 * 24 * 3600.0
+# Mean completion times in seconds that the papers' own simulators print (the traces are theirs; 8 nodes x 8 GPUs).
+MURI = {
+    "trace1": {"SRSF": 980_140.57, "Tiresias-L": 3_330_371.31},
+    "trace3": {"SRSF": 185_021.88, "Tiresias-L": 347_213.25},
+}
+MURI_GOALS = {
+    Knowledge.UNKNOWN: ("Tiresias-L", 0.8),
+    Knowledge.KNOWN: ("SRSF", 1.0),
+    Knowledge.LEARNT: ("SRSF", 1.15),
+}
+POLLUX_TIRESIAS_H = 1.122
+SHOCKWAVE = {"worst rho": 1.78, "unfair": 0.05, "makespan": 24_197.4}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. ``ratio``: result / published; ``is_reached``: against the goal."""
+
+    workload: str
+    estimates: str
+    restart_cost_s: float
+    figure: str
+    result: float
+    published: float
+    goal: float
+    is_reached: bool
+    preemptions: int
+    plans: int
+    cpu_s: float
+    plan_cpu_ms: float
+
+
+def main() -> int:
+    """Exit code 1 when a goal is missed, 2 when the input is wrong."""
+    options = _parse()
+    rows: list[Row] = []
+    try:
+        for row in _rows(options):
+            rows.append(row)
+            if not options.json:
+                print(_line(row), flush=True)
+    except ScenarioError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    return 0 if all(row.is_reached for row in rows) else 1
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    kinds = [Knowledge(one) for one in options.estimates]
+    for cost_s in options.restart:
+        for knowledge in kinds:
+            if options.only in (None, "muri"):
+                for name in options.trace or sorted(MURI):
+                    yield from _muri(options.traces / "muri-sigcomm22" / f"{name}.csv", knowledge, cost_s)
+            if options.only in (None, "pollux"):
+                yield _pollux(options.traces / "pollux-osdi21", knowledge, cost_s)
+            if options.only in (None, "shockwave") and knowledge is not Knowledge.UNKNOWN:
+                yield from _shockwave(options.traces / "shockwave-nsdi23", knowledge, cost_s)
+
+
+def policy_for(knowledge: Knowledge, cost_s: float, *, is_for_fairness: bool = False) -> Policy:
+    """Turns of a minute, as the papers' rounds; a job stops at once and pays ``cost_s`` when it starts again. One line,
+    as all jobs are of one user. Nobody is preemptors because of waiting for long: the peers do not either.
+    """
+    order = QueueOrder.ATTAINED_SERVICE if knowledge is Knowledge.UNKNOWN else QueueOrder.SHORTEST_FIRST
+    return Policy(
+        order=QueueOrder.FAIR_FINISH if is_for_fairness else order,
+        is_fair=False,
+        time_slice_s=60.0,
+        min_run_time_s=60.0,
+        grace_s=0.0,
+        restart_cost_s=cost_s,
+        starvation_s=10 * YEAR_S,
+    )
+
+
+def _simulate(
+    arrivals: Sequence[Arrival], nodes: int, gpus: int, policy: Policy, knowledge: Knowledge
+) -> tuple[Summary, float]:
+    scenario = Scenario(
+        name="trace",
+        nodes=read_nodes([{"name": "node-{}", "count": nodes, "cpu": 256, "memory": "2Ti", "gpus": {"V100": gpus}}]),
+        arrivals=tuple(arrivals),
+        policy=policy,
+        restart_cost_s=policy.restart_cost_s,
+        knowledge=knowledge,
+    )
+    before_s = time.process_time()
+    figures = summarise(run(scenario, cpu_clock=time.process_time))
+    if figures.finished < figures.jobs:
+        raise SystemExit(f"{figures.jobs - figures.finished} jobs did not end")
+    return figures, time.process_time() - before_s
+
+
+def _muri(path: Path, knowledge: Knowledge, cost_s: float) -> Iterator[Row]:
+    arrivals = flat.read(path, flat.MURI, node_gpus=8)
+    figures, cpu_s = _simulate(arrivals, 8, 8, policy_for(knowledge, cost_s), knowledge)
+    peer, most = MURI_GOALS.get(knowledge, ("Tiresias-L", 0.8))
+    published = MURI.get(path.stem, {}).get(peer, float("nan"))
+    yield _row(
+        f"Muri {path.stem}",
+        knowledge,
+        cost_s,
+        f"mean JCT / {peer}",
+        figures.completion.mean,
+        published,
+        most,
+        [figures],
+        cpu_s,
+    )
+
+
+def _pollux(folder: Path, knowledge: Knowledge, cost_s: float) -> Row:
+    """``num_replicas`` workers each; 16 nodes x 4 GPUs. The 30 s that each first start costs are in the durations."""
+    made: list[Summary] = []
+    cpu_s = 0.0
+    for path in sorted((folder / "workloads").glob("workload-*.csv")):
+        arrivals = pollux.read(path, folder / "traces")
+        figures, used_s = _simulate(arrivals, 16, 4, policy_for(knowledge, cost_s), knowledge)
+        made.append(figures)
+        cpu_s += used_s
+    mean_h = statistics.fmean(figures.completion.mean for figures in made) / 3600
+    return _row(
+        f"Pollux, {len(made)} workloads", knowledge, cost_s, "mean JCT, h", mean_h, POLLUX_TIRESIAS_H, 0.8, made, cpu_s
+    )
+
+
+def _shockwave(folder: Path, knowledge: Knowledge, cost_s: float) -> Iterator[Row]:
+    throughputs = gavel.Throughputs.read(folder / "tacc_throughputs.json.gz")
+    for path in sorted(folder.glob("120jobs_*.trace")):
+        arrivals = gavel.read(path, throughputs)
+        policy = policy_for(knowledge, cost_s, is_for_fairness=True)
+        figures, cpu_s = _simulate(arrivals, 8, 4, policy, knowledge)
+        told = figures.static_fairness
+        for name, result, most in (
+            ("worst rho", told.worst, 1.0),
+            ("unfair", told.unfair, 1.0),
+            ("makespan", figures.makespan_s, 1.05),
+        ):
+            yield _row("Shockwave 120", knowledge, cost_s, name, result, SHOCKWAVE[name], most, [figures], cpu_s)
+
+
+def _row(
+    workload: str,
+    knowledge: Knowledge,
+    cost_s: float,
+    figure: str,
+    result: float,
+    published: float,
+    most: float,
+    made: Sequence[Summary],
+    cpu_s: float,
+) -> Row:
+    goal = published * most
+    plans = sum(figures.plans for figures in made)
+    decided_s = sum(figures.plans * figures.decision_cpu.mean for figures in made if figures.decision_cpu is not None)
+    return Row(
+        workload,
+        knowledge.value,
+        cost_s,
+        figure,
+        result,
+        published,
+        goal,
+        result <= goal,
+        sum(figures.preemptions for figures in made),
+        plans,
+        cpu_s,
+        1000 * decided_s / plans,
+    )
+
+
+def _line(row: Row) -> str:
+    return (
+        f"{row.workload:<20} {row.estimates:<8} restart {row.restart_cost_s:>4.0f} s  {row.figure:<22} "
+        f"{row.result:>12,.3f}"
+        f"  published {row.published:>12,.3f}  ratio {row.result / row.published:5.3f}  goal "
+        f"{row.goal / row.published:4.2f}"
+        f"  {'reached' if row.is_reached else 'MISSED '}  {row.preemptions} preemptions, {row.plans} plans of "
+        f"{row.plan_cpu_ms:.1f} ms, {row.cpu_s:.0f} s CPU"
+    )
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, required=True, help="the folder with the traces")
+    parser.add_argument("--only", choices=("muri", "pollux", "shockwave"))
+    parser.add_argument("--trace", nargs="*", help="of Muri, only these")
+    parser.add_argument(
+        "--estimates", nargs="*", default=["unknown", "known", "learnt"], choices=[one.value for one in Knowledge]
+    )
+    parser.add_argument("--restart", nargs="*", type=float, default=[0.0, 30.0, 120.0], help="seconds per preemption")
+    parser.add_argument("--json", action="store_true", help="figures for programs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

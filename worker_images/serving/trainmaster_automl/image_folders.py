@@ -1,0 +1,147 @@
+"""Images in one folder for each class, or named by a table that says their classes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from trainmaster_serving.image_model import as_pixels
+
+from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.rows import NOTHING, text_of
+from trainmaster_automl.table_files import MISSING, read_table
+
+ENDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+LEAST_IMAGES = 20
+LEAST_OF_A_CLASS = 3
+# More of them unreadable, and something is wrong with the whole.
+_MOST_BROKEN = 0.1
+_SIZES = (16, 32, 64, 96, 128)
+_MOST_BYTES = 4 * 2**30
+_HEAD = 50  # rows by which the column with the images' names is known
+
+
+@dataclass(frozen=True)
+class Images:
+    """``pixels``: (images, side, side, 3) of uint8. ``labels``: places in ``classes``, which are sorted."""
+
+    pixels: Any
+    labels: Any
+    classes: list[str]
+    notes: list[str]
+
+    @property
+    def size(self) -> int:
+        return int(self.pixels.shape[1])
+
+
+def read_images(folder: str, size: int, most: int, seed: int, file: str = "", target: str = "") -> Images:
+    """All images, or a sample of ``most``.
+
+    Args:
+        size: of a side in pixels; 0: by what most images have, from 16 to 128.
+        file: a table in the folder, a column of which names images, and the column ``target`` their classes; empty: each
+            class has a folder.
+
+    Raises:
+        DataProblem: no folders of classes, too few images, or too many that cannot be read.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    notes: list[str] = []
+    classes, paths = _named_by(folder, file, target, notes) if file else _paths_of(folder)
+    if len(paths) > most:
+        chosen = np.random.default_rng(seed).choice(len(paths), most, replace=False)
+        notes.append("A sample of %d of the %d images is used." % (most, len(paths)))
+        paths = [paths[place] for place in sorted(chosen)]
+    size = size or _size_of([path for path, _ in paths[:: max(1, len(paths) // 50)]])
+    if len(paths) * size * size * 3 > _MOST_BYTES:
+        raise DataProblem(
+            "%d images of %d pixels a side do not fit into memory; make image_size smaller." % (len(paths), size)
+        )
+    kept, labels, broken = [], [], []
+    for path, label in paths:
+        try:
+            with Image.open(path) as image:
+                kept.append(as_pixels(image, size))
+            labels.append(label)
+        except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError):
+            broken.append(os.path.relpath(path, folder))
+    if broken:
+        shown = "%d of %d images cannot be read, such as %s" % (len(broken), len(paths), ", ".join(broken[:3]))
+        if len(broken) > _MOST_BROKEN * len(paths):
+            raise DataProblem("%s. Mend or remove them." % shown)
+        notes.append("%s; they are left out." % shown)
+    if len(kept) < LEAST_IMAGES:
+        raise DataProblem("There are %d images; at least %d are needed." % (len(kept), LEAST_IMAGES))
+    counts = np.bincount(labels, minlength=len(classes))
+    rare = ["%s (%d)" % (name, count) for name, count in zip(classes, counts) if count < LEAST_OF_A_CLASS]
+    if rare:
+        raise DataProblem(
+            "Each class needs at least %d images; these have fewer: %s." % (LEAST_OF_A_CLASS, ", ".join(rare[:10]))
+        )
+    return Images(np.stack(kept), np.asarray(labels, dtype=np.int64), classes, notes)
+
+
+def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
+    found = {}
+    for name in names:
+        inside = sorted(os.listdir(os.path.join(folder, name)))
+        own = [os.path.join(folder, name, one) for one in inside if one.lower().endswith(ENDS)]
+        if own:
+            found[name] = own
+    if len(found) < 2:
+        raise DataProblem(
+            "Images lie in one folder for each class, and %d such folders are here; at least 2 are needed." % len(found)
+        )
+    classes = sorted(found)
+    return classes, [(path, label) for label, name in enumerate(classes) for path in found[name]]
+
+
+def _named_by(folder: str, file: str, target: str, notes: list[str]) -> tuple[list[str], list[tuple[str, int]]]:
+    table = read_table(folder, file, sys.maxsize, 0)
+    names, rows, targets = table.split_target(target)
+    place = next(
+        (
+            column
+            for column in range(len(names))
+            if all(str(row[column]).strip().lower().endswith(ENDS) for row in rows[:_HEAD])
+        ),
+        None,
+    )
+    if place is None:
+        raise DataProblem("No column of %s names images, such as cats/1.png." % file)
+    known = [(str(row[place]).strip(), text_of(cell)) for row, cell in zip(rows, targets) if not _is_missing(cell)]
+    if len(known) < len(rows):
+        notes.append("%d of %d images have no %s; they are left out." % (len(rows) - len(known), len(rows), target))
+    classes = sorted({label for _, label in known})
+    if len(classes) < 2:
+        raise DataProblem("%s is the same for every image; there is nothing to learn." % target)
+    places = {label: number for number, label in enumerate(classes)}
+    return classes, [(os.path.join(folder, name), places[label]) for name, label in known]
+
+
+def _is_missing(cell: Any) -> bool:
+    return text_of(cell) == NOTHING or str(cell).strip().lower() in MISSING
+
+
+def _size_of(paths: list[str]) -> int:
+    """The smallest of the usual sizes that the middle one of these images does not exceed."""
+    from PIL import Image
+
+    sides = []
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                sides.append(max(image.size))
+        except (OSError, ValueError, SyntaxError):
+            continue
+    middle = float(np.median(sides)) if sides else _SIZES[0]
+    return next((size for size in _SIZES if size >= middle), _SIZES[-1])
