@@ -18,7 +18,7 @@ from core.structured_log import configure_logging
 
 
 def main(argv: list[str] | None = None) -> None:
-    # It takes none: whoever gives one means something else than a server, such as `python -m api.openapi --check`.
+    # The command takes no arguments; parsing refuses those meant for another one, such as `api.openapi --check`.
     argparse.ArgumentParser(
         prog="python -m api", description="Serve with the settings of the environment (TRAINMASTER_…)."
     ).parse_args(argv)
@@ -34,17 +34,17 @@ def main(argv: list[str] | None = None) -> None:
         port=settings.port,
         http=AbortableConnection,
         log_level=settings.log_level.lower(),
-        log_config=None,  # as everybody else's lines
-        access_log=False,  # /metrics tells rates and latencies; a line per request would cost more than the request
+        log_config=None,  # uvicorn's lines go through the platform's own log format
+        access_log=False,  # /metrics has rates and latencies; a line per request would cost more than the request
         server_header=False,
         timeout_keep_alive=65,
-        # Streams end at once; what this waits for are uploads and slow readers.
+        # Streams end at once; this waits for uploads and slow readers.
         timeout_graceful_shutdown=math.ceil(settings.shutdown_grace_s),
     )
-    # Not Config(fd=…): that takes the socket for a Unix one, and every small answer then waits for Nagle's timer.
+    # Not Config(fd=…): uvicorn would take the socket for a Unix one, and each small answer would wait for Nagle's timer.
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
     server = DrainingServer(config, app.state.shutdown)
-    # Routes and their models, some 270,000 objects, stay: each full look for garbage would stop all answers for 0.13 s.
+    # Routes and their models, some 270,000 objects, live for ever: each full collection would stop the process 0.13 s.
     gc.freeze()
     server.run(sockets=sockets)
     if not server.started:

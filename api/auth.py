@@ -1,9 +1,9 @@
-"""Who calls, and what they may do: said in every handler's signature.
+"""Authentication and authorisation: every handler's signature states its required scope and role.
 
 ``caller: Reader`` (any valid token), ``caller: Writer``, ``caller: PlatformAdmin``;
 ``project: Annotated[ProjectAccess, Depends(project_of("admin"))]`` for routes with ``{project}``, and
 ``job: Annotated[JobAccess, Depends(job_of("member"))]`` for routes with ``{job}``: their ``load`` is the only way to the
-row, and checks the role in the same transaction. What the caller may not know of is not found (404).
+row, and checks the role in the same transaction. A resource that the caller may not see is answered with 404, not 403.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Scope(StrEnum):
-    """What a token allows. Each includes those before it."""
+    """What a token allows. Each scope includes those before it."""
 
     READ = "read"
     WRITE = "write"
@@ -52,7 +52,7 @@ _ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")
 
 @dataclass(frozen=True, slots=True)
 class ProjectMembership:
-    """The caller's place in one project."""
+    """The caller's membership in one project."""
 
     project_id: str
     project: str
@@ -61,7 +61,7 @@ class ProjectMembership:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The authenticated user. ``projects``: by id, all that they may know of (all there are for a platform admin)."""
+    """The authenticated user. ``projects``: by id, those that the user may see (all, for a platform admin)."""
 
     user_id: str
     user: str
@@ -72,21 +72,21 @@ class Caller:
 
     @property
     def actor(self) -> str:
-        """As events name them."""
+        """The name of the user in events."""
         return f"user:{self.user}"
 
     def may(self, scope: Scope) -> bool:
         return any(_SCOPES.index(own) >= _SCOPES.index(scope) for own in self.scopes)
 
     def member_of(self, session: Session, project: str, role: Role = "viewer") -> ProjectMembership:
-        """The caller's place in the project of this name.
+        """The caller's membership in the project of this name.
 
         Raises:
-            NotFound: there is none, or the caller may not know of it.
-            Forbidden: the caller's role there is smaller than ``role``.
+            NotFound: there is no such project, or the caller may not see it.
+            Forbidden: the caller's role there is below ``role``.
         """
         known = next((member for member in self.projects.values() if member.project == project), None)
-        # Cached roles may be seconds old: before saying no, look again.
+        # Cached roles may be seconds old: read the database before a refusal.
         if known is None or not has_role(known.role, role):
             known = _find_member(session, self, Project.name == project) or known
         if known is None:
@@ -96,7 +96,7 @@ class Caller:
         return _demand(known, role)
 
     def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> ProjectMembership:
-        """Like ``member_of``, for a thing of the project that the caller names as ``what``."""
+        """Like ``member_of``, by id; ``what`` names the resource of the project in the error message."""
         known = self.projects.get(project_id)
         if known is None or not has_role(known.role, role):
             known = _find_member(session, self, Project.id == project_id) or known
@@ -110,14 +110,15 @@ def has_role(own: Role, wanted: Role) -> bool:
 
 
 def _role(text: str) -> Role:
-    # A role of a newer version that this one does not know gives the least.
+    # An unknown role, written by a newer version, counts as the lowest.
     return _ROLES[_ROLES.index(text)] if text in _ROLES else "viewer"
 
 
 def _demand(member: ProjectMembership, role: Role) -> ProjectMembership:
     if not has_role(member.role, role):
         raise Forbidden(
-            f"You are {member.role} of project {member.project!r}; this needs the role {role}: ask an admin of the project."
+            f"You are {member.role} of project {member.project!r}; this needs the role {role}. "
+            "Ask an admin of the project."
         )
     return member
 
@@ -135,14 +136,14 @@ def _find_member(session: Session, caller: Caller, condition: object) -> Project
 
 
 class CallerCache:
-    """Callers by the digest of their token, for a few seconds, so that a request costs no query to know its caller."""
+    """Callers by the digest of their token, for a few seconds: most requests authenticate without a query."""
 
     def __init__(self) -> None:
         self._callers: dict[str, tuple[datetime, Caller]] = {}
 
     def get(self, digest: str, now: datetime) -> Caller | None:
-        kept = self._callers.get(digest)
-        return kept[1] if kept is not None and kept[0] > now else None
+        cached = self._callers.get(digest)
+        return cached[1] if cached is not None and cached[0] > now else None
 
     def put(self, digest: str, caller: Caller, until: datetime) -> None:
         if len(self._callers) >= _CACHE_LIMIT:
@@ -154,14 +155,14 @@ class CallerCache:
 
 
 async def forget_callers(request: Request) -> AsyncIterator[None]:
-    """A dependency of routers that change users, tokens or members: afterwards every caller is looked up again."""
+    """A dependency of routers that change users, tokens or members: it clears the caller cache after each change."""
     yield
     if request.method not in _SAFE_METHODS:
         request.app.state.callers.clear()
 
 
 def _presented_token(request: HTTPConnection) -> tuple[str, bool]:
-    """The token and whether it came as a cookie, which a foreign page may have made the browser send."""
+    """The token, and whether it came as a cookie, which another site's page may have made the browser send."""
     header = request.headers.get("authorization")
     if header is not None:
         kind, _, token = header.partition(" ")
@@ -177,7 +178,7 @@ def _presented_token(request: HTTPConnection) -> tuple[str, bool]:
 
 
 def refuse_foreign_page(request: Request) -> None:
-    """A browser sends the cookie whichever page asks; a change must come from a page of ours."""
+    """CSRF protection: browsers send the cookie for any site's page; a change must come from this platform's pages."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
     if site in ("same-origin", "none") or (
@@ -193,7 +194,8 @@ async def authenticate(request: Request, context: AppContext) -> Caller:
     """The caller, from the cache or the database.
 
     Raises:
-        Unauthenticated, TokenExpired: no, an unknown, a revoked or an expired token.
+        Unauthenticated: the token is missing, unknown or revoked.
+        TokenExpired: the token has expired.
     """
     token, is_cookie = _presented_token(request)
     if is_cookie and request.method not in _SAFE_METHODS:
@@ -202,22 +204,22 @@ async def authenticate(request: Request, context: AppContext) -> Caller:
 
 
 async def bearer_caller(connection: HTTPConnection, context: AppContext) -> Caller:
-    """The caller of a connection that brings its token itself; a cookie does not count, which any page makes a browser send.
+    """The caller of a connection by its bearer token; a cookie is refused, since any site can make a browser send it.
 
     Raises:
-        Forbidden: it may not even read. Else like ``authenticate``.
+        Forbidden: the token lacks the scope read. Other errors as of ``authenticate``.
     """
     token, is_cookie = _presented_token(connection)
     if is_cookie:
         raise Unauthenticated("This needs a token: send `Authorization: Bearer <token>`.")
     found = await caller_of_token(connection, context, token)
     if not found.may(Scope.READ):
-        raise Forbidden("This needs a token of scope read; log in with another one.")
+        raise Forbidden("This needs a token of scope read; log in with another token.")
     return found
 
 
 async def caller_of_token(request: HTTPConnection, context: AppContext, token: str) -> Caller:
-    """Whose token this is. Raises like ``authenticate``."""
+    """The caller that a token belongs to. Raises like ``authenticate``."""
     if token.startswith(ATTEMPT_PREFIX):
         raise Unauthenticated("This is an attempt's token, good only for reports of its replicas; use a user's token.")
     digest = token_digest(token)
@@ -233,7 +235,7 @@ async def caller_of_token(request: HTTPConnection, context: AppContext, token: s
 
 
 def load_caller(context: AppContext, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
-    """Whose token has this digest, and when it expires. Raises like ``authenticate``."""
+    """The caller by the digest of the token, and when it expires. Raises like ``authenticate``."""
     with context.read() as work:
         row = work.session.execute(
             select(Token, User).join(User, User.id == Token.user_id).where(Token.digest == digest)
@@ -263,7 +265,7 @@ def _note_use(context: AppContext, token_id: str, now: datetime) -> None:
         with context.write() as work:
             work.session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
     except TrainmasterError:
-        pass  # a courtesy to whoever tidies tokens: never worth a failed request
+        pass  # the time of the last use helps to clean up tokens; it is not worth a failed request
 
 
 # --- dependencies ----------------------------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ def require(scope: Scope | Literal["read", "write", "admin"]) -> Callable[..., A
             raise Forbidden("This needs a platform admin, with a token of scope admin.")
         if not found.may(wanted):
             has = ", ".join(sorted(found.scopes)) or "nothing"
-            raise Forbidden(f"This needs a token of scope {wanted}, and yours has {has}; log in with another one.")
+            raise Forbidden(f"This needs a token of scope {wanted}; yours has {has}. Log in with another token.")
         return found
 
     return caller
@@ -292,7 +294,7 @@ PlatformAdmin = Annotated[Caller, Depends(require(Scope.ADMIN))]
 
 @dataclass(frozen=True, slots=True)
 class ProjectAccess:
-    """The right to one project with at least ``role``; ``load`` proves it."""
+    """Access to one project with at least ``role``; ``load`` checks it."""
 
     caller: Caller
     name: str
@@ -308,12 +310,12 @@ class ProjectAccess:
 
 
 def project_of(role: Role) -> Callable[..., Awaitable[ProjectAccess]]:
-    """A dependency for ``{project}`` routes; roles above viewer ask for a token that may write."""
-    asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
+    """A dependency for ``{project}`` routes; roles above viewer need a token of scope write."""
+    authenticated = require(Scope.READ if role == "viewer" else Scope.WRITE)
 
     async def access(
         project: Annotated[str, Path(description="Name of the project.", max_length=100)],
-        caller: Caller = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
+        caller: Caller = Depends(authenticated),  # noqa: B008 (an annotation cannot see the local name)
     ) -> ProjectAccess:
         return ProjectAccess(caller, project, role)
 
@@ -322,7 +324,7 @@ def project_of(role: Role) -> Callable[..., Awaitable[ProjectAccess]]:
 
 @dataclass(frozen=True, slots=True)
 class JobAccess:
-    """The right to one job with at least ``role`` in its project; ``load`` proves it.
+    """Access to one job with at least ``role`` in its project; ``load`` checks it.
 
     ``ref``: the job's id, or its name: then the newest job of that name that the caller may see.
     """
@@ -332,18 +334,18 @@ class JobAccess:
     role: Role
 
     def load(self, session: Session) -> Job:
-        """The job's row. Raises ``NotFound`` (unknown, deleted, or none of the caller's) or ``Forbidden``."""
+        """The job's row. Raises ``NotFound`` (unknown, deleted, or hidden from the caller) or ``Forbidden``."""
         return self.load_with_member(session)[0]
 
     def load_with_member(self, session: Session) -> tuple[Job, ProjectMembership]:
-        """The job's row, and the caller's place in its project."""
+        """The job's row, and the caller's membership in its project."""
         what = f"job {self.ref!r} that you may see; `GET /api/v1/jobs` lists yours"
         job = session.execute(select(Job).where(Job.id == self.ref, Job.deleted_at.is_(None))).scalar_one_or_none()
         if job is None:
             named = self._newest(select(Job).where(Job.name == self.ref), 1)
             job = session.execute(named).scalar_one_or_none()
         if job is None:
-            meant = suggest(self.ref, session.scalars(self._newest(select(Job.name), _NAMES_LOOKED_AT)))
+            meant = suggest(self.ref, session.scalars(self._newest(select(Job.name), _SUGGESTION_LIMIT)))
             raise NotFound(f"There is no {what}. Did you mean {meant}?" if meant else f"There is no {what}.")
         return job, self.caller.member_of_id(session, job.project_id, self.role, what=what)
 
@@ -355,17 +357,16 @@ class JobAccess:
         return query.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
 
 
-# What a slip of the pen is looked for among.
-_NAMES_LOOKED_AT: Final = 200
+_SUGGESTION_LIMIT: Final = 200  # newest job names that a misspelt name is compared with
 
 
 def job_of(role: Role) -> Callable[..., Awaitable[JobAccess]]:
-    """A dependency for ``{job}`` routes; roles above viewer ask for a token that may write."""
-    asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
+    """A dependency for ``{job}`` routes; roles above viewer need a token of scope write."""
+    authenticated = require(Scope.READ if role == "viewer" else Scope.WRITE)
 
     async def access(
         job: Annotated[str, Path(description="The job's id, or its name: the newest of that name.", max_length=100)],
-        caller: Caller = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
+        caller: Caller = Depends(authenticated),  # noqa: B008 (an annotation cannot see the local name)
     ) -> JobAccess:
         return JobAccess(caller, job, role)
 
@@ -392,7 +393,7 @@ AttemptCaller = Annotated[AttemptId, Depends(_attempt)]
 
 
 async def attempt_or_caller(request: Request, context: AppContext) -> AttemptId | Caller:
-    """Whose token came with the request: an attempt's or a user's. Raises like ``authenticate``."""
+    """The attempt or the user whose token came with the request. Raises like ``authenticate``."""
     token, _ = _presented_token(request)
     attempt_id = verify_attempt_token(context.key, token)
     return await authenticate(request, context) if attempt_id is None else attempt_id

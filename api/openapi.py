@@ -1,4 +1,4 @@
-"""The API's description. ``python -m api.openapi`` writes ``api/openapi.json``, ``--check`` tells whether it drifted."""
+"""The OpenAPI document. ``python -m api.openapi`` writes ``api/openapi.json``; ``--check`` fails when it is outdated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def render() -> bytes:
-    """The document as it is committed: sorted, so that a change shows as itself."""
+    """The committed document: sorted, so that its diffs are small."""
     # Late: the application imports this module.
     from api.app.factory import create_app
     from core.settings import Settings
@@ -51,13 +51,13 @@ def render() -> bytes:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m api.openapi", description="Write api/openapi.json.")
-    parser.add_argument("--check", action="store_true", help="only tell whether it is what the code says")
+    parser.add_argument("--check", action="store_true", help="only check that it matches the code")
     options = parser.parse_args(arguments)
     document = render()
     if options.check:
         if FILE.exists() and FILE.read_bytes() == document:
             return 0
-        sys.stderr.write("api/openapi.json is not what the code says; run `python -m api.openapi` and commit it\n")
+        sys.stderr.write("api/openapi.json does not match the code; run `python -m api.openapi` and commit it\n")
         return 1
     FILE.write_bytes(document)
     return 0

@@ -1,4 +1,4 @@
-"""The server's version, as /health tells it."""
+"""The server's version, as /health reports it."""
 
 from __future__ import annotations
 

@@ -162,16 +162,16 @@ class Observation:
     facts: Mapping[str, Any] = field(default_factory=dict)  # for people: pid, isolation, …
 
 
-def newest_generations(seen: Iterable[Observation | None]) -> tuple[Observation, ...]:
+def newest_generations(observations: Iterable[Observation | None]) -> tuple[Observation, ...]:
     """Of each replica the newest generation; ``None`` is passed by."""
     newest: dict[tuple[str, int], Observation] = {}
-    for one in seen:
-        if one is None:
+    for observation in observations:
+        if observation is None:
             continue
-        who = (one.key.role, one.key.index)
-        known = newest.get(who)
-        if known is None or known.key.generation < one.key.generation:
-            newest[who] = one
+        replica = (observation.key.role, observation.key.index)
+        known = newest.get(replica)
+        if known is None or known.key.generation < observation.key.generation:
+            newest[replica] = observation
     return tuple(newest.values())
 
 

@@ -10,7 +10,7 @@ from executors.base import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ForeignUsage:
     """Of one replica. ``gpus``: ids, present or former ones."""
 
     cpu_milli: int
@@ -18,20 +18,20 @@ class Held:
     gpus: frozenset[str]
 
 
-def subtract_usage(node: NodeInfo, held: Iterable[Held]) -> NodeInfo:
-    """``node`` as if what is ``held`` were not there: neither the amounts nor the devices."""
-    all_held = tuple(held)
-    if not all_held:
+def subtract_usage(node: NodeInfo, usages: Iterable[ForeignUsage]) -> NodeInfo:
+    """``node`` as if what is ``usages`` were not there: neither the amounts nor the devices."""
+    usages = tuple(usages)
+    if not usages:
         return node
-    ids = frozenset[str]().union(*(one.gpus for one in all_held))
+    ids = frozenset[str]().union(*(usage.gpus for usage in usages))
     whole = node.allocatable
     counts = dict(whole.gpus)
-    left = []
+    free_gpus = []
     for gpu in node.gpus:
         if ids.isdisjoint((gpu.id, *gpu.formerly)):
-            left.append(gpu)
+            free_gpus.append(gpu)
         else:
             counts[gpu.model] = max(0, counts.get(gpu.model, 0) - 1)
-    cpu_milli = max(0, whole.cpu_milli - sum(one.cpu_milli for one in all_held))
-    memory_bytes = max(0, whole.memory_bytes - sum(one.memory_bytes for one in all_held))
-    return replace(node, allocatable=Amounts(cpu_milli, memory_bytes, counts), gpus=tuple(left))
+    cpu_milli = max(0, whole.cpu_milli - sum(usage.cpu_milli for usage in usages))
+    memory_bytes = max(0, whole.memory_bytes - sum(usage.memory_bytes for usage in usages))
+    return replace(node, allocatable=Amounts(cpu_milli, memory_bytes, counts), gpus=tuple(free_gpus))

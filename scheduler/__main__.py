@@ -30,7 +30,7 @@ from core.wakeups import WakeupSocket, wakeup_socket_path
 from core.wakeups.celery import TASK_OF_TOPIC
 from scheduler.messaging.beat import Beat, LeaderElection
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
-from scheduler.messaging.coalescing import PendingDeduplicator
+from scheduler.messaging.work_queue import PendingDeduplicator
 from scheduler.messaging.fallback import FallbackBeat, LocalTaskPool
 from scheduler.messaging.tasks import Tasks, register_tasks
 from scheduler.messaging.wakeups import AppWakeup, WakeupListener

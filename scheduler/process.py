@@ -38,7 +38,7 @@ from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import RECONCILE
-from scheduler.messaging.coalescing import BatchQueue, SingleFlight
+from scheduler.messaging.work_queue import BatchQueue, SingleFlight
 from scheduler.messaging.duty_cycle import DutyCycle
 from scheduler.messaging.timers import Timers
 from scheduler.tuning.proposers import Proposers

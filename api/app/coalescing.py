@@ -1,4 +1,4 @@
-"""Requests for the same thing that come in the same moment are answered together: one transaction instead of one each."""
+"""Request coalescing: concurrent requests of one group share one transaction instead of opening one each."""
 
 from __future__ import annotations
 
@@ -10,81 +10,88 @@ from typing import Any, Final, TypeVar, cast
 Item = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
-# More would hold the rows that they share for long.
-_AT_ONCE: Final = 32
+# A larger batch would hold the locks of its shared rows for too long.
+_BATCH_LIMIT: Final = 32
 
 
 @dataclass(eq=False, slots=True)
 class _Pending:
-    asked: Any
-    names: Collection[Hashable]
+    item: Any
+    conflict_keys: Collection[Hashable]
     answer: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class RequestBatcher:
-    """For one event loop. Who comes alone is answered at once; who comes meanwhile, with all who have come by then."""
+    """Batches concurrent requests, for one event loop.
+
+    A request that arrives while its group is idle is answered at once; those that arrive while a batch is being
+    answered form the next batch.
+    """
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, list[_Pending]] = {}
-        self._turns: set[asyncio.Task[None]] = set()
+        self._queues: dict[Hashable, list[_Pending]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
 
     async def answer(
         self,
-        line: Hashable,
-        asked: Item,
-        give: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        group: Hashable,
+        item: Item,
+        handle_batch: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
         *,
-        names: Collection[Hashable] = (),
+        conflict_keys: Collection[Hashable] = (),
     ) -> Answer:
-        """The answer to ``asked``.
+        """The answer to ``item``.
 
         Args:
-            line: who may be answered together; any one's ``give`` does for all of its line.
-            give: the answers to several, in their order.
-            names: of two who share one the second is answered after the first, not with it.
+            group: requests of one group may share a batch; each passes an equivalent ``handle_batch``.
+            item: the request.
+            handle_batch: answers several items, in their order.
+            conflict_keys: two requests with a common key are answered in different batches, in their order of arrival.
 
         Raises:
-            Exception: what ``give`` raised, to all whom it should have answered.
+            Exception: what ``handle_batch`` raised; every request of that batch gets it.
         """
-        mine = _Pending(asked, names)
-        waiting = self._lines.get(line)
-        if waiting is not None:
-            waiting.append(mine)
+        request = _Pending(item, conflict_keys)
+        queue = self._queues.get(group)
+        if queue is not None:
+            queue.append(request)
         else:
-            self._lines[line] = [mine]
-            turn = asyncio.create_task(self._serve(line, give))
-            self._turns.add(turn)  # the loop itself does not hold it
-            turn.add_done_callback(self._turns.discard)
-        return cast("Answer", await mine.answer)
+            self._queues[group] = [request]
+            worker = asyncio.create_task(self._serve(group, handle_batch))
+            self._workers.add(worker)  # the event loop keeps only a weak reference
+            worker.add_done_callback(self._workers.discard)
+        return cast("Answer", await request.answer)
 
-    async def _serve(self, line: Hashable, give: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> None:
-        waiting = self._lines[line]
-        served: list[_Pending] = []
+    async def _serve(
+        self, group: Hashable, handle_batch: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+    ) -> None:
+        queue = self._queues[group]
+        batch: list[_Pending] = []
         try:
-            while waiting:
-                served = _next(waiting)
-                waiting[:] = [one for one in waiting if one not in served]
+            while queue:
+                batch = _next_batch(queue)
+                queue[:] = [request for request in queue if request not in batch]
                 try:
-                    answers = await give([one.asked for one in served])
-                except Exception as error:  # noqa: BLE001 (raised to each who asked)
-                    for one in served:
-                        if not one.answer.done():
-                            one.answer.set_exception(error)
+                    answers = await handle_batch([request.item for request in batch])
+                except Exception as error:  # noqa: BLE001 (raised to each requester)
+                    for request in batch:
+                        if not request.answer.done():
+                            request.answer.set_exception(error)
                     continue
-                for one, answer in zip(served, answers, strict=True):
-                    if not one.answer.done():  # who asked may be gone
-                        one.answer.set_result(answer)
+                for request, answer in zip(batch, answers, strict=True):
+                    if not request.answer.done():  # the requester may have gone
+                        request.answer.set_result(answer)
         finally:
-            del self._lines[line]
-            for one in (*served, *waiting):  # nobody waits still, but where the server ends
-                one.answer.cancel()
+            del self._queues[group]
+            for request in (*batch, *queue):  # requests are left only where the server ends
+                request.answer.cancel()
 
 
-def _next(waiting: Sequence[_Pending]) -> list[_Pending]:
-    found: list[_Pending] = []
-    seen: set[Hashable] = set()
-    for one in waiting:
-        if len(found) < _AT_ONCE and seen.isdisjoint(one.names):
-            found.append(one)
-        seen.update(one.names)  # also of who waits on: whoever comes behind is not answered before
-    return found
+def _next_batch(queue: Sequence[_Pending]) -> list[_Pending]:
+    batch: list[_Pending] = []
+    taken: set[Hashable] = set()
+    for request in queue:
+        if len(batch) < _BATCH_LIMIT and taken.isdisjoint(request.conflict_keys):
+            batch.append(request)
+        taken.update(request.conflict_keys)  # also of requests left for later: none may overtake them
+    return batch

@@ -48,13 +48,13 @@ def create_app(
     """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``).
 
     Raises:
-        BadSettings: what the environment says of Vertex AI's names cannot be read.
+        BadSettings: the environment's mapping of Vertex AI's names cannot be parsed.
     """
     if sessions is None:
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
-    environment_entries(settings)  # one that cannot be read is told now, not to who submits a job
-    recorder = RequestMetrics()
+    environment_entries(settings)  # a mistake shows at start, not when a user submits a job
+    request_metrics = RequestMetrics()
     shutdown = GracefulShutdown(drain_s=settings.drain_s)
     context = AppContext(
         settings=settings,
@@ -62,7 +62,7 @@ def create_app(
         wakeup=wakeup or make_wakeup(settings),
         clock=clock,
         key=platform_key(settings),
-        request_metrics=recorder,
+        request_metrics=request_metrics,
         volumes=VolumeCache(sessions),
     )
 
@@ -98,7 +98,7 @@ def create_app(
     # The last added is the outermost.
     app.add_middleware(ResponseEncoding)
     app.add_middleware(RequestLimits)
-    app.add_middleware(Envelope, recorder=recorder, shutdown=shutdown)
+    app.add_middleware(Envelope, request_metrics=request_metrics, shutdown=shutdown)
     routers.include_all(app)
-    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the framework's way to a document of one's own
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the framework's hook for a custom document
     return app

@@ -1,8 +1,8 @@
-"""How a server goes down without losing a request.
+"""Graceful shutdown: a server ends without losing a request.
 
-First it is *leaving*: readiness says no, so that whoever spreads the requests sends no more of them here, while those
-that come all the same are answered as ever and their connections are closed after the answer. Then it is *closed*: the
-server takes no new connection, long answers end in good order, and what is being answered is finished.
+While *draining*, the readiness probe fails, so that load balancers send no more requests; requests that arrive
+nevertheless are answered, and their connections are closed after the answer. Then it is *stopping*: the server accepts
+no new connection, streams end in good order, and requests in flight are finished.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 
 import uvicorn
 
-_HEARD: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class GracefulShutdown:
-    """``is_leaving`` turns true once the process is asked to end, ``is_set`` when streams have to end."""
+    """``is_draining`` turns true once the process is asked to end, ``is_stopping`` when streams have to end."""
 
     def __init__(self, *, drain_s: float = 0.0) -> None:
         self.drain_s = drain_s
@@ -27,52 +27,51 @@ class GracefulShutdown:
         self.is_stopping = False
 
     def begin(self) -> None:
-        """The process has to end."""
+        """Begin to drain; without a drain time also stop."""
         self.is_draining = True
         if self.drain_s <= 0:
             self.is_stopping = True
 
     def watch_signals(self) -> None:
-        """Hear of SIGTERM and SIGINT before whoever handles them now (uvicorn); nothing outside of the main thread.
+        """Handle SIGTERM and SIGINT before uvicorn's own handlers. Does nothing outside of the main thread.
 
-        A server waits for its open answers *before* it tells the application to shut down, so the shutdown hook
-        would come too late.
+        Uvicorn waits for its open responses *before* it runs the application's shutdown hook, which would be too late.
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _HEARD:
+        for number in _SIGNALS:
             before = signal.getsignal(number)
             if not callable(before):
                 continue
 
-            def heard(signum: int, frame: FrameType | None, *, then: object = before) -> None:
+            def handle(signum: int, frame: FrameType | None, *, next_handler: object = before) -> None:
                 self.begin()
-                if callable(then):
-                    then(signum, frame)
+                if callable(next_handler):
+                    next_handler(signum, frame)
 
-            signal.signal(number, heard)
+            signal.signal(number, handle)
 
 
 class DrainingServer(uvicorn.Server):
-    """Serves on for ``closing.drain_s`` after the first signal; a second one ends that. Its exit code is then 0."""
+    """Serves on for ``shutdown.drain_s`` seconds after the first signal; a second signal ends that. Exit code 0."""
 
     def __init__(self, config: uvicorn.Config, shutdown: GracefulShutdown) -> None:
         super().__init__(config)
         self._shutdown = shutdown
-        self._leave_at_s: float | None = None
+        self._stop_at_s: float | None = None
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 (the signature of its kind)
-        # Not the server's own: it would raise the signal again at the end and die of it.
-        if self._leave_at_s is None:
-            self._leave_at_s = time.monotonic() + self._shutdown.drain_s
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 (the base class's signature)
+        # Not the base class's handler: it would raise the signal again at the end, and the process would die of it.
+        if self._stop_at_s is None:
+            self._stop_at_s = time.monotonic() + self._shutdown.drain_s
         elif self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         else:
-            self._leave_at_s = time.monotonic()
+            self._stop_at_s = time.monotonic()
 
     async def on_tick(self, counter: int) -> bool:
-        """Asked ten times a second whether to go down now."""
-        if self._leave_at_s is not None and time.monotonic() >= self._leave_at_s:
+        """Uvicorn calls this ten times a second; true: stop serving."""
+        if self._stop_at_s is not None and time.monotonic() >= self._stop_at_s:
             self._shutdown.is_stopping = True
             self.should_exit = True
         return await super().on_tick(counter)

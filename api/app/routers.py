@@ -1,4 +1,4 @@
-"""All nouns of the API in one place."""
+"""The list of all routers of the API, by package."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def include_all(app: FastAPI) -> None:
 def _include(app: FastAPI, noun: str, prefix: str) -> None:
     router: APIRouter = importlib.import_module(f"api.{noun}.routes").router
     changes_callers = noun in ("projects", "users", "tokens")
-    after = [Depends(forget_callers, scope="function")] if changes_callers else []
-    app.include_router(router, prefix=prefix, dependencies=after)
+    dependencies = [Depends(forget_callers, scope="function")] if changes_callers else []
+    app.include_router(router, prefix=prefix, dependencies=dependencies)

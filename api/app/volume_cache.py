@@ -1,4 +1,4 @@
-"""All volumes in memory, read at most every few seconds: admins register them rarely, every submission looks."""
+"""A cache of all volumes, read again every few seconds: they change rarely, and every submission needs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class VolumeCache:
         self._until: datetime | None = None
 
     def find(self, name: str, now: datetime) -> CachedVolume | None:
-        """The volume of this name. One that was removed may be found for a few seconds more, a new one is at once."""
+        """The volume of this name. A removed volume may be found for ``VOLUME_TTL`` more; a new one is found at once."""
         with self._lock:
             if self._until is None or self._until <= now or name not in self._volumes:
                 with unit_of_work(self._sessions, read_only=True) as session:

@@ -1,4 +1,4 @@
-"""A connection of the server, which an answer can cut off where nobody takes it."""
+"""A server connection that a handler can abort when the client does not read the response."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ABORT: Final = "abort_connection"
 
 
 class AbortableConnection(HttpToolsProtocol):
-    """The server's own, and each request's state says how to cut it off.
+    """Uvicorn's connection, with its ``abort`` in the state of each request.
 
-    A server closes a connection in good order: what was written is sent first. To who never reads it never is, and the
-    socket with its full buffers stays for as long as the other side likes. ASGI has no word for more than that.
+    A server closes a connection in good order: it sends its buffers first. A client that never reads keeps the socket
+    and its full buffers for as long as it likes. ASGI has no message to abort a connection.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -25,6 +25,6 @@ class AbortableConnection(HttpToolsProtocol):
 
 
 def abort_of(scope: Scope) -> Callable[[], None] | None:
-    """What cuts the connection of a request off at once, unsent bytes and all. ``None``: its server has no such thing."""
+    """Aborts the request's connection at once and drops unsent bytes. ``None``: the server cannot do that."""
     found: Callable[[], None] | None = scope.get("state", {}).get(_ABORT)
     return found

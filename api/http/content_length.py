@@ -1,4 +1,4 @@
-"""How long a client says that its body is."""
+"""Parsing of Content-Length."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from typing import Final
 
 _LENGTH: Final = re.compile(r"[0-9]+")
-_DIGITS: Final = 18  # beyond any limit of ours, and short enough for Python to read
+_DIGITS: Final = 18  # beyond any limit of the platform, and short enough for Python to parse
 
 
 def content_length(text: str) -> int | None:
-    """Bytes, of a Content-Length; ``None`` for none.
+    """The value of a Content-Length header in bytes; ``None`` if it is not a number.
 
-    Digits are those of ASCII (RFC 9110, 8.6): ``str.isdigit`` takes others, which ``int`` does not read.
+    Only ASCII digits count (RFC 9110, 8.6): ``str.isdigit`` accepts others, which ``int`` cannot read.
     """
     if not _LENGTH.fullmatch(text):
         return None

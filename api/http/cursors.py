@@ -1,4 +1,4 @@
-"""Opaque cursors: where a page ended, for the next one to begin. Clients give them back as they are."""
+"""Opaque cursors: the position where a page ended and the next one begins. Clients send them back unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 
 from core.domain.errors import InvalidRequest
 
-_LIMIT: Final = 2_000  # characters; those that hold a name of 128 letters of any script have the most
+_LIMIT: Final = 2_000  # characters; a cursor with a name of 128 letters of any script is the longest
 
 
 def make_cursor(*parts: str | int) -> str:
@@ -19,10 +19,10 @@ def make_cursor(*parts: str | int) -> str:
 
 
 def read_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
-    """The parts of a cursor, one of each of ``kinds``. Raises ``InvalidRequest`` when it is none of ours."""
+    """The parts of a cursor, of the types ``kinds``. Raises ``InvalidRequest`` for a cursor that is not ours."""
     try:
         if len(cursor) > _LIMIT:
-            raise ValueError("too long")  # noqa: TRY301 (one way out for everything that is wrong with it)
+            raise ValueError("too long")  # noqa: TRY301 (one error for every invalid cursor)
         parts = orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
     except (ValueError, binascii.Error) as error:
         raise bad_cursor() from error
@@ -33,5 +33,5 @@ def read_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
 
 def bad_cursor() -> InvalidRequest:
     return InvalidRequest(
-        "cursor: not one of ours; give back `next_cursor` as it came, or leave it out.", field="cursor"
+        "cursor: not a cursor of this list; send `next_cursor` unchanged, or omit it.", field="cursor"
     )

@@ -1,4 +1,4 @@
-"""What every request passes on its way in and out: plain ASGI, since the framework's own costs a task per request."""
+"""ASGI middleware of every request. Plain ASGI, since the framework's ``BaseHTTPMiddleware`` costs a task per request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.app.graceful_shutdown import GracefulShutdown
 from api.http.content_length import content_length
 from api.http.problems import response_to, unexpected_response
-from api.prometheus.recorder import RequestMetrics
+from api.prometheus.request_metrics import RequestMetrics
 from api.protocols.gcs import xml_api
 from core.domain.errors import ClientTooOld, PayloadTooLarge
 
 CLIENT_HEADER: Final = "trainmaster-client"
 OLDEST_CLIENT: Final = (0, 1)  # major, minor
 BODY_LIMIT_BYTES: Final = 4 * 2**20  # the largest real body: 1,000 report items; a spec is at most 1 MiB
-_FOREIGN: Final = (
+# Clients of other systems: errors must have the shape of their protocol, so their routes report oversized bodies.
+_PROTOCOL_PREFIXES: Final = (
     "/v1/",
     "/v1beta1/",
     "/mlflow/",
@@ -30,25 +31,25 @@ _FOREIGN: Final = (
     "/batch/",
     "/kubernetes/",
     "/ray/",
-)  # of clients of other systems
+)
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
-_GZIP_MIN_BYTES: Final = 1_000  # below, the header costs what it saves
+_GZIP_MIN_BYTES: Final = 1_000  # smaller bodies save less than the header costs
 _GZIP_LEVEL: Final = 4  # 90 % of level 9's saving on our JSON at a third of its time
-_PRESSED: Final = ("application/json", "application/problem+json", "text/html", "text/plain", "text/css")
+_COMPRESSIBLE: Final = ("application/json", "application/problem+json", "text/html", "text/plain", "text/css")
 
 
 class Envelope:
-    """Outermost: a request id, the time it took, and a problem for whatever nobody caught.
+    """Outermost: the request id, the request's metrics, and a problem for each uncaught exception.
 
-    A server that is leaving asks each client to come back over a new connection, which leads to another server.
+    A draining server closes connections after each answer, so that clients reconnect to another server.
     """
 
-    def __init__(self, app: ASGIApp, *, recorder: RequestMetrics, shutdown: GracefulShutdown) -> None:
+    def __init__(self, app: ASGIApp, *, request_metrics: RequestMetrics, shutdown: GracefulShutdown) -> None:
         self.app = app
-        self.recorder = recorder
+        self.request_metrics = request_metrics
         self.shutdown = shutdown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,31 +59,32 @@ class Envelope:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
-        started = time.perf_counter()
-        status, answered_after = 0, 0.0
+        started_s = time.perf_counter()
+        status, answered_after_s = 0, 0.0
 
         async def tagged(message: Message) -> None:
-            nonlocal status, answered_after
+            nonlocal status, answered_after_s
             if message["type"] == "http.response.start":
-                status, answered_after = message["status"], time.perf_counter() - started
+                status, answered_after_s = message["status"], time.perf_counter() - started_s
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
                 if self.shutdown.is_draining:
                     headers["Connection"] = "close"
             await send(message)
 
-        self.recorder.requests_in_flight.inc()
+        self.request_metrics.requests_in_flight.inc()
         try:
             await self.app(scope, receive, tagged)
         except Exception as error:
             response = unexpected_response(error, request_id)
             if status:
-                raise  # the answer is half out: the server must cut the connection, so that nobody takes it for whole
+                raise  # the response has begun: the server must cut the connection, or it would look complete
             await response(scope, receive, tagged)
         finally:
-            self.recorder.requests_in_flight.dec()
+            self.request_metrics.requests_in_flight.dec()
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self.recorder.record(operation=_operation_of(scope), method=method, status=status, seconds=answered_after)
+            operation = _operation_of(scope)
+            self.request_metrics.record(operation=operation, method=method, status=status, seconds=answered_after_s)
 
 
 def _operation_of(scope: Scope) -> str:
@@ -91,7 +93,7 @@ def _operation_of(scope: Scope) -> str:
 
 
 class RequestLimits:
-    """Turns away clients that are too old, and bodies that are too large."""
+    """Refuses clients that are too old, and bodies that are too large."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -106,7 +108,8 @@ class RequestLimits:
         if version is not None and (int(version[1]), int(version[2])) < OLDEST_CLIENT:
             wanted = ".".join(map(str, OLDEST_CLIENT))
             too_old = ClientTooOld(
-                f"This client is version {version[0]}, the platform needs {wanted} or newer: run `pip install -U trainmaster`."
+                f"This client is version {version[0]}; the platform needs {wanted} or newer. "
+                "Run `pip install -U trainmaster`."
             )
             await response_to(too_old, request_id)(scope, receive, send)
             return
@@ -117,8 +120,8 @@ class RequestLimits:
             f"The body is larger than {BODY_LIMIT_BYTES // 2**20} MiB; upload files as an archive."
         )
         announced = content_length(headers.get("content-length", "")) or 0
-        is_foreign = scope["path"].startswith(_FOREIGN) or xml_api.is_asked(scope)
-        if announced > BODY_LIMIT_BYTES and not is_foreign:
+        is_protocol = scope["path"].startswith(_PROTOCOL_PREFIXES) or xml_api.is_asked(scope)
+        if announced > BODY_LIMIT_BYTES and not is_protocol:
             await response_to(too_large, request_id)(scope, receive, send)
             return
         received = 0
@@ -126,7 +129,7 @@ class RequestLimits:
         async def bounded() -> Message:
             nonlocal received
             if announced > BODY_LIMIT_BYTES:
-                raise too_large  # to the route that would read it, and that has its client's shape of an error
+                raise too_large  # to the route that reads the body, which knows its protocol's error shape
             message = await receive()
             received += len(message.get("body", b""))
             if received > BODY_LIMIT_BYTES:
@@ -137,9 +140,10 @@ class RequestLimits:
 
 
 def _is_upload(scope: Scope) -> bool:
-    """Archive chunks are streamed to disk and have a limit of their own; so are artifacts, which a job might as well
-    write into its output itself, and objects of a bucket, which is a volume that jobs write to. Packages of Ray's clients
-    become archives.
+    """Whether the body is streamed to disk, under a limit of its own.
+
+    These are chunks of archives, artifacts (which a job could also write into its output itself), objects of a bucket
+    (which is a volume that jobs write to), and packages of Ray's clients, which become archives.
     """
     path, method = str(scope["path"]), str(scope["method"])
     if path.startswith("/upload/storage/v1/"):
@@ -152,14 +156,14 @@ def _is_upload(scope: Scope) -> bool:
 
 
 def is_prediction(path: str) -> bool:
-    """A request to an endpoint is handed on as it comes, and has a limit of its own."""
+    """A request to an endpoint is proxied as a stream, under a limit of its own."""
     return path.startswith("/api/v1/projects/") and path.endswith((":predict", ":rawPredict"))
 
 
 class ResponseEncoding:
-    """Whole JSON answers get an ETag (304 when the client has it already) and are pressed for clients that take gzip.
+    """Complete JSON responses get an ETag (and 304 for a matching If-None-Match) and are compressed with gzip.
 
-    HEAD gets the headers that GET would get. Streams, ranges and files pass untouched.
+    HEAD gets the headers of GET. Streams, ranges and files pass unchanged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -169,7 +173,7 @@ class ResponseEncoding:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        asked = Headers(scope=scope)
+        request_headers = Headers(scope=scope)
         start: Message | None = None
 
         async def deliver(message: Message) -> None:
@@ -177,15 +181,15 @@ class ResponseEncoding:
             if message["type"] == "http.response.start":
                 headers = Headers(raw=message["headers"])
                 kind = headers.get("content-type", "").partition(";")[0]
-                if kind in _PRESSED and "content-encoding" not in headers and message["status"] not in (206, 304):
+                if kind in _COMPRESSIBLE and "content-encoding" not in headers and message["status"] not in (206, 304):
                     start = message
                     return
             elif start is not None:
-                held, start = start, None
+                delayed, start = start, None
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
-                    body = _finish(scope["method"], asked, held, message.get("body", b""))
+                    body = _finish(scope["method"], request_headers, delayed, message.get("body", b""))
                     message = {"type": "http.response.body", "body": body}
-                await send(held)
+                await send(delayed)
             if scope["method"] == "HEAD" and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)
@@ -193,8 +197,8 @@ class ResponseEncoding:
         await self.app(scope, receive, deliver)
 
 
-def _finish(method: str, asked: Headers, start: Message, body: bytes) -> bytes:
-    """Complete ``start`` for ``body`` and return the body to send."""
+def _finish(method: str, request_headers: Headers, start: Message, body: bytes) -> bytes:
+    """Complete the response's ``start`` message for ``body``; return the body to send."""
     headers = MutableHeaders(raw=start["headers"])
     start["headers"] = headers.raw
     if (
@@ -202,17 +206,17 @@ def _finish(method: str, asked: Headers, start: Message, body: bytes) -> bytes:
         and start["status"] == 200
         and headers.get("content-type", "").startswith("application/json")
     ):
-        # Weak: the same answer may leave pressed or plain.
+        # Weak: the same response may be sent compressed or not.
         tag = headers.get("etag") or f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         headers["ETag"] = tag
         headers.setdefault("Cache-Control", "private, no-cache")
-        if _matches(asked.get("if-none-match", ""), tag):
+        if _matches(request_headers.get("if-none-match", ""), tag):
             start["status"] = 304
             for name in ("content-length", "content-type"):
                 del headers[name]
             return b""
     headers.add_vary_header("Accept-Encoding")
-    if len(body) >= _GZIP_MIN_BYTES and "gzip" in asked.get("accept-encoding", ""):
+    if len(body) >= _GZIP_MIN_BYTES and "gzip" in request_headers.get("accept-encoding", ""):
         body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         headers["Content-Encoding"] = "gzip"
         headers["Content-Length"] = str(len(body))

@@ -1,4 +1,4 @@
-"""Lists in pages: what every list takes in its query, and how the lists that are in order of a name are cut."""
+"""Paging: the query parameters of every list, and keyset pagination of lists in order of a name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PAGE_LIMIT: Final = 200
 
 
 class PageQuery(BaseModel):
-    """The query of a list. A parameter that it does not know is refused, so that a misspelt filter does not go unseen."""
+    """The query of a list. An unknown parameter is refused, so that a misspelt filter is noticed."""
 
     model_config = ConfigDict(extra="forbid")
 
     limit: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 50
-    cursor: Annotated[str | None, Field(max_length=500, description="`next_cursor` of the page before.")] = None
+    cursor: Annotated[str | None, Field(max_length=500, description="`next_cursor` of the previous page.")] = None
 
 
 PageParams = Annotated[PageQuery, Query()]
@@ -34,9 +34,9 @@ PageParams = Annotated[PageQuery, Query()]
 def rows_by_name(
     session: Session, query: AnySelect, name: InstrumentedAttribute[str], page: PageQuery
 ) -> tuple[Sequence[AnyRow], str | None]:
-    """The page's rows in order of ``name``, of which each row has another one, and the cursor of the next page.
+    """The page's rows in order of ``name``, which is unique, and the cursor of the next page.
 
-    The rows hold the name once more, as their last column.
+    The name is added to the rows as their last column.
     """
     if page.cursor is not None:
         (last,) = read_cursor(page.cursor, (str,))
@@ -48,21 +48,21 @@ def rows_by_name(
 
 
 def cut(items: Iterable[T], limit: int) -> tuple[list[T], bool]:
-    """At most ``limit`` of the items, and whether there are more."""
+    """The first ``limit`` items, and whether there are more."""
     found = list(islice(items, limit + 1))
     return found[:limit], len(found) > limit
 
 
 def read_position(cursor: str) -> tuple[datetime, str]:
-    """A time and an id: where a page of a list ended that is in order of both."""
-    made_at, thing_id = read_cursor(cursor, (str, str))
+    """The time and the id in the cursor of a list that is in order of both."""
+    made_at, row_id = read_cursor(cursor, (str, str))
     try:
         at = datetime.fromisoformat(made_at)
     except ValueError as error:
         raise bad_cursor() from error
     if at.tzinfo is None:
         raise bad_cursor()
-    return at, plain(thing_id)
+    return at, plain(row_id)
 
 
 def plain(part: Any) -> str:

@@ -1,4 +1,4 @@
-"""Every error as ``application/problem+json`` (RFC 9457): a stable code, one sentence that says what to do."""
+"""Every error as ``application/problem+json`` (RFC 9457): a stable code, and one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _history_of(error: TrainmasterError) -> list[ProblemEvent] | None:
 
 
 def response_to(error: TrainmasterError, request_id: str | None) -> Response:
-    """What the client gets for an error of our tree."""
+    """The problem response for one of the platform's own errors."""
     headers: dict[str, str] = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
@@ -67,26 +67,28 @@ def response_to(error: TrainmasterError, request_id: str | None) -> Response:
 
 
 def unexpected(error: BaseException, request_id: str | None) -> TrainmasterError:
-    """What a client is told of everything else, in our words: of our bug, which is logged here, or of a full disk."""
+    """The error for an unexpected exception: a full disk, or else a bug, which is logged here."""
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return InsufficientStorage("The platform's disk is full; free some space and try again.")
-    # As a text of our own making: a renderer that shows local variables would show secrets.
+    # Formatted here: a log renderer that shows local variables would show secrets.
     log.error("request.failed", request_id=request_id, traceback="".join(traceback.format_exception(error)))
-    return TrainmasterError(f"Something in the platform failed; tell its admin the request id {request_id}.")
+    return TrainmasterError(f"The platform failed unexpectedly; report the request id {request_id} to its admin.")
 
 
 def unexpected_response(error: BaseException, request_id: str | None) -> Response:
-    told = unexpected(error, request_id)
-    if isinstance(told, InsufficientStorage):
-        return response_to(told, request_id)
-    return problem_response(problem_of(told, request_id))
+    reported = unexpected(error, request_id)
+    if isinstance(reported, InsufficientStorage):
+        return response_to(reported, request_id)
+    return problem_response(problem_of(reported, request_id))
 
 
 def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Request], Response | None]) -> None:
     """Answer every error that a handler or the framework raises with a problem.
 
-    ``page``: what a browser gets instead that was led to an address that there is not. It tells so for people. ``foreign``:
-    what a client of another system gets there, in that system's shape; ``None``: it is none.
+    Args:
+        app: where the exception handlers are installed.
+        page: the web page for a browser that navigates to a missing address.
+        foreign: the response for a client of another system, in its protocol's shape; ``None`` if it is not one.
     """
 
     async def ours(request: Request, error: Exception) -> Response:
@@ -119,18 +121,18 @@ def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Reque
             title=_title(409),
             status=409,
             code="conflict",
-            detail="This changed in the same moment by somebody else; look at it again, then repeat the request.",
+            detail="Another request changed this at the same time; read it again, then repeat the request.",
             request_id=request_id_of(request),
         )
         return problem_response(problem)
 
-    async def unkeepable(request: Request, error: Exception) -> Response:
-        log.warning("request.unkeepable", request_id=request_id_of(request), cause=repr(error))
+    async def unstorable(request: Request, error: Exception) -> Response:
+        log.warning("request.unstorable_value", request_id=request_id_of(request), cause=repr(error))
         problem = Problem(
             title=_title(422),
             status=422,
             code="invalid_request",
-            detail="The request holds a value that the database cannot keep (a number out of range, a NUL character).",
+            detail="The request has a value that the database cannot store (a number out of range, a NUL character).",
             request_id=request_id_of(request),
         )
         return problem_response(problem)
@@ -139,12 +141,12 @@ def install(app: FastAPI, page: Callable[[], Response], foreign: Callable[[Reque
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(StaleWrite, stale)
-    app.add_exception_handler(DataError, unkeepable)
-    app.add_exception_handler(UnicodeEncodeError, unkeepable)
+    app.add_exception_handler(DataError, unstorable)
+    app.add_exception_handler(UnicodeEncodeError, unstorable)
 
 
 def _is_navigation(request: Request) -> bool:
-    """Whether a person waits for a page: browsers alone send this header, and pages cannot make it up."""
+    """Whether a browser navigates to a page: scripts cannot set this header."""
     is_api = request.url.path.startswith(("/api/", "/assets/"))
     return request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate" and not is_api
 
@@ -165,7 +167,7 @@ def _http_problem(request: Request, error: HTTPException) -> Problem:
     status = error.status_code
     match status:
         case 404:
-            detail = f"There is nothing at {request.url.path}; the API stands under /api/v1, its description at /openapi.json."
+            detail = f"There is nothing at {request.url.path}; the API is under /api/v1, its description at /openapi.json."
         case 405:
             detail = f"{request.method} is not possible at {request.url.path}; use {_methods_of(request)}."
         case 400:
@@ -182,7 +184,7 @@ def _http_problem(request: Request, error: HTTPException) -> Problem:
 
 
 def _methods_of(request: Request) -> str:
-    """All methods of the path; the framework names those of one of its routes only."""
+    """All methods of the path; the framework only names those of the first route that matches it."""
     found = [
         method
         for method in _METHODS
@@ -207,7 +209,7 @@ def _validation_problem(request: Request, error: RequestValidationError) -> Prob
 
 
 def _mistakes_of_body(request: Request, error: RequestValidationError) -> list[ProblemError]:
-    """One mistake that explains all others: a body that was not read as JSON, or a job without its `spec` around it."""
+    """The mistake that explains all others: a body not sent as JSON, or a job that is not wrapped in `spec`."""
     if isinstance(error.body, bytes) and all(item.get("loc") == ("body",) for item in error.errors()):
         given = request.headers.get("content-type")
         was = "there is no Content-Type" if given is None else f"Content-Type {given} is not JSON"
@@ -234,9 +236,9 @@ def _mistakes_of_body(request: Request, error: RequestValidationError) -> list[P
 
 
 def _mistake(item: Mapping[str, Any]) -> ProblemError:
-    """Pydantic's finding with the field as users write it: ``spec.name``, ``limit``."""
+    """Pydantic's error with the field as users write it: ``spec.name``, ``limit``."""
     kind = str(item.get("type", ""))
-    # Tags of a union that is told apart by `kind` are no part of what was sent.
+    # The tags of a union discriminated by `kind` are not part of what the client sent.
     location = [str(part) for part in item.get("loc", ()) if not str(part).startswith("kind=")]
     if kind == "json_invalid":
         reason = item.get("ctx", {}).get("error", "")

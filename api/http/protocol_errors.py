@@ -1,4 +1,4 @@
-"""Routes for the clients of other systems: every error of ours is told in that system's own shape."""
+"""Routes for clients of other systems: every error is answered in the shape of that system's protocol."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from api.http.problems import request_id_of, unexpected
 from api.http.routing import StrictRoute
 from core.domain.errors import StaleWrite, TrainmasterError, Unauthenticated
 
-# An error of ours, the HTTP status and the code that stand for it there. The first that fits counts.
+# Error class, HTTP status and error code in that protocol. The first entry that matches counts.
 Codes: TypeAlias = tuple[tuple[type[TrainmasterError], int, str], ...]
 
 
 class ProtocolRoute(StrictRoute):
-    """Answers every error of ours as another system would, our own bugs included."""
+    """Answers every error, bugs included, in another system's protocol."""
 
     codes: ClassVar[Codes]
-    otherwise: ClassVar[str]  # the code of what no line of ``codes`` names
-    invalid: ClassVar[str]  # of a request that is not as it must be: 400
-    unreadable: ClassVar[str]  # of a body that is none: 400
-    stale: ClassVar[tuple[int, str]]  # where somebody else was quicker
+    otherwise: ClassVar[str]  # the code of an error that is not in ``codes``
+    invalid: ClassVar[str]  # the code of an invalid request: 400
+    unreadable: ClassVar[str]  # the code of a body that cannot be parsed: 400
+    stale: ClassVar[tuple[int, str]]  # status and code of a concurrent modification
 
     @classmethod
     def refusal(cls, status: int, code: str, message: str) -> Response:
-        """An error in that system's shape."""
+        """The error response of that protocol."""
         raise NotImplementedError
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def in_their_words(request: Request) -> Response:
+        async def translated(request: Request) -> Response:
             try:
                 return await handle(request)
             except TrainmasterError as error:
@@ -49,20 +49,20 @@ class ProtocolRoute(StrictRoute):
                     return self.refused(error.__cause__)
                 return self.refusal(400, self.unreadable, "The body cannot be read; send UTF-8 encoded JSON.")
             except StaleWrite:
-                return self.refusal(*self.stale, "This changed in the same moment by somebody else; try again.")
+                return self.refusal(*self.stale, "Another request changed this at the same time; try again.")
             except (DataError, UnicodeEncodeError):
-                message = "The request holds a value that cannot be kept (a NUL character)."
+                message = "The request has a value that cannot be stored (a NUL character)."
                 return self.refusal(400, self.invalid, message)
             except ClientDisconnect:
-                raise  # nobody is there to be told
-            except Exception as error:  # noqa: BLE001 (the edge: a client of another system cannot read our problems)
+                raise  # there is no client to answer
+            except Exception as error:  # noqa: BLE001 (the edge: clients of other systems cannot read problem+json)
                 return self.refused(unexpected(error, request_id_of(request)))
 
-        return in_their_words
+        return translated
 
     @classmethod
     def refused(cls, error: TrainmasterError) -> Response:
-        """What an error of ours is in that system."""
+        """The response for one of the platform's errors in that protocol."""
         known = ((status, code) for kind, status, code in cls.codes if isinstance(error, kind))
         status, code = next(known, (error.status, cls.otherwise))
         response = cls.refusal(status, code, error.sentence)
@@ -74,8 +74,8 @@ class ProtocolRoute(StrictRoute):
 
 
 def _mistakes(error: RequestValidationError) -> str:
-    told = []
+    mistakes = []
     for item in error.errors()[:3]:
         path = ".".join(str(part) for part in item.get("loc", ())[1:]) or "body"
-        told.append(f"{path}: {str(item.get('msg', 'is not valid')).removeprefix('Value error, ')}")
-    return "; ".join(told) + "."
+        mistakes.append(f"{path}: {str(item.get('msg', 'is not valid')).removeprefix('Value error, ')}")
+    return "; ".join(mistakes) + "."

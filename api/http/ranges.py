@@ -1,4 +1,4 @@
-"""Answers from a part of an open file (RFC 9110, section 14)."""
+"""Range requests on an open file (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ByteRange:
 
 
 def parse_range(header: str, size: int) -> ByteRange | None:
-    """The one range that ``header`` asks for; ``None``: send all (no range, several, or not in bytes).
+    """The range that ``header`` asks for; ``None``: send the whole file (no range, several, or not in bytes).
 
     Raises:
-        RangeNotSatisfiable: it begins behind the end.
+        RangeNotSatisfiable: it begins after the end of the file.
     """
     match = _BYTES.match(header.replace(" ", ""))
     if match is None:
@@ -50,25 +50,28 @@ def parse_range(header: str, size: int) -> ByteRange | None:
             return None
     if start >= size or end <= start:
         raise RangeNotSatisfiable(
-            f"The file has {size} bytes; the range {header!r} begins behind its end.", field="range"
+            f"The file has {size} bytes; the range {header!r} begins after its end.", field="range"
         )
     return ByteRange(start, end)
 
 
 def file_tag(status: os.stat_result) -> str:
-    """A strong validator: a file that is written to gets another."""
+    """A strong ETag: it changes whenever the file is written."""
     return f'"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"'
 
 
 class OpenFileResponse(Response):
-    """The bytes of an open descriptor, whole or the range that the request asks for. Closes it whatever happens.
+    """The bytes of an open file descriptor: all, or the range that the request asks for. Always closes the descriptor.
 
-    Sends exactly as many bytes as the file had when it was looked at; a file that shrinks meanwhile breaks the
-    answer off, so that nobody takes it for whole.
+    Sends as many bytes as the file had at the start; a file that shrinks meanwhile aborts the response, so that a
+    client does not take it for complete.
 
     Args:
-        part: this part of the file is the whole that ranges are counted in; unstated, all of it.
-        name: the file name to offer; the browser is told to save, never to show, since the bytes are a user's.
+        fd: an open descriptor.
+        media_type: the Content-Type.
+        part: the part of the file to serve, which ranges refer to; unstated: the whole file.
+        name: the file name for the browser to save under; a browser must not display users' files.
+        headers: further response headers.
     """
 
     def __init__(
@@ -108,15 +111,15 @@ class OpenFileResponse(Response):
             os.close(self._fd)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Headers(scope=scope)
-        if _is_known(asked.get("if-none-match"), self._tag):
-            kept = {k: v for k, v in self._fields.items() if k in ("ETag", "Last-Modified", "Cache-Control")}
-            await Response(None, 304, kept)(scope, receive, send)
+        request_headers = Headers(scope=scope)
+        if _is_known(request_headers.get("if-none-match"), self._tag):
+            validators = {k: v for k, v in self._fields.items() if k in ("ETag", "Last-Modified", "Cache-Control")}
+            await Response(None, 304, validators)(scope, receive, send)
             return
         wanted: ByteRange | None = None
-        if "range" in asked and asked.get("if-range", self._tag) in (self._tag, self._modified):
+        if "range" in request_headers and request_headers.get("if-range", self._tag) in (self._tag, self._modified):
             try:
-                wanted = parse_range(asked["range"], self._part.length)
+                wanted = parse_range(request_headers["range"], self._part.length)
             except RangeNotSatisfiable as error:
                 refusal = response_to(error, scope.get("state", {}).get("request_id"))
                 refusal.headers["Content-Range"] = f"bytes */{self._part.length}"
@@ -157,6 +160,6 @@ def _is_known(header: str | None, tag: str) -> bool:
 
 
 def attachment(name: str) -> str:
-    """A Content-Disposition that saves under ``name``, whatever characters are in it (RFC 6266)."""
+    """A Content-Disposition header that saves under ``name``, which may have any characters (RFC 6266)."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in " ._-+=()") else "_" for c in name).strip() or "file"
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"

@@ -1,4 +1,4 @@
-"""Routers whose request bodies are read strictly."""
+"""Routers that parse request bodies strictly."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trainmaster.wire.base import Problem
 
 from core.domain.errors import InvalidRequest, PayloadTooLarge
 
-# What a compressed body may become: as 4 MiB of report items are, eight times over.
+# Of a decompressed body: 4 MiB of report items compress about eightfold.
 INFLATED_LIMIT_BYTES: Final = 32 * 2**20
-DEPTH_LIMIT: Final = 64  # no body of ours is nested deeper than ten
+DEPTH_LIMIT: Final = 64  # levels; no valid body is nested deeper than ten
 _PROBLEM: Final[dict[str, Any]] = {
     "description": "A problem: a stable code, and a sentence that says what to do.",
     "model": Problem,
@@ -31,15 +31,15 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {"4XX": _PROBLEM, "5XX": _PRO
 
 
 def new_router(tag: str, prefix: str = "") -> APIRouter:
-    """The router of one noun. Give every route an ``operation_id``."""
+    """The router of one resource. Give every route an ``operation_id``."""
     return APIRouter(prefix=prefix, tags=[tag], route_class=StrictRoute, responses=PROBLEMS)
 
 
 class StrictRequest(Request):
-    """JSON as RFC 8259 has it: UTF-8, no NaN, no lone surrogates; and no NUL, which PostgreSQL cannot keep."""
+    """Strict JSON (RFC 8259): UTF-8, no NaN, no lone surrogates; and no NUL, which PostgreSQL cannot store."""
 
     async def body(self) -> bytes:
-        """The body, inflated where the client sent it compressed by gzip."""
+        """The body, decompressed if the client sent it with gzip."""
         if not hasattr(self, "_body"):
             body = await super().body()
             if self.headers.get("content-encoding", "").lower() == "gzip":
@@ -54,7 +54,7 @@ class StrictRequest(Request):
                 value = orjson.loads(body)
             except orjson.JSONDecodeError as error:
                 raise json.JSONDecodeError(error.msg, "", error.pos) from error
-            # Counting bounds the depth and finds what to look for without walking: almost no body is walked.
+            # The number of brackets bounds the depth, so that almost no body has to be walked.
             if body.count(b"{") + body.count(b"[") > DEPTH_LIMIT or b"\\u0000" in body:
                 _demand_plain(value)
             self._json = value
@@ -62,9 +62,9 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """Reads bodies strictly, and answers HEAD where GET gives one whole answer: with its headers alone.
+    """Parses bodies strictly, and answers HEAD like GET without the body, where GET gives one complete response.
 
-    Not by adding HEAD to ``methods``, which would double every operation in the API's description.
+    HEAD is not added to ``methods``, which would double every operation in the OpenAPI document.
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -81,7 +81,7 @@ class StrictRoute(APIRoute):
 
     @cached_property
     def _is_whole(self) -> bool:
-        """Whether GET makes its answer at once. Streams have no end, and files say for themselves how long they are."""
+        """Whether GET gives a complete response. Streams have no end, and files handle HEAD themselves."""
         return self.methods == {"GET"} and self.response_class is not Response
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -98,10 +98,12 @@ def _inflated(body: bytes) -> bytes:
     try:
         inflated = inflater.decompress(body, INFLATED_LIMIT_BYTES)
     except zlib.error:
-        raise InvalidRequest("The body is not what Content-Encoding says, gzip.", field="content-encoding") from None
+        raise InvalidRequest(
+            "The body is not gzip, as Content-Encoding says; compress it or drop the header.", field="content-encoding"
+        ) from None
     if inflater.unconsumed_tail:
         raise PayloadTooLarge(
-            f"The body is larger than {INFLATED_LIMIT_BYTES // 2**20} MiB unpacked; send less at once."
+            f"The body is larger than {INFLATED_LIMIT_BYTES // 2**20} MiB when decompressed; send less at once."
         )
     if not inflater.eof:
         raise InvalidRequest("The body ends in the middle of its gzip stream; send it again.", field="body")
@@ -128,7 +130,7 @@ def _demand_plain(value: Any) -> None:
 
 
 def _deepest(value: Any) -> str:
-    """Where a body that is nested too deep is so: the first names on the way there."""
+    """The path to the part of the body that is nested too deep (its first names)."""
     waiting: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 0)]
     while waiting:
         item, path, depth = waiting.pop()

@@ -1,4 +1,4 @@
-"""Server-sent events: what all streams of the API have in common."""
+"""Server-sent events: the helpers that all streams of the API share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from core.domain.errors import TrainmasterError
 
 MEDIA_TYPE: Final = "text/event-stream"
-# A comment after so many quiet seconds, so that proxies and clients see that the line is alive.
+# A comment after so many quiet seconds, so that proxies and clients see that the connection is alive.
 KEEP_ALIVE_S: Final = 15.0
 ALIVE: Final = b": alive\n\n"
 _OPENING: Final = b": trainmaster\nretry: 2000\n\n"
@@ -19,13 +19,13 @@ _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Co
 
 
 def event(kind: str, data: Any, *, event_id: str | None = None) -> bytes:
-    """One event of the wire; ``data`` as JSON."""
+    """One encoded event; ``data`` as JSON."""
     head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
     return head + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
 async def guarded(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """A whole stream: its opening, its ``events``, and an ``error`` event with the problem when they raise one of ours."""
+    """A complete stream: the opening, ``events``, and an ``error`` event where they raise a ``TrainmasterError``."""
     yield _OPENING
     try:
         async for chunk in events:
@@ -35,10 +35,10 @@ async def guarded(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def stream_response(chunks: AsyncIterator[bytes]) -> StreamingResponse:
-    """``chunks`` as they come, past caches and buffers."""
+    """A response that sends ``chunks`` as they come, without caching or buffering."""
     return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
 
 
 def stream_document(description: str) -> dict[int | str, dict[str, Any]]:
-    """``responses`` of a route that streams, for the OpenAPI document."""
+    """The ``responses`` argument of a streaming route, for the OpenAPI document."""
     return {200: {"description": description, "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}

@@ -120,30 +120,30 @@ class DockerExecutor:
 
     def create(self, order: ReplicaOrder) -> None:
         """Blocks for about half a second, more on a busy engine; never for a pull."""
-        render.check(order_files, self._node_name(), self._settings)
-        if order_files.request.gpu_milli:
-            order_files = with_memory_limit(order_files, self._gpus())
-        name = render.container_name(order_files.key)
-        image = self._image_of(order_files)
-        self._check_tombstone(order_files.key.attempt_id)
+        render.check(order, self._node_name(), self._settings)
+        if order.request.gpu_milli:
+            order = with_memory_limit(order, self._gpus())
+        name = render.container_name(order.key)
+        image = self._image_of(order)
+        self._check_tombstone(order.key.attempt_id)
         found = self._ask(lambda: self._engine.container(name))
         try:
             if found is None:
-                self._make(order_files, image, name)
+                self._make(order, image, name)
             elif not self._is_own(found):
                 raise _foreign(name)
             elif found["State"]["Status"] != "created":
                 return
             # Only now: who removes the attempt from here on has our container before its eyes.
-            self._check_tombstone(order_files.key.attempt_id, tidy=True)
+            self._check_tombstone(order.key.attempt_id, tidy=True)
             self._engine.start(name)
         except EngineError as error:
-            self._check_tombstone(order_files.key.attempt_id, tidy=True)
+            self._check_tombstone(order.key.attempt_id, tidy=True)
             if isinstance(error, EngineObjectMissing) and self._engine.container(name) is None:
                 raise ExecutorTryAgain(
                     "Its container was taken away while it was being made; it is tried again."
                 ) from error
-            raise error_messages.not_created(error, order_files, image) from error
+            raise error_messages.not_created(error, order, image) from error
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         name = render.container_name(key)
@@ -242,11 +242,11 @@ class DockerExecutor:
         return info
 
     def _image_of(self, order: ReplicaOrder) -> str:
-        image = order_files.image or self._default_image
+        image = order.image or self._default_image
         if not image:
             raise ExecutorRefused(
-                f"Role {order_files.key.role} names no image, and this platform has no default one; set `image`.",
-                field=f"roles.{order_files.key.role}.image",
+                f"Role {order.key.role} names no image, and this platform has no default one; set `image`.",
+                field=f"roles.{order.key.role}.image",
             )
         return image
 
@@ -350,7 +350,7 @@ class DockerExecutor:
             if time.monotonic() > end:
                 raise ExecutorTryAgain(
                     f"The Docker engine does not get rid of {len(found)} of its containers, networks or volumes"
-                    f"{f' ({message})' if said else ''}; it is tried again."
+                    f"{f' ({message})' if message else ''}; it is tried again."
                 )
             if message:
                 time.sleep(_LOOK_S)  # noqa: TID251 - the engine frees things a moment after their containers are gone

@@ -28,7 +28,7 @@ from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder,
 from executors.gpu_sharing import with_memory_limit
 from executors.order_file import world_fields
 from executors.process import machine, procfs, sweep
-from executors.process.folder_watcher import Changes
+from executors.process.folder_watcher import FolderWatcher
 from executors.process.machine import GpuCache
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
@@ -103,8 +103,8 @@ class ProcessExecutor:
         self._view = view
         self._use_cgroups = use_cgroups
         self._gpus = gpus
-        self._look_for_gpus = GpuCache()
-        self._changes: Changes | None = None
+        self._find_gpus = GpuCache()
+        self._watcher: FolderWatcher | None = None
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
         self._log_limit_bytes = log_limit_bytes
@@ -150,7 +150,7 @@ class ProcessExecutor:
             self._start(folder, order, lock)
 
     def _known_gpus(self) -> tuple[Gpu, ...]:
-        return self._look_for_gpus() if self._gpus is None else self._gpus
+        return self._find_gpus() if self._gpus is None else self._gpus
 
     def change_world(self, order: ReplicaOrder) -> None:
         folder = ReplicaFolder(self._folder(order.key))
@@ -175,8 +175,8 @@ class ProcessExecutor:
         return newest_generations(map(self._read, self._folders(attempt_id)))
 
     def _read(self, path: Path) -> Observation | None:
-        if self._changes is not None:
-            self._changes.hear(path)  # first: what happens during the look is told of
+        if self._watcher is not None:
+            self._watcher.watch(path)  # first: what happens during the look is told of
         return read_replica(ReplicaFolder(path))
 
     def attempts(self) -> Mapping[AttemptId, str]:
@@ -205,15 +205,15 @@ class ProcessExecutor:
 
     def listen(self) -> bool:
         """Be told by the kernel, from now on, of changes to what is observed; ``False`` where it does not tell."""
-        self._changes = self._changes or Changes()
-        return not self._changes.is_deaf
+        self._watcher = self._watcher or FolderWatcher()
+        return not self._watcher.is_unavailable
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
         """See :class:`executors.base.ReportsChanges`; empty before :meth:`listen`."""
-        if self._changes is None:
+        if self._watcher is None:
             time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
             return frozenset()
-        return self._changes.wait(timeout_s)
+        return self._watcher.wait(timeout_s)
 
     # Creating
 
@@ -288,11 +288,11 @@ class ProcessExecutor:
     def _start(self, folder: Path, order: ReplicaOrder, lock: int) -> None:
         """Start the runtime; it gets the lock and goes on when this process dies."""
         environment = self._environment()
-        road = None if self._warm is None else self._warm.road(order, environment)
+        pool = None if self._warm is None else self._warm.pool(order, environment)
         code = None
-        if self._warm is not None and road is not None:
+        if self._warm is not None and pool is not None:
             with open(folder / "runtime.log", "ab", opener=_private) as log:
-                code = self._warm.start(road, ReplicaFolder(folder), environment, lock=lock, log=log.fileno())
+                code = self._warm.start(pool, ReplicaFolder(folder), environment, lock=lock, log=log.fileno())
         if code is None:
             code = self._launch(folder, lock, environment)
         if code == _NOT_CLAIMED:
@@ -300,8 +300,8 @@ class ProcessExecutor:
         elif code != 0:
             text = (folder / "runtime.log").read_text(errors="replace").strip().splitlines()
             raise ExecutorTryAgain(f"The runtime of {folder.name} did not start: {text[-1] if text else 'no reason'}")
-        if self._warm is not None and road is not None:
-            self._warm.learn(road, ReplicaFolder(folder))
+        if self._warm is not None and pool is not None:
+            self._warm.watch_imports(pool, ReplicaFolder(folder))
 
     def _launch(self, folder: Path, lock: int, environment: Mapping[str, str]) -> int:
         """Execute the runtime; returns its launcher's code."""
@@ -359,7 +359,7 @@ class ProcessExecutor:
                         )
                     procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
             elif folder.try_lock():
-                sweep.sweep(folder, mark_of(folder.key))
+                sweep.sweep(folder.path, mark_of(folder.key), runtime.groups if runtime is not None else ())
                 return
             if time.monotonic() > end:
                 raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")

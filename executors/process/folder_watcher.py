@@ -28,15 +28,15 @@ _EVENT: Final = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _READ_BYTES: Final = 65_536
 
 # What the runtime renames into place; other files are its own matter.
-_TOLD: Final = frozenset({b"runtime.json", b"status.json", b"exit.json"})
+_WATCHED_FILES: Final = frozenset({b"runtime.json", b"status.json", b"exit.json"})
 # The runtime holds it open for as long as it lives. The kernel closes a dead process's files a moment before the
 # process is gone from /proc.
 _LOCK: Final = b"lock"
 _DYING_S: Final = 0.02
 
 
-class Changes:
-    """Hears of every folder that was given to :meth:`hear`. Safe for threads; one of them calls :meth:`wait`."""
+class FolderWatcher:
+    """Hears of every folder that was given to :meth:`watch`. Safe for threads; one of them calls :meth:`wait`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,13 +51,13 @@ class Changes:
             weakref.finalize(self, os.close, self._fd)
 
     @property
-    def is_deaf(self) -> bool:
+    def is_unavailable(self) -> bool:
         """The kernel tells nothing here."""
         return self._fd < 0
 
-    def hear(self, folder: Path) -> None:
+    def watch(self, folder: Path) -> None:
         """Tell of ``folder`` from now on, until it is gone. Cheap to repeat."""
-        if self.is_deaf or folder in self._watches:
+        if self.is_unavailable or folder in self._watches:
             return
         with self._lock:
             watch = self._libc.inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(_MASK))
@@ -67,7 +67,7 @@ class Changes:
 
     def wait(self, timeout_s: float) -> frozenset[AttemptId]:
         """Attempts of the folders in which something has happened; empty when nothing has within ``timeout_s``."""
-        if self.is_deaf:
+        if self.is_unavailable:
             time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
             return frozenset()
         end = time.monotonic() + timeout_s
@@ -75,7 +75,7 @@ class Changes:
         poll.register(self._fd, select.POLLIN)
         # What is written aside and then renamed is heard twice, and only the second time told: wait on after the first.
         while poll.poll(max(0.0, end - time.monotonic()) * 1000):
-            found, is_dying = self._understand(self._read())
+            found, is_dying = self._parse_events(self._read())
             if is_dying:
                 time.sleep(_DYING_S)  # noqa: TID251 - see _DYING_S
             if found:
@@ -90,7 +90,7 @@ class Changes:
                 raise
             return b""
 
-    def _understand(self, data: bytes) -> tuple[frozenset[AttemptId], bool]:
+    def _parse_events(self, data: bytes) -> tuple[frozenset[AttemptId], bool]:
         folders: set[Path] = set()
         is_dying = False
         at = 0
@@ -111,6 +111,6 @@ class Changes:
                 elif name == _LOCK and mask & _IN_CLOSE_WRITE:
                     is_dying = True
                     folders.add(folder)
-                elif name in _TOLD and mask & _IN_MOVED_TO:
+                elif name in _WATCHED_FILES and mask & _IN_MOVED_TO:
                     folders.add(folder)
         return frozenset(AttemptId(folder.parent.name) for folder in folders), is_dying

@@ -1,5 +1,5 @@
-"""Kills what a runtime left behind when it was killed itself: by its control groups, and by the mark in the
-environment of all that it started.
+"""Kills the processes that a killed runtime left behind: by its control groups, and by the mark in the environment of
+each process that it started.
 """
 
 from __future__ import annotations
@@ -9,27 +9,32 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from core.domain.errors import ExecutorTryAgain
 from executors.process import procfs
-
-if TYPE_CHECKING:
-    from executors.process.state import ReplicaFolder
 
 _LIMIT_S: Final = 5.0
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
-def sweep(folder: ReplicaFolder, mark: str) -> None:
-    """Returns when nothing is left. Raises :class:`ExecutorTryAgain` if something does not die."""
-    runtime = folder.runtime()
-    if not _sweep(mark, runtime.groups if runtime is not None else ()):
-        raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")
+def sweep(path: Path, mark: str, groups: Iterable[str]) -> None:
+    """Kill the processes of one replica; returns when none is left.
+
+    Args:
+        path: the replica's state folder.
+        mark: value of the environment variable that its processes carry.
+        groups: folders of its control groups.
+
+    Raises:
+        ExecutorTryAgain: a process does not die within five seconds.
+    """
+    if not _sweep(mark, groups):
+        raise ExecutorTryAgain(f"{path.name} does not end; one of its processes waits in the kernel.")
 
 
 def sweep_once(path: Path, mark: str, groups: Iterable[str]) -> None:
-    """As :func:`sweep`, remembered in the folder, for it is asked at every look at a lost replica."""
+    """As :func:`sweep`, but once per folder: every observation of a lost replica calls it. A file records the success."""
     done = path / "swept"
     if not done.exists() and _sweep(mark, groups):
         try:
@@ -44,15 +49,15 @@ def _sweep(mark: str, groups: Iterable[str]) -> bool:
     while True:
         for folder in folders:
             _kill_group(folder)
-        left = procfs.marked(mark)
-        for pid, ticks in left:
+        survivors = procfs.marked(mark)
+        for pid, ticks in survivors:
             procfs.send(pid, ticks, signal.SIGKILL)
         for folder in folders:
             _remove_group(folder)
-        if not left and not any(folder.exists() for folder in folders):
+        if not survivors and not any(folder.exists() for folder in folders):
             return True
         if time.monotonic() > end:
-            return not left
+            return not survivors
         time.sleep(0.01)  # noqa: TID251 - killed processes that are not our children take a moment to go
 
 

@@ -1,7 +1,7 @@
 """Warm starts: replicas forked from an idle Python that has imported the framework already.
 
 The executor looks whether there is such a parent for what an order would execute, and asks it; whatever it does not hear
-in time is started the usual way. Its memory is the folder ``warm``; ``trainmaster_runtime.warm.places`` lists the files.
+in time is started the usual way. Its memory is the folder ``warm``; ``trainmaster_runtime.warm.pool_files`` lists the files.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WarmLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class ParentPool:
     """Where the parent for an order is, or would be: ``folder`` is of its kind, ``about`` makes one, ``hint`` is the
     file that names the framework of this command.
     """
@@ -92,7 +92,7 @@ class WarmStarts:
         self._waiter = runtime / "warm" / "waiter.py"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def road(self, order: ReplicaOrder, environment: Mapping[str, str]) -> Road | None:
+    def pool(self, order: ReplicaOrder, environment: Mapping[str, str]) -> ParentPool | None:
         """The road of ``order``; ``None`` where only executing the command will do."""
         if not order.may_start_warm or not sys.platform.startswith("linux"):
             return None
@@ -101,14 +101,14 @@ class WarmStarts:
         if words is None or not _PYTHON.fullmatch(Path(words[0]).name) or env.get("TRAINMASTER_EXIT_HOOK", "1") == "0":
             return None
         python = _find(words[0], env.get("PATH", ""))
-        kept = {name: value for name, value in env.items() if name.startswith(IMPORT_ENV)}
+        import_env = {name: value for name, value in env.items() if name.startswith(IMPORT_ENV)}
         for name in ("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"):  # as the runtime sets them
-            kept.setdefault(name, "1")
-        kept["PATH"] = env.get("PATH", "")  # by which Python finds itself; a job may have more in it
+            import_env.setdefault(name, "1")
+        import_env["PATH"] = env.get("PATH", "")  # by which Python finds itself; a job may have more in it
         # What lies in the job's own folders is nobody else's.
-        if python is None or any(_OWN.search(value) for value in (python, *kept.values())):
+        if python is None or any(_OWN.search(value) for value in (python, *import_env.values())):
             return None
-        about: dict[str, Any] = {"python": python, "argv0": words[0], "env": kept, "names": IMPORT_ENV}
+        about: dict[str, Any] = {"python": python, "argv0": words[0], "env": import_env, "names": IMPORT_ENV}
         key = _digest([about, _inherited(), str(self._waiter)])
         about |= {
             "parents": self._limits.parents,
@@ -118,10 +118,12 @@ class WarmStarts:
         }
         folder = self._folder / key
         # Its arguments are left out: a study's trials differ in them. A file's name, or -m and the module's, decides.
-        return Road(folder, about, folder / "hints" / _digest([order.project, *words[: 3 if "-m" in words[:3] else 2]]))
+        return ParentPool(
+            folder, about, folder / "hints" / _digest([order.project, *words[: 3 if "-m" in words[:3] else 2]])
+        )
 
     def start(
-        self, road: Road, state: ReplicaFolder, environment: Mapping[str, str], *, lock: int, log: int
+        self, pool: ParentPool, state: ReplicaFolder, environment: Mapping[str, str], *, lock: int, log: int
     ) -> int | None:
         """Let a parent fork the runtime, as if it had been executed with ``--detach``.
 
@@ -130,20 +132,20 @@ class WarmStarts:
         """
         if (state.path / "road").exists():
             return None  # an earlier try: the lock is ours, so whoever took the road then is gone
-        hint = _read(road.hint)
+        hint = _read(pool.hint)
         for framework in (hint,) if hint else _FRAMEWORKS:
-            folder = road.folder / framework
+            folder = pool.folder / framework
             if not (folder / "socket").exists():
                 continue
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
-                if not _reach(asked, folder):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                if not _reach(connection, folder):
                     continue
-                return self._ask(asked, state, environment, fds=(lock, log), is_known=bool(hint))
+                return self._ask(connection, state, environment, fds=(lock, log), is_known=bool(hint))
         return None
 
     def _ask(
         self,
-        asked: socket.socket,
+        connection: socket.socket,
         state: ReplicaFolder,
         environment: Mapping[str, str],
         *,
@@ -153,38 +155,38 @@ class WarmStarts:
         request = {"order": str(state.path / "order.json"), "env": dict(environment), "is_known": is_known}
         is_silent = False
         try:
-            asked.settimeout(_ANSWER_S)
+            connection.settimeout(_ANSWER_S)
             # First the small part: descriptors must come with at least one byte.
-            socket.send_fds(asked, [b" "], list(fds))
-            asked.sendall(json.dumps(request).encode() + b"\n")
-            answer = asked.recv(1)
+            socket.send_fds(connection, [b" "], list(fds))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = connection.recv(1)
         except TimeoutError:
             answer, is_silent = b"", True
         except OSError:
             answer = b""
         if answer:
             return CLAIMED if answer == b"1" else _NOT_CLAIMED
-        # Nobody has said that it starts the order. Whoever makes the file `road` does, and nobody else.
-        if not _take_road(state):
-            return _wait_for_runtime(asked, state)
+        # Nobody has said that it starts the order. Whoever makes the file `pool` does, and nobody else.
+        if not _claim_start(state):
+            return _wait_for_runtime(connection, state)
         if is_silent:
             # It holds descriptors of ours, and may hold them for ever: what does not answer must not stay.
-            _kill_peer(asked)
+            _kill_peer(connection)
         return None
 
-    def learn(self, road: Road, state: ReplicaFolder) -> None:
+    def watch_imports(self, pool: ParentPool, state: ReplicaFolder) -> None:
         """Have a process look on what the replica loads, unless that is known and there is a parent for it."""
-        hint = _read(road.hint)
-        if hint and file_locks.is_held(road.folder / hint / "lock"):
+        hint = _read(pool.hint)
+        if hint and file_locks.is_held(pool.folder / hint / "lock"):
             return
-        if file_locks.is_held(road.folder / "waiting"):
+        if file_locks.is_held(pool.folder / "waiting"):
             return
-        road.folder.mkdir(mode=0o700, exist_ok=True)
-        ReplicaFolder(road.folder).write("about.json", road.about)
+        pool.folder.mkdir(mode=0o700, exist_ok=True)
+        ReplicaFolder(pool.folder).write("about.json", pool.about)
         # It lives on by itself, and holds the lock when this returns. One that comes to nothing costs a warm start only.
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                [self._python, "-I", "-S", str(self._waiter), str(road.folder), str(state.path), str(road.hint)],
+                [self._python, "-I", "-S", str(self._waiter), str(pool.folder), str(state.path), str(pool.hint)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -212,9 +214,9 @@ def _inherited() -> list[Any]:
     """What a process gets of the one that starts it; a replica must not see a difference."""
     status = dict(line.split(":\t", 1) for line in _read(Path("/proc/self/status")).splitlines() if ":\t" in line)
     limits = [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
-    kept = [status.get(name) for name in ("Umask", "Uid", "Gid", "Groups", "CapBnd", "Seccomp", "NoNewPrivs")]
+    import_env = [status.get(name) for name in ("Umask", "Uid", "Gid", "Groups", "CapBnd", "Seccomp", "NoNewPrivs")]
     place = [_read(Path("/proc/self/cgroup")), sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
-    return [kept, limits, place, _read(Path("/proc/self/oom_score_adj"))]
+    return [import_env, limits, place, _read(Path("/proc/self/oom_score_adj"))]
 
 
 def _digest(value: object) -> str:
@@ -228,38 +230,38 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _reach(asked: socket.socket, folder: Path) -> bool:
+def _reach(connection: socket.socket, folder: Path) -> bool:
     """Connect to the parent of ``folder``, and hear that it is ready."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        asked.settimeout(_HELLO_S)
+        connection.settimeout(_HELLO_S)
         # By the descriptor: a socket's address holds 107 bytes, and the home's path may be longer.
-        asked.connect(f"/proc/self/fd/{opened}/socket")
-        return _peer(asked)[1] == os.geteuid() and asked.recv(1) == b"+"
+        connection.connect(f"/proc/self/fd/{opened}/socket")
+        return _peer(connection)[1] == os.geteuid() and connection.recv(1) == b"+"
     except OSError:
         return False
     finally:
         os.close(opened)
 
 
-def _peer(asked: socket.socket) -> tuple[int, int]:
+def _peer(connection: socket.socket) -> tuple[int, int]:
     """Pid and user of who listens."""
     size = struct.calcsize("3i")
-    pid, uid, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, uid
 
 
-def _kill_peer(asked: socket.socket) -> None:
+def _kill_peer(connection: socket.socket) -> None:
     try:
-        os.kill(_peer(asked)[0], signal.SIGKILL)
+        os.kill(_peer(connection)[0], signal.SIGKILL)
     except OSError:  # gone by itself
         pass
 
 
-def _take_road(state: ReplicaFolder) -> bool:
+def _claim_start(state: ReplicaFolder) -> bool:
     """Whether this process starts the order, and not a forked runtime that comes late."""
     try:
         os.close(os.open(state.path / "road", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -268,15 +270,15 @@ def _take_road(state: ReplicaFolder) -> bool:
     return True
 
 
-def _wait_for_runtime(asked: socket.socket, state: ReplicaFolder) -> int | None:
+def _wait_for_runtime(connection: socket.socket, state: ReplicaFolder) -> int | None:
     """The code of the forked runtime that has taken the road; ``None`` when it came to nothing, and nothing of it is left.
 
     Raises:
         ExecutorTryAgain: it neither goes on nor dies: it waits in the kernel, for a disk as a rule.
     """
     try:
-        asked.settimeout(_CLAIM_S)
-        answer = asked.recv(1)
+        connection.settimeout(_CLAIM_S)
+        answer = connection.recv(1)
     except OSError:
         answer = b""
     if answer:

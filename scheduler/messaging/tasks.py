@@ -11,7 +11,7 @@ from celery import Celery
 from core.domain.errors import IllegalTransition, Unavailable
 from core.wakeups import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from scheduler.messaging import celery_app
-from scheduler.messaging.coalescing import PendingDeduplicator
+from scheduler.messaging.work_queue import PendingDeduplicator
 from scheduler.process import AlreadyReported, SchedulerProcess
 from scheduler.process_metrics import ProcessMetrics
 

@@ -12,7 +12,7 @@ from celery import Celery
 
 from core.wakeups import Wakeup, WakeupSocket
 from core.wakeups.celery import TASK_OF_TOPIC
-from scheduler.messaging.coalescing import PendingDeduplicator
+from scheduler.messaging.work_queue import PendingDeduplicator
 
 log = structlog.get_logger(__name__)
 

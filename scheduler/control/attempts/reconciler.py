@@ -20,7 +20,7 @@ from core.db.tables import Attempt
 from core.domain.errors import IllegalTransition, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
 from core.wakeups import TOPIC_RECONCILE
-from scheduler.control.attempts.inflight import InFlight
+from scheduler.messaging.work_queue import InFlight
 from scheduler.control.attempts.launching.addresses import AddressCache
 from scheduler.control.attempts.reconcile_pass import ReconcilePass
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult
@@ -70,7 +70,7 @@ class Reconciler:
             on_end: told of each as soon as it has its outcome, while slower ones go on; not of those that somebody else looks at.
         """
         asked = list(dict.fromkeys(attempt_ids))
-        entered = [attempt_id for attempt_id in asked if self._inflight.enter(attempt_id)]
+        entered = [attempt_id for attempt_id in asked if self._inflight.start(attempt_id)]
         inside = set(entered)
         batch = TransactionBatcher(self.control, self._specs, self._taken)
 
@@ -107,7 +107,7 @@ class Reconciler:
             return () if job_id is None else tuple(last_events_of_job(session, job_id, limit=_HISTORY_EVENTS))
 
     def _leave(self, attempt_id: AttemptId) -> None:
-        if self._inflight.leave(attempt_id):
+        if self._inflight.finish(attempt_id):
             self.control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
 
     def _reconcile(self, attempt_id: AttemptId) -> Effects[ReconcileResult]:

@@ -16,7 +16,7 @@ from core.db.repositories.serving import live_endpoints
 from core.domain.errors import StaleWrite, Unavailable
 from core.wakeups import TOPIC_ENDPOINT
 from scheduler.control import fence
-from scheduler.control.attempts.inflight import InFlight
+from scheduler.messaging.work_queue import InFlight
 from scheduler.control.context import ControlContext
 from scheduler.control.serving.endpoint_pass import EndpointPass
 from scheduler.control.serving.facts import EndpointFacts, load_endpoint
@@ -73,12 +73,12 @@ class EndpointLoop:
             Unavailable: the database is away.
         """
         endpoint_id = key.removesuffix(_WITHOUT_READY)
-        if not self._inflight.enter(endpoint_id):
+        if not self._inflight.start(endpoint_id):
             return
         try:
             self._run_passes(endpoint_id, probes_ready=endpoint_id == key)
         finally:
-            if self._inflight.leave(endpoint_id):
+            if self._inflight.finish(endpoint_id):
                 self._control.wakeup.notify(TOPIC_ENDPOINT, endpoint_id)
 
     def notify_due(self) -> None:

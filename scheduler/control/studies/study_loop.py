@@ -13,7 +13,7 @@ from core.db.repositories.studies import live_studies
 from core.domain.errors import StaleWrite, Unavailable
 from core.wakeups import TOPIC_STUDY
 from scheduler.control import fence
-from scheduler.control.attempts.inflight import InFlight
+from scheduler.messaging.work_queue import InFlight
 from scheduler.control.context import ControlContext
 from scheduler.control.studies.facts import StudyFacts, load_study
 from scheduler.control.studies.history import StudyHistory
@@ -45,12 +45,12 @@ class StudyLoop:
         Raises:
             Unavailable: the database is away.
         """
-        if not self._inflight.enter(study_id):
+        if not self._inflight.start(study_id):
             return
         try:
             self._run_passes(study_id)
         finally:
-            if self._inflight.leave(study_id):
+            if self._inflight.finish(study_id):
                 self._control.wakeup.notify(TOPIC_STUDY, study_id)
 
     def notify_due(self) -> None:

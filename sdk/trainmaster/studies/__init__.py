@@ -1,4 +1,4 @@
-"""The study spec: the public schema of a search over parameters, defined here once and used by server, SDK and CLI alike."""
+"""The study spec: the public schema of a hyperparameter search, shared by the server, the SDK and the CLI."""
 
 from __future__ import annotations
 

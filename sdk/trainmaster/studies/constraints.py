@@ -1,4 +1,4 @@
-"""Constraints: comparisons over parameters, such as ``layers * width <= 1024``. Parsed, never evaluated by Python."""
+"""Constraints: comparisons of parameters, such as ``layers * width <= 1024``. Interpreted here, never by ``eval``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    # Of floats: a power of whole numbers may have as many digits as the memory holds.
+    # Powers as floats: a power of integers may have more digits than fit into memory.
     ast.Pow: lambda left, right: float(left) ** float(right),
 }
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {"min": min, "max": max, "abs": abs}
@@ -36,14 +36,14 @@ _HINT: Final = "write a comparison like layers * width <= 1024"
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """``names``: the parameters in it."""
+    """``names``: the parameters that occur in it."""
 
     text: str
     names: frozenset[str]
     _tree: ast.expr
 
     def holds(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether ``parameters`` satisfy it. One that speaks of a parameter which this trial has not says nothing of it."""
+        """Whether ``parameters`` satisfy it; also true if a trial has not all of its parameters."""
         if not self.names <= parameters.keys():
             return True
         try:
@@ -53,33 +53,33 @@ class Constraint:
 
 
 def parse_constraint(text: str) -> Constraint:
-    """Raises ``FieldError``: not a comparison of arithmetic over names and numbers."""
+    """Raises ``FieldError``: not a comparison of arithmetic expressions over names and numbers."""
     if len(text) > _MAX_CHARS:
         raise FieldError(f"is longer than {_MAX_CHARS} characters")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise FieldError(f"{text!r} is no expression", _HINT) from error
+        raise FieldError(f"{text!r} is not an expression", _HINT) from error
     nodes = list(ast.walk(tree))
     if len(nodes) > _MAX_NODES:
-        raise FieldError("is too long to be checked for every trial", "split it into several")
+        raise FieldError("is too long to be checked for every trial", "split it into several constraints")
     if not isinstance(tree, ast.Compare | ast.BoolOp) and not (
         isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not)
     ):
-        raise FieldError(f"{text!r} compares nothing", _HINT)
+        raise FieldError(f"{text!r} is not a comparison", _HINT)
     for node in nodes:
-        _demand_plain(node, text)
+        _check_node(node, text)
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     names = frozenset(node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called)
     return Constraint(text, names, tree)
 
 
-def _demand_plain(node: ast.AST, text: str) -> None:
+def _check_node(node: ast.AST, text: str) -> None:
     match node:
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
             return
         case ast.Call():
-            raise FieldError(f"{text!r} calls something", f"only {', '.join(sorted(_FUNCTIONS))} are known")
+            raise FieldError(f"{text!r} calls an unknown function", f"only {', '.join(sorted(_FUNCTIONS))} are known")
         case ast.Constant(value=bool() | int() | float() | str()):
             return
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
@@ -91,7 +91,7 @@ def _demand_plain(node: ast.AST, text: str) -> None:
         case ast.expr_context() | ast.operator() | ast.cmpop() | ast.unaryop() | ast.boolop():
             return
         case _:
-            raise FieldError(f"{text!r} holds {type(node).__name__}, which no constraint may", _HINT)
+            raise FieldError(f"{text!r} contains {type(node).__name__}, which constraints do not support", _HINT)
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -125,7 +125,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _number(value: Any) -> int | float:
-    """Text is compared only: repeated and formatted it could fill the memory."""
+    """Rejects text in arithmetic: repeated or formatted, it could fill the memory."""
     if not isinstance(value, int | float):
         raise TypeError("not a number")
     return value

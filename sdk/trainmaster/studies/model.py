@@ -1,4 +1,4 @@
-"""The canonical study spec as frozen pydantic models. :mod:`trainmaster.studies.parse` makes them of what users write."""
+"""The canonical study spec as frozen pydantic models; :mod:`trainmaster.studies.parse` builds it from what users write."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ __all__ = [
 MAX_TRIALS: Final = 10_000
 MAX_PARALLEL: Final = 200
 MAX_VALUES: Final = 1_000
-# A trial that a program tries by itself, and of which nothing is heard for so many seconds, is lost. Long, since most programs
-# tell nothing before the end.
+# An external trial, run by a program itself, expires after so many seconds without a report. A long time, since most
+# programs report only at the end.
 LOST_AFTER_S: Final = 86_400.0
-# Beyond it a double is no whole number any more.
+# Above it a double cannot represent every integer.
 _MAX_WHOLE: Final = 2**53
 
 
@@ -48,7 +48,7 @@ def _value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise FieldError("must be a finite number")
     if isinstance(value, bool | int | float | str):
-        # A number read from YAML remembers how it was written; here it is only a number.
+        # Numbers parsed from YAML keep their text; here only the number counts.
         return value if isinstance(value, bool | str) else float(value) if isinstance(value, float) else int(value)
     raise FieldError(f"must be text, a number, true or false, not {kind_of(value)}")
 
@@ -67,7 +67,7 @@ def _values(value: Any) -> Any:
     return tuple(items)
 
 
-def _in_words(check: Callable[[str], str]) -> AfterValidator:
+def _validator_of(check: Callable[[str], str]) -> AfterValidator:
     def checked(text: str) -> str:
         try:
             return check(text)
@@ -91,15 +91,15 @@ class ParameterType(StrEnum):
     FLOAT = "float"
     INTEGER = "integer"
     CATEGORICAL = "categorical"
-    DISCRETE = "discrete"  # numbers in order
+    DISCRETE = "discrete"  # ordered numbers
 
 
 class Scale(StrEnum):
-    """Where in its range a parameter is looked at more closely."""
+    """Scale on which a parameter is sampled uniformly."""
 
     LINEAR = "linear"
-    LOG = "log"  # near its minimum
-    REVERSE_LOG = "reverse-log"  # near its maximum
+    LOG = "log"  # denser near the minimum
+    REVERSE_LOG = "reverse-log"  # denser near the maximum
 
 
 class Goal(StrEnum):
@@ -108,7 +108,7 @@ class Goal(StrEnum):
 
 
 class Algorithm(StrEnum):
-    AUTO = "auto"  # TPE and GP in turns, or TPE alone, by the space and the budget
+    AUTO = "auto"  # TPE and GP alternately, or only TPE, depending on the space and the budget
     TPE = "tpe"
     GP = "gp"
     CMA_ES = "cma-es"
@@ -118,7 +118,7 @@ class Algorithm(StrEnum):
 
 
 class Measurement(StrEnum):
-    """Which of a trial's values counts."""
+    """Which of the values that a trial reported is its result."""
 
     BEST = "best"
     LAST = "last"
@@ -133,7 +133,7 @@ class StoppingRule(StrEnum):
 
 
 class Parameter(_Model):
-    """One parameter: ``min`` and ``max`` of a float or integer, ``values`` of the other types."""
+    """A parameter: with ``min`` and ``max`` for floats and integers, with ``values`` for the other types."""
 
     type: Annotated[ParameterType, choice(ParameterType)]
     min: Number | None = None
@@ -141,10 +141,11 @@ class Parameter(_Model):
     scale: Annotated[Scale, choice(Scale)] = Scale.LINEAR
     values: Values = ()
     steps: Annotated[int, Field(ge=1, le=MAX_VALUES)] | None = Field(
-        default=None, description="Of a float in a grid: how many values, both ends included."
+        default=None, description="Number of grid values of a float, including both ends."
     )
     when: dict[str, Values] = Field(
-        default_factory=dict, description="Only in trials in which each of these parameters has one of these values."
+        default_factory=dict,
+        description="Condition: the parameter is active only if each of these parameters has one of these values.",
     )
 
     @property
@@ -162,7 +163,7 @@ class Parameter(_Model):
     def _check_range(self) -> None:
         if self.values:
             raise FieldError(
-                f"is {self.type.value} and has a range, not values", "write min and max, or type: discrete"
+                f"is {self.type.value}, which needs a range, not values", "write min and max, or type: discrete"
             )
         if self.min is None or self.max is None:
             lacking = " and ".join(name for name in ("min", "max") if getattr(self, name) is None)
@@ -173,11 +174,11 @@ class Parameter(_Model):
                 else "write it like {type: float, min: 0.001, max: 0.1}",
             )
         if self.min > self.max:
-            raise FieldError(f"min is {self.min:g} and max is {self.max:g}", "the smaller one is min")
+            raise FieldError(f"min is {self.min:g} and max is {self.max:g}", "min must not exceed max")
         if self.scale is not Scale.LINEAR and self.min <= 0:
             what = "zero" if self.min == 0 else "a negative number"
             raise FieldError(
-                f"has scale {self.scale.value} and min {self.min:g}: {what} has no logarithm",
+                f"has scale {self.scale.value} and min {self.min:g}, but {what} has no logarithm",
                 "write a min above 0, or scale: linear",
             )
         if self.type is ParameterType.INTEGER:
@@ -188,17 +189,17 @@ class Parameter(_Model):
 
     def _check_values(self) -> None:
         if self.min is not None or self.max is not None:
-            raise FieldError(f"is {self.type.value} and has values, not a range", "write values: [1, 2, 4]")
+            raise FieldError(f"is {self.type.value}, which needs values, not a range", "write values: [1, 2, 4]")
         if self.scale is not Scale.LINEAR:
-            raise FieldError(f"is {self.type.value}, which has no scale", "leave scale out")
+            raise FieldError(f"is {self.type.value}, which has no scale", "omit scale")
         if not self.values:
             raise FieldError("has no values", "write values: [1, 2, 4]")
-        if len({(type(one) is bool, one) for one in self.values}) < len(self.values):
-            raise FieldError("has the same value twice")
+        if len({(type(value) is bool, value) for value in self.values}) < len(self.values):
+            raise FieldError("has a value twice")
         if self.type is ParameterType.DISCRETE and not all(
-            isinstance(one, int | float) and not isinstance(one, bool) for one in self.values
+            isinstance(value, int | float) and not isinstance(value, bool) for value in self.values
         ):
-            raise FieldError("is discrete, and not all of its values are numbers", "write type: categorical")
+            raise FieldError("is discrete, but not all of its values are numbers", "write type: categorical")
 
 
 class Metric(_Model):
@@ -207,12 +208,12 @@ class Metric(_Model):
 
     @property
     def sign(self) -> float:
-        """What a value is multiplied by so that less is better."""
+        """Factor that turns the goal into minimization."""
         return 1.0 if self.goal is Goal.MINIMIZE else -1.0
 
 
 class Budget(_Model):
-    """When the study is over. ``failed_trials``: so many may fail."""
+    """Limits of a study; it ends at the first one reached. ``failed_trials``: maximum number of failed trials."""
 
     trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None
     parallel: Annotated[Whole, Field(ge=1, le=MAX_PARALLEL)] = 1
@@ -226,12 +227,13 @@ class Budget(_Model):
 
 
 class Stopping(_Model):
-    """When a trial that goes badly is ended before its end.
+    """Early stopping of unpromising trials.
 
-    ``min_steps``: no trial is judged before this step of its own. ``min_trials``: nor before so many others came as far.
-    ``reduction``: of asha and hyperband, one trial in so many goes on from a rung. ``patience``: reports without a better
-    one. ``max_steps``: how far a trial goes: of decay-curve, unstated, as far as the longest; of hyperband, as many brackets as
-    there are rungs up to there, at most five; unstated, three.
+    ``min_steps``: warm-up: no trial is stopped before this step. ``min_trials``: minimum number of other trials that
+    reached the same step. ``reduction``: asha and hyperband promote one in ``reduction`` trials from each rung.
+    ``patience``: number of reports without an improvement. ``max_steps``: expected length of a trial. decay-curve uses by
+    default the longest trial so far; hyperband has as many brackets as there are rungs up to ``max_steps``, at most five,
+    by default three.
     """
 
     rule: Annotated[StoppingRule, choice(StoppingRule)]
@@ -243,10 +245,10 @@ class Stopping(_Model):
 
 
 class Fidelity(_Model):
-    """Successive halving: trials begin small, and the best go on from their checkpoints with more.
+    """Successive halving: trials start with a small budget; the best resume from their checkpoints with a larger one.
 
-    ``parameter``: what the trials are told their size by (steps, epochs, rows): ``min`` of it first, ``reduction`` times as
-    many for one in ``reduction`` of them, and so on up to ``max``.
+    ``parameter``: the parameter that passes the budget (steps, epochs, rows) to a trial: ``min`` on the first rung; one in
+    ``reduction`` trials is promoted to the next rung with ``reduction`` times the budget, up to ``max``.
     """
 
     parameter: Annotated[str, Field(min_length=1, max_length=100)]
@@ -256,7 +258,7 @@ class Fidelity(_Model):
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The sizes, from ``min`` to ``max``."""
+        """Budgets of the rungs, from ``min`` to ``max``."""
         found = [self.min]
         while found[-1] < self.max:
             found.append(min(self.max, found[-1] * self.reduction))
@@ -264,11 +266,11 @@ class Fidelity(_Model):
 
 
 class Population(_Model):
-    """Population-based training: ``budget.parallel`` trials train side by side, and the worst go on from the best.
+    """Population-based training: ``budget.parallel`` trials train in parallel, and the best replace the worst.
 
-    Every ``interval`` steps (those that the metric is reported with) the worst ``quantile`` of the members end. In the place
-    of each a trial goes on from the checkpoint of one of the best, with its parameters changed by the factor ``1 + perturb``
-    up or down, or, with the probability ``resample`` each, drawn anew.
+    Every ``interval`` steps (as reported with the metric), the worst ``quantile`` of the population ends (exploit). Each is
+    replaced by a trial that resumes from the checkpoint of one of the best, with its parameters multiplied or divided by
+    ``1 + perturb`` or, with probability ``resample`` each, resampled (explore).
     """
 
     interval: Annotated[Whole, Field(ge=1)]
@@ -278,20 +280,20 @@ class Population(_Model):
 
 
 class Winner(_Model):
-    """What becomes of the best trial when the study is over: the next version of ``model`` in the registry of models.
+    """Registration of the best trial when the study ends: as the next version of ``model`` in the model registry.
 
-    ``path``: what of its output, unstated the folder ``model``. ``arguments``: its point is run once more, as a job with
-    these words behind those of the parameters, and what that job leaves is registered in place of what the trial left.
+    ``path``: the part of its output to register; default: the folder ``model``. ``arguments``: if given, a final job runs
+    the best parameters again with these additional arguments, and its output is registered instead of the trial's.
     """
 
-    model: Annotated[str, _in_words(check_model_name)]
+    model: Annotated[str, _validator_of(check_model_name)]
     path: Annotated[str, Field(min_length=1, max_length=1_000)] | None = None
-    aliases: Annotated[tuple[Annotated[str, _in_words(check_alias)], ...], Field(max_length=20)] = ()
+    aliases: Annotated[tuple[Annotated[str, _validator_of(check_alias)], ...], Field(max_length=20)] = ()
     arguments: Annotated[tuple[str, ...], Field(max_length=100)] = ()
 
 
 class StudySpec(_Model):
-    """One study. ``template``: the job of every trial; ``None``: a program asks for points and tells results itself."""
+    """One study. ``template``: the trials' job; ``None``: external trials, a program asks for points and tells results."""
 
     name: Name
     project: Name = "default"
@@ -311,11 +313,9 @@ class StudySpec(_Model):
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
     lost_after: Seconds | None = Field(
         default=None,
-        description="Without a template: a trial of which nothing is heard for so long is ended as lost; unstated, a day.",
+        description="Only without a template: time without a report after which a trial expires; default: a day.",
     )
-    arguments: Flag = Field(
-        default=True, description="Whether `--name=value` of every parameter is appended to the command."
-    )
+    arguments: Flag = Field(default=True, description="Whether to append `--name=value` for every parameter.")
 
     @property
     def lost_after_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The search space: which parameters a trial has, which values they may take, and points of it. Pure; no chance in it."""
+"""The search space: active parameters, their values, and points. Pure and deterministic."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainmaster.studies.constraints import Constraint, parse_constraint
 from trainmaster.studies.model import Parameter, ParameterType, Scale, StudySpec
 
 Point = dict[str, Any]
-# A space with more points is as good as infinite.
+# A space with more points counts as infinite.
 COUNTED: Final = 1_000_000
-_SHOWN_CHARS: Final = 60  # of a value that is at fault
-# The plastic number's relatives: evenly spread points without any table.
+_SHOWN_CHARS: Final = 60  # of an invalid value
+# The R_d sequence, whose strides come from a generalized golden ratio; needs no tables.
 # Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018.
 _ROOT_STEPS: Final = 40
 
 
 @dataclass(frozen=True)
 class Space:
-    """``parameters`` in the order in which they are drawn: a parent before those that depend on it."""
+    """``parameters`` are in topological order: a parent precedes the parameters that depend on it."""
 
     parameters: Mapping[str, Parameter]
     constraints: tuple[Constraint, ...] = ()
@@ -37,7 +37,7 @@ class Space:
 
     @cached_property
     def size(self) -> int | None:
-        """How many points there are at most; ``None``: more than anybody counts."""
+        """Upper bound of the number of points; ``None``: more than ``COUNTED``."""
         count = 1
         for parameter in self.parameters.values():
             values = value_count(parameter)
@@ -46,7 +46,7 @@ class Space:
         return count
 
     def is_active(self, name: str, chosen: Mapping[str, Any]) -> bool:
-        """Whether a trial with the parents' values ``chosen`` has the parameter ``name``."""
+        """Whether the parameter ``name`` is active in a trial with the values ``chosen``."""
         when = self.parameters[name].when
         return all(parent in chosen and _is_among(chosen[parent], values) for parent, values in when.items())
 
@@ -55,7 +55,7 @@ class Space:
         return all(constraint.holds(point) for constraint in self.constraints)
 
     def from_unit(self, unit: Sequence[float]) -> Point:
-        """The point at ``unit``, one number in [0, 1) for each parameter in order; those that are not active are left out."""
+        """The point at ``unit``: a number in [0, 1) for each parameter, in order. Inactive parameters are left out."""
         point: Point = {}
         for (name, parameter), place in zip(self.parameters.items(), unit, strict=True):
             if self.is_active(name, point):
@@ -63,19 +63,19 @@ class Space:
         return point
 
     def grid(self) -> Iterator[Point]:
-        """Every point of the grid that satisfies the constraints, each once."""
+        """All feasible grid points, each once."""
         found = (self.grid_point(place) for place in range(self.grid_size))
         return (point for point in found if point is not None)
 
     @cached_property
     def grid_size(self) -> int:
-        """How many places the grid has; not all of them are points."""
+        """Number of grid indices; not every index is a point."""
         return math.prod(len(values) for values in self._axes.values())
 
     def grid_point(self, place: int) -> Point | None:
-        """The point at ``place``, from 0; ``None``: it breaks a constraint, or another place has the same point.
+        """The point with index ``place``, from 0; ``None``: it violates a constraint, or another index has the same point.
 
-        The last parameter changes from place to place, and one that is not active has room for its first value alone.
+        The last parameter varies fastest. An inactive parameter has only its first digit.
         """
         digits: dict[str, int] = {}
         for name, values in reversed(self._axes.items()):
@@ -93,24 +93,24 @@ class Space:
         return {name: grid_values(parameter) for name, parameter in self.parameters.items()}
 
     def of_names(self, names: Iterable[str]) -> Space:
-        """The part of it that decides over these parameters: they, and those that they depend on; without constraints."""
+        """The subspace of these parameters and all that they depend on, without constraints."""
         wanted, left = set[str](), set(names)
         while left:
             name = left.pop()
             wanted.add(name)
             left |= self.parameters[name].when.keys() - wanted
-        return Space({name: one for name, one in self.parameters.items() if name in wanted})
+        return Space({name: parameter for name, parameter in self.parameters.items() if name in wanted})
 
     def written(self, point: Mapping[str, Any]) -> Point:
-        """A point without fault as a proposal would write it: whole numbers as such, in the order of the parameters."""
-        return {name: _written(one, point[name]) for name, one in self.parameters.items() if name in point}
+        """A valid point in canonical form: integers as ``int``, in the order of the parameters."""
+        return {name: _written(parameter, point[name]) for name, parameter in self.parameters.items() if name in point}
 
     def fault(self, point: Mapping[str, Any]) -> tuple[str, str] | None:
-        """What is wrong with a point that somebody gives: the parameter at fault (empty: the whole) and a sentence."""
+        """The first error of a user's point: the parameter (empty: the whole point) and a sentence."""
         return next(self._faults(point), None)
 
     def faults(self, point: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """All that is wrong with it."""
+        """All errors of a user's point."""
         return list(self._faults(point))
 
     def _faults(self, point: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -122,59 +122,61 @@ class Space:
             is_active = self.is_active(name, point)
             if name in point and not is_active:
                 is_whole = False
-                yield name, "is not active with these values of its parents"
+                yield name, "is inactive with these values of its parents"
             elif name not in point and is_active:
                 is_whole = False
                 yield name, "is missing"
-        # What is no point breaks no constraint.
-        for one in self.constraints if is_whole else ():
-            if not one.holds(point):
-                yield "", f"breaks the constraint {one.text}"
+        for constraint in self.constraints if is_whole else ():
+            if not constraint.holds(point):
+                yield "", f"violates the constraint {constraint.text}"
 
 
 def value_faults(
     parameters: Mapping[str, Parameter], names: Collection[str], point: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    """What is wrong with a point's values, each by itself. ``names``: of all parameters that there are to be."""
-    unknown = [(name, "is no parameter of the study") for name in point if name not in names]
-    known = ((name, parameters[name], point[name]) for name in parameters if name in point)
-    return [
-        *unknown,
-        *((name, f"{_shown(value)} is not in its range") for name, one, value in known if not takes(one, value)),
+    """Errors of single values of a point. ``names``: of all parameters, including invalid ones."""
+    unknown = [(name, "is not a parameter of the study") for name in point if name not in names]
+    outside = [
+        (name, f"{_shown(point[name])} is not in its range")
+        for name, parameter in parameters.items()
+        if name in point and not takes(parameter, point[name])
     ]
+    return [*unknown, *outside]
 
 
 def _shown(value: Any) -> str:
-    """As it was written, a long one cut."""
+    """``repr``, truncated."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
 
 
-def circles(parameters: Mapping[str, Parameter]) -> list[list[str]]:
-    """Those that depend on each other in a circle, as written; a parameter that merely depends on one of them is none."""
+def cycles(parameters: Mapping[str, Parameter]) -> list[list[str]]:
+    """Groups of parameters that depend on each other in cycles (strongly connected components), as written."""
     found: list[list[str]] = []
-    below = {name: [parent for parent in one.when if parent in parameters] for name, one in parameters.items()}
-    reached = {name: _reached(below, name) for name in below}
-    for name in below:
-        if name in reached[name] and not any(name in circle for circle in found):
-            found.append([other for other in below if other in reached[name] and name in reached[other]])
+    parents = {
+        name: [parent for parent in parameter.when if parent in parameters] for name, parameter in parameters.items()
+    }
+    reachable = {name: _reachable(parents, name) for name in parents}
+    for name in parents:
+        if name in reachable[name] and not any(name in cycle for cycle in found):
+            found.append([other for other in parents if other in reachable[name] and name in reachable[other]])
     return found
 
 
-def _reached(below: Mapping[str, Sequence[str]], start: str) -> set[str]:
-    """All that ``start`` depends on, at however many removes."""
-    seen: set[str] = set()
-    front = list(below[start])
+def _reachable(parents: Mapping[str, Sequence[str]], start: str) -> set[str]:
+    """All parameters that ``start`` depends on, directly or indirectly."""
+    visited: set[str] = set()
+    front = list(parents[start])
     while front:
         name = front.pop()
-        if name not in seen:
-            seen.add(name)
-            front += below[name]
-    return seen
+        if name not in visited:
+            visited.add(name)
+            front += parents[name]
+    return visited
 
 
 def in_order(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """Parents first, else as written. Raises ``ValueError``: they depend on each other in a circle, or on unknown ones."""
+    """Topological order: parents first, otherwise as written. Raises ``ValueError``: a cycle, or unknown parents."""
     ordered: dict[str, Parameter] = {}
     left = dict(parameters)
     while left:
@@ -187,7 +189,7 @@ def in_order(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def value_count(parameter: Parameter) -> int | None:
-    """How many values it takes; ``None``: without number."""
+    """Number of values; ``None``: infinite."""
     if not parameter.has_range:
         return len(parameter.values)
     low, high = bounds(parameter)
@@ -197,28 +199,28 @@ def value_count(parameter: Parameter) -> int | None:
 
 
 def grid_count(parameter: Parameter) -> int | None:
-    """How many values it has in a grid, without making them; ``None``: without number."""
+    """Number of grid values, without computing them where possible; ``None``: infinite."""
     if parameter.has_range and parameter.steps is not None:
         return len(grid_values(parameter))
     return value_count(parameter)
 
 
 def bounds(parameter: Parameter) -> tuple[float, float]:
-    """Of a float or integer: both ends, included."""
+    """Both ends of a float's or integer's range, inclusive."""
     if parameter.min is None or parameter.max is None:
         raise ValueError("a parameter without a range has no bounds")
     return parameter.min, parameter.max
 
 
 def value_at(parameter: Parameter, place: float) -> Any:
-    """The value at ``place`` in [0, 1), on the parameter's scale."""
+    """Map ``place`` in [0, 1) to a value, on the parameter's scale."""
     if not parameter.has_range:
         return parameter.values[min(len(parameter.values) - 1, int(place * len(parameter.values)))]
     low, high = bounds(parameter)
     if parameter.type is ParameterType.INTEGER:
         if parameter.scale is not Scale.LINEAR:
             is_mirrored = parameter.scale is Scale.REVERSE_LOG
-            # Each whole number has the room from a half below it to a half above.
+            # Each integer n stands for the interval from n - 0.5 to n + 0.5.
             found = math.exp(_between(math.log(low - 0.5), math.log(high + 0.5), 1 - place if is_mirrored else place))
             whole = int(min(high, max(low, round(found))))
             return int(low + high) - whole if is_mirrored else whole
@@ -234,7 +236,7 @@ def value_at(parameter: Parameter, place: float) -> Any:
 
 
 def grid_values(parameter: Parameter) -> tuple[Any, ...]:
-    """Its values in a grid: all of them; of a float ``steps`` of them, even on its scale."""
+    """Grid values: all values; with ``steps``, so many values evenly spaced on the scale."""
     if not parameter.has_range:
         return parameter.values
     low, high = bounds(parameter)
@@ -248,7 +250,7 @@ def grid_values(parameter: Parameter) -> tuple[Any, ...]:
 
 
 def takes(parameter: Parameter, value: Any) -> bool:
-    """Whether ``value`` is one of the parameter's."""
+    """Whether ``value`` is valid for the parameter."""
     if not parameter.has_range:
         return _is_among(value, parameter.values)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -259,12 +261,12 @@ def takes(parameter: Parameter, value: Any) -> bool:
 
 def _written(parameter: Parameter, value: Any) -> Any:
     if not parameter.has_range:
-        return next(one for one in parameter.values if _is_among(value, (one,)))
+        return next(own for own in parameter.values if _is_among(value, (own,)))
     return int(value) if parameter.type is ParameterType.INTEGER else float(value)
 
 
 def spread(dimensions: int, number: int) -> tuple[float, ...]:
-    """Point ``number`` (from 0) of a sequence that fills the unit cube evenly."""
+    """Point ``number`` (from 0) of a low-discrepancy sequence in the unit cube."""
     return tuple((0.5 + (number + 1) * stride) % 1.0 for stride in _strides(dimensions))
 
 
@@ -277,7 +279,7 @@ def _strides(dimensions: int) -> tuple[float, ...]:
 
 
 def _even(parameter: Parameter, place: float) -> Any:
-    """Like ``value_at`` with both ends included."""
+    """Like ``value_at``, but for ``place`` in [0, 1]."""
     low, high = bounds(parameter)
     match parameter.scale:
         case Scale.LINEAR:
@@ -291,10 +293,10 @@ def _even(parameter: Parameter, place: float) -> Any:
 
 
 def _between(low: float, high: float, place: float) -> float:
-    # Not low + place * (high - low): the difference of two large numbers may be infinite.
+    # Not low + place * (high - low), since the difference may overflow to infinity.
     return low * (1 - place) + high * place
 
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:
     # True equals 1 in Python.
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)

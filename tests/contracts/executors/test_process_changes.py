@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from executors.base import Phase, ReportsChanges
-from executors.process.folder_watcher import Changes
+from executors.process.folder_watcher import FolderWatcher
 
 
 @pytest.fixture
@@ -87,20 +87,20 @@ def test_looks_make_no_changes_of_their_own(bench):
 
 
 def test_a_deaf_one_waits(monkeypatch, tmp_path):
-    changes = Changes()
+    changes = FolderWatcher()
     monkeypatch.setattr(changes, "_fd", -1)
-    changes.hear(Path(tmp_path))
-    assert changes.is_deaf
+    changes.watch(Path(tmp_path))
+    assert changes.is_unavailable
     assert changes.wait(0.01) == frozenset()
 
 
 def test_what_is_written_aside_does_not_end_the_wait(tmp_path):
-    changes = Changes()
-    if changes.is_deaf:
+    changes = FolderWatcher()
+    if changes.is_unavailable:
         pytest.skip("the kernel gives no inotify here")
     folder = tmp_path / "att-1" / "worker-0.1"
     folder.mkdir(parents=True)
-    changes.hear(folder)
+    changes.watch(folder)
 
     def write() -> None:
         (folder / "exit.json.tmp").write_text("{}")
@@ -116,11 +116,11 @@ def test_what_is_written_aside_does_not_end_the_wait(tmp_path):
 
 
 def test_after_more_than_the_kernel_keeps_everything_may_have_changed(tmp_path):
-    changes = Changes()
-    if changes.is_deaf:
+    changes = FolderWatcher()
+    if changes.is_unavailable:
         pytest.skip("the kernel gives no inotify here")
     folder = tmp_path / "att-1" / "worker-0.1"
     folder.mkdir(parents=True)
-    changes.hear(folder)
+    changes.watch(folder)
     overflow = (-1).to_bytes(4, "little", signed=True) + (0x4000).to_bytes(4, "little") + bytes(8)
     assert changes._understand(overflow) == ({"att-1"}, False)

@@ -175,7 +175,7 @@ PARAMETERS = "hyperparameter_tuning_job.study_spec.parameters"
         ),
         (
             tuning({**KINDS, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentCategoricalValues": {"values": ["x"]}}]}),
-            f"{PARAMETERS}[0].conditional_parameter_specs[0].parameter_spec: 'x' is no value of kind",
+            f"{PARAMETERS}[0].conditional_parameter_specs[0].parameter_spec: 'x' is not a value of kind",
         ),
     ],
 )  # fmt: skip

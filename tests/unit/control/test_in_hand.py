@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from scheduler.control.attempts.inflight import InFlight
+from scheduler.messaging.work_queue import InFlight
 
 
 def test_one_at_a_time_and_who_came_meanwhile_is_not_forgotten() -> None:

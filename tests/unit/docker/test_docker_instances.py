@@ -98,7 +98,7 @@ class TwoDatabases:
 
 def free_beside(*containers: tuple[str, str, str]) -> tuple[list[str], int, int, int]:
     made = DockerExecutor(
-        cast("Engine", TwoDatabases(*containers)),
+        cast("DockerEngine", TwoDatabases(*containers)),
         ContainerSettings("ours"),
         runtime_image="r",
         gpus=lambda: (Gpu("GPU-a", "a100", 2**30, ("0",)), Gpu("GPU-b", "a100", 2**30, ("1",))),
@@ -118,7 +118,7 @@ def test_what_another_database_holds_is_not_given_out_again() -> None:
 
 
 def driver(engine: OneContainer) -> DockerExecutor:
-    return DockerExecutor(cast("Engine", engine), ContainerSettings("ours"), runtime_image="r", default_image="i")
+    return DockerExecutor(cast("DockerEngine", engine), ContainerSettings("ours"), runtime_image="r", default_image="i")
 
 
 def test_a_container_of_another_platform_is_neither_started_nor_stopped() -> None:

@@ -31,7 +31,7 @@ def test_a_gang_shares_one_secret_and_each_pod_mounts_its_own_files():
     assert one.secret["metadata"]["name"].startswith("att-1-orders-")
     assert one.secret["immutable"] is True
     for order in gang:
-        pod = render_pod(order, OPTIONS, "jobs", one.kept(order))
+        pod = render_pod(order, OPTIONS, "jobs", one.location(order))
         files = mounted(pod)
         assert files.keys() == {"order.json", "order.sh", "token"}
         told = json.loads(base64.b64decode(one.secret["data"][files["order.json"]]))
@@ -58,7 +58,7 @@ def test_the_same_replicas_meet_the_same_secret_and_others_another_one():
 def test_one_replica_has_a_secret_like_its_pod():
     (one,) = bundle([ORDER], OPTIONS, "jobs")
     assert one.secret == render_secret(ORDER, OPTIONS, "jobs")
-    assert one.kept(ORDER) == own(ORDER)
+    assert one.location(ORDER) == own(ORDER)
 
 
 def test_what_is_too_large_for_one_secret_is_spread():
@@ -79,7 +79,7 @@ def test_one_that_fits_into_no_secret_is_refused():
 def test_an_images_own_command_reads_its_environment_out_of_its_part():
     gang = orders(2, command=None)
     (one,) = bundle(gang, OPTIONS, "jobs")
-    pod = render_pod(gang[1], OPTIONS, "jobs", one.kept(gang[1]))
+    pod = render_pod(gang[1], OPTIONS, "jobs", one.location(gang[1]))
     keys = [entry["valueFrom"]["secretKeyRef"]["key"] for entry in pod["spec"]["containers"][0]["env"][1:]]
     assert keys == ["worker-1.RANK", "worker-1.SECRET"]
     assert mounted(pod) == {"token": "worker-1.trainmaster.token"}

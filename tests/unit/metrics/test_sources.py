@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainmaster_runtime.metrics.claims import Claims
-from trainmaster_runtime.metrics.collector import Collector, Columns
-from trainmaster_runtime.metrics.eventfiles import EventFiles
+from trainmaster_runtime.metrics.claims import FileClaims
+from trainmaster_runtime.metrics.collector import Collector, PointColumns
+from trainmaster_runtime.metrics.eventfiles import EventFileReader
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler
-from trainmaster_runtime.metrics.source_counts import Roads
+from trainmaster_runtime.metrics.source_counts import SourceCounts
 from trainmaster_runtime.metrics.tfevents import Decoder
 from trainmaster_runtime.metrics.tfrecord import Broken, masked_crc, read_records
 
@@ -167,9 +167,9 @@ def said() -> list[str]:
     return []
 
 
-def files(output: Path, said: list[str], owner: str = "1/worker-0") -> EventFiles:
-    claims = Claims(str(output / ".trainmaster/metrics/job"), owner)
-    return EventFiles(str(output), None, claims, said.append, now=0.0, began=2000.0)
+def files(output: Path, said: list[str], owner: str = "1/worker-0") -> EventFileReader:
+    claims = FileClaims(str(output / ".trainmaster/metrics/job"), owner)
+    return EventFileReader(str(output), None, claims, said.append, now=0.0, began=2000.0)
 
 
 def names(found: list[tuple[str, Any]]) -> list[tuple[str, int]]:
@@ -322,10 +322,10 @@ def test_metrics_beside_other_words_for_how_far_it_is(line: bytes, found: dict[s
 
 
 def test_a_line_matches_where_a_metric_came_of_it() -> None:
-    collector = Collector(patterns=LinePatterns([]), roads=Roads())
+    collector = Collector(patterns=LinePatterns([]), sources=SourceCounts())
     collector.note([b"Epoch 1/3", b"Epoch 2/3 score 0.5", b"Epoch 2/3 score=0.5", b"done"])
     collector.look(is_last=True)
-    told = collector.roads.told() if collector.roads else {}
+    told = collector.sources.summary() if collector.sources else {}
     assert (told["log"]["lines"], told["matching"]["lines"]) == (4, 1)
 
 
@@ -411,13 +411,13 @@ def test_lines_that_no_pattern_was_named_for_are_told_as_printed() -> None:
 
 def test_what_the_script_tells_itself_counts_once() -> None:
     collector = Collector(patterns=LinePatterns([]))
-    collector.is_told = True
+    collector.reports_metrics = True
     collector.note([b"step=1 loss=1"])
     assert [item["kind"] for item in collector.look(is_last=False)] == ["progress"]
 
 
 def test_items_are_of_a_size_that_one_report_can_carry() -> None:
-    columns = Columns()
+    columns = PointColumns()
     for step in range(12_000):
         columns.add("loss", step, 1.0, math.inf)
     items = columns.items()

@@ -164,7 +164,7 @@ def test_horovods_processes_are_told_the_interface_and_a_named_one_stays(monkeyp
     from trainmaster_runtime.limits.cgroups import Groups
 
     monkeypatch.setattr(prepare, "own_interface", lambda: "ens5")
-    ground = prepare.Ground(own="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
+    ground = prepare.PreparedReplica(own="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
     address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0"}
     extras = [address, {**address, "HOROVOD_GLOO_IFACE": "ib0"}, {}]
     order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m", world=None)

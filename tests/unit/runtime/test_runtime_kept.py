@@ -12,7 +12,7 @@ import pytest
 from trainmaster_runtime import clock
 from trainmaster_runtime.reports import reporter
 from trainmaster_runtime.reports.reporter import Reporter
-from trainmaster_runtime.reports.spool import Kept
+from trainmaster_runtime.reports.spool import SpoolFile
 
 from core.storage.spooled_reports import Start, find_kept, place_of, read_kept
 from core.storage.tree import Tree
@@ -31,15 +31,15 @@ class Lab:
         self.status = 0
         self.answer = {}
         self.sent = []
-        self.said = []
+        self.log_lines = []
         self.reporter = Reporter(
             api_url=api_url,
             token=TOKEN,
-            who={"role": "worker", "index": 0, "generation": 1},
+            replica={"role": "worker", "index": 0, "generation": 1},
             source=str(self.source),
             spool_path=str(folder / "spool"),
-            say=self.said.append,
-            kept=Kept(str(self.output / FOLDER / START.file_name), TOKEN),
+            say=self.log_lines.append,
+            spool_file=SpoolFile(str(self.output / FOLDER / START.file_name), TOKEN),
         )
 
     def answering(self):
@@ -64,15 +64,15 @@ class Lab:
         self.reporter._collect(False)
         self.reporter._retry_at = self.reporter._keep_at = 0.0
         self.reporter._send_due(False)
-        self.reporter._keep_now_and_then()
+        self.reporter._save_periodically()
 
-    def kept(self, token=TOKEN):
+    def spooled_items(self, token=TOKEN):
         """Number and step of each item that the platform finds."""
         output = Tree(self.output)
         reports = [
-            one for start in find_kept(output, FOLDER, [START]) for one in read_kept(output, FOLDER, start, token)
+            report for start in find_kept(output, FOLDER, [START]) for report in read_kept(output, FOLDER, start, token)
         ]
-        return [(item.seq, item.data.get("step")) for one in reports for item in one.report().items]
+        return [(item.seq, item.data.get("step")) for report in reports for item in report.report().items]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_an_api_that_is_away_did_not_take_is_kept_with_its_numbers(lab):
     lab.reporter.start()
     lab.write(3, 4)
     lab.reporter.finish()
-    assert lab.kept() == [(3, 3), (4, 4)]
+    assert lab.spooled_items() == [(3, 3), (4, 4)]
 
 
 def test_an_end_with_the_api_there_waits_for_nothing_and_keeps_nothing(lab):
@@ -104,45 +104,45 @@ def test_an_end_with_the_api_there_waits_for_nothing_and_keeps_nothing(lab):
     since = time.monotonic()
     lab.reporter.finish()
     assert time.monotonic() - since < 0.3
-    assert lab.kept() == []
+    assert lab.spooled_items() == []
 
 
 def test_more_than_a_batch_is_kept_in_order(lab):
     lab.reporter.start()
     lab.write(*range(1, 1801))
     lab.reporter.finish()
-    assert lab.kept() == [(n, n) for n in range(1, 1801)]
+    assert lab.spooled_items() == [(n, n) for n in range(1, 1801)]
 
 
 def test_a_job_that_runs_on_while_the_api_is_away_keeps_what_its_node_could_take_along(lab):
     lab.write(1)
     lab.go()
-    assert lab.kept() == []  # one failure is no outage
+    assert lab.spooled_items() == []  # one failure is no outage
     for _ in range(3):
         lab.go()
-    assert lab.kept() == [(1, 1)]
+    assert lab.spooled_items() == [(1, 1)]
     lab.write(2)
     lab.go()
-    assert lab.kept() == [(1, 1), (2, 2)]
+    assert lab.spooled_items() == [(1, 1), (2, 2)]
     lab.status = 200
     lab.go()
     lab.go()
-    assert (lab.sent, lab.kept()) == ([1, 2], [])
+    assert (lab.sent, lab.spooled_items()) == ([1, 2], [])
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "kept"),
+    ("status", "answer", "spooled_items"),
     [
         (401, {}, [(1, 1)]),  # by whom the old place belongs to now
         (410, {"code": "attempt_ended"}, []),
     ],
 )
-def test_what_was_refused_is_kept_unless_the_attempt_is_over(lab, status, answer, kept):
+def test_what_was_refused_is_kept_unless_the_attempt_is_over(lab, status, answer, spooled_items):
     lab.status, lab.answer = status, answer
     lab.reporter.start()
     lab.write(1)
     lab.reporter.finish()
-    assert lab.kept() == kept
+    assert lab.spooled_items() == spooled_items
 
 
 def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypatch):
@@ -158,7 +158,7 @@ def test_who_is_to_end_at_once_keeps_what_the_api_would_still_take(lab, monkeypa
     since = time.monotonic()
     lab.reporter.finish(lambda: len(lab.sent) >= 3)
     assert time.monotonic() - since < 5
-    left = [seq for seq, _ in lab.kept()]
+    left = [seq for seq, _ in lab.spooled_items()]
     assert len(left) > 50
     assert lab.sent + left == list(range(1, 101))
 
@@ -174,7 +174,7 @@ def test_an_api_that_takes_one_after_the_other_is_given_all(lab, monkeypatch):
     lab.reporter.start()
     lab.write(*range(1, 11))  # a second, and not the time that an end has for an API that is away
     lab.reporter.finish()
-    assert (lab.sent, lab.kept()) == (list(range(1, 11)), [])
+    assert (lab.sent, lab.spooled_items()) == (list(range(1, 11)), [])
 
 
 def test_an_api_that_never_answers_delays_an_end_by_its_two_seconds_alone(tmp_path):
@@ -189,7 +189,7 @@ def test_an_api_that_never_answers_delays_an_end_by_its_two_seconds_alone(tmp_pa
         asked.close()
         lab.reporter._spool.close()
     assert time.monotonic() - since < 4
-    assert lab.kept() == [(1, 1)]
+    assert lab.spooled_items() == [(1, 1)]
 
 
 def test_no_room_for_it_is_told_in_the_log(lab):
@@ -197,42 +197,42 @@ def test_no_room_for_it_is_told_in_the_log(lab):
     lab.reporter.start()
     lab.write(1)
     lab.reporter.finish()
-    assert any("last reports are lost" in line for line in lab.said)
+    assert any("last reports are lost" in line for line in lab.log_lines)
 
 
 def kept_by_hand(lab, *, start=START, token=TOKEN, steps=(7,)):
-    kept = Kept(str(lab.output / FOLDER / START.file_name), token)
+    spooled_items = SpoolFile(str(lab.output / FOLDER / START.file_name), token)
     lines = [json.dumps({"at": "2026-01-01T00:00:00Z", "kind": "progress", "data": {"step": n}}) + "\n" for n in steps]
-    who = {"role": start.role, "index": start.index, "generation": start.generation}
-    kept.write({**who, "first_seq": 1}, [line.encode() for line in lines])
+    replica = {"role": start.role, "index": start.index, "generation": start.generation}
+    spooled_items.write({**replica, "first_seq": 1}, [line.encode() for line in lines])
     return lab.output / FOLDER / START.file_name
 
 
 def test_what_another_job_laid_there_or_changed_is_nothing(lab):
     path = kept_by_hand(lab)
-    assert lab.kept() == [(1, 7)]
+    assert lab.spooled_items() == [(1, 7)]
     path.write_bytes(path.read_bytes().replace(b'"step": 7', b'"step": 9'))
-    assert lab.kept() == []
+    assert lab.spooled_items() == []
     kept_by_hand(lab, token="tma_att-2.mac")
-    assert lab.kept() == []
+    assert lab.spooled_items() == []
     kept_by_hand(lab, start=Start("worker", 1, 1))  # a peer's, which has the same token
-    assert lab.kept() == []
+    assert lab.spooled_items() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"\xff" * 100, b"[]\n\n\n"])
 def test_a_torn_file_is_nothing(lab, content):
     kept_by_hand(lab).write_bytes(content)
-    assert lab.kept() == []
+    assert lab.spooled_items() == []
 
 
 def test_neither_links_nor_pipes_are_opened(lab, tmp_path):
     path = kept_by_hand(lab)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert lab.kept() == []
+    assert lab.spooled_items() == []
     path.unlink()
     os.mkfifo(path)
-    done = threading.Thread(target=lab.kept, daemon=True)
+    done = threading.Thread(target=lab.spooled_items, daemon=True)
     done.start()
     done.join(10)
     assert not done.is_alive()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainmaster_runtime.hang_watchdog import Process
+from trainmaster_runtime.hang_watchdog import LocalProcess
 from trainmaster_runtime.logs.log_writer import JobLog
 from trainmaster_runtime.logs.outputs import Outputs
 
@@ -15,7 +15,7 @@ def test_who_hears_the_lines_hears_the_last_one_without_its_end_too(tmp_path: Pa
         outputs.note = heard.extend
         read, write = os.pipe()
         os.set_blocking(read, False)
-        process = Process(0, 1, read, b"")
+        process = LocalProcess(0, 1, read, b"")
         outputs.listen([process])
         os.write(write, b"begun\nscore is 0.7")
         outputs.wait(5)

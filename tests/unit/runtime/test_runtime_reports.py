@@ -48,19 +48,19 @@ def api():
 
 
 @pytest.fixture
-def said():
+def log_lines():
     return []
 
 
 @pytest.fixture
-def reporter(tmp_path, api, said):
+def reporter(tmp_path, api, log_lines):
     made = Reporter(
         api_url="http://api",
         token="tma_x",
-        who={"role": "worker", "index": 0, "generation": 1},
+        replica={"role": "worker", "index": 0, "generation": 1},
         source=str(tmp_path / "report.jsonl"),
         spool_path=str(tmp_path / "spool"),
-        say=said.append,
+        say=log_lines.append,
         api_file=str(tmp_path / "api.json"),
     )
     made._post = api.post
@@ -139,7 +139,7 @@ def test_a_line_of_brackets_ends_no_reports(reporter, api, write):
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_a_line_without_an_end_is_left_out_and_told_once(reporter, api, said, write):
+def test_a_line_without_an_end_is_left_out_and_told_once(reporter, api, log_lines, write):
     for _ in range(3):
         write("x" * 700_000)
         go(reporter)
@@ -147,8 +147,8 @@ def test_a_line_without_an_end_is_left_out_and_told_once(reporter, api, said, wr
     write("\n", {"kind": "progress", "step": 1})
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
-    assert len(said) == 1
-    assert "was left out" in said[0]
+    assert len(log_lines) == 1
+    assert "was left out" in log_lines[0]
 
 
 def test_rubbish_is_left_out(reporter, api, write):
@@ -213,12 +213,12 @@ def test_only_an_ended_attempt_is_a_reason_to_end(reporter, api, write, status, 
     assert reporter._is_refused
 
 
-def test_a_refused_token_ends_the_reports_and_is_told_once(reporter, api, said, write):
+def test_a_refused_token_ends_the_reports_and_is_told_once(reporter, api, log_lines, write):
     api.status = 401
     write({"kind": "progress", "step": 1})
     go(reporter)
     assert reporter._is_refused
-    assert len(said) == 1
+    assert len(log_lines) == 1
 
 
 def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write):
@@ -227,21 +227,21 @@ def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write):
     go(reporter)
     (tmp_path / "api.json").write_text('{"url": "http://moved/"}')
     api.status = 200
-    reporter._follow_the_api()
+    reporter._follow_api_url()
     reporter._send_due(False)  # at once: the back-off was for the old place
     assert reporter._url == "http://moved/api/v1/runtime/report"
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter, api, said, write):
+def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter, api, log_lines, write):
     api.status = 404
     write({"kind": "progress", "step": 1})
     go(reporter)
-    reporter._follow_the_api()
+    reporter._follow_api_url()
     assert reporter._is_refused  # nothing has moved
     (tmp_path / "api.json").write_text('{"url": "http://moved"}')
     api.status = 200
-    reporter._follow_the_api()
+    reporter._follow_api_url()
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
 
@@ -249,7 +249,7 @@ def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": 3}', "half of {"])
 def test_a_broken_note_of_a_move_changes_nothing(tmp_path, reporter, text):
     (tmp_path / "api.json").write_text(text)
-    reporter._follow_the_api()
+    reporter._follow_api_url()
     assert reporter._url == "http://api/api/v1/runtime/report"
 
 
@@ -284,7 +284,7 @@ def test_the_spool_is_bounded_and_keeps_checkpoints(tmp_path):
 class Pieces:
     """A collector with ``left`` pieces to read; ``sent`` is what had arrived before each look."""
 
-    roads = None
+    sources = None
     troubles = ()
 
     def __init__(self, left, api):

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from trainmaster_runtime.record import StateFolder
-from trainmaster_runtime.worlds import Worlds, hold_s
+from trainmaster_runtime.worlds import WorldChanges, hold_s
 
 from executors.kubernetes.pods.world_updates import encode
 from tests.orders import bare_order
 
 
 @pytest.fixture
-def worlds(tmp_path: Path) -> Worlds:
+def worlds(tmp_path: Path) -> WorldChanges:
     order: Any = SimpleNamespace(
         world=1,
         joins_warm=False,
@@ -27,23 +27,23 @@ def worlds(tmp_path: Path) -> Worlds:
         files={},
         asked_path=None,
     )
-    return Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
+    return WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
 
 
-def told(number: int, rank: str) -> dict[str, Any]:
+def update(number: int, rank: str) -> dict[str, Any]:
     return {"world": number, "command": "train", "args": [], "env": {"RANK": rank}, "process_env": [{}], "files": {}}
 
 
-def test_only_a_newer_world_is_news_and_only_once(worlds: Worlds, tmp_path: Path) -> None:
+def test_only_a_newer_world_is_news_and_only_once(worlds: WorldChanges, tmp_path: Path) -> None:
     state = StateFolder(str(tmp_path))
-    assert worlds.news() is None
-    state.write("world.json", told(1, "1"))
-    assert worlds.news() is None
-    state.write("world.json", told(3, "0"))
-    news = worlds.news()
-    assert news is not None
-    assert worlds.news() is None
-    worlds.take(news)
+    assert worlds.newer_world() is None
+    state.write("world.json", update(1, "1"))
+    assert worlds.newer_world() is None
+    state.write("world.json", update(3, "0"))
+    newer_world = worlds.newer_world()
+    assert newer_world is not None
+    assert worlds.newer_world() is None
+    worlds.enter(newer_world)
     assert worlds.facts() == {"world": 3, "keeps_processes": False, "is_ready": False}
 
 
@@ -57,7 +57,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
         process_env=[{"RANK": "2"}, {"RANK": "3"}],
         asked_path=None,
     )
-    Worlds(order, StateFolder(str(tmp_path / "state")), str(tmp_path)).publish()
+    WorldChanges(order, StateFolder(str(tmp_path / "state")), str(tmp_path)).publish()
     assert json.loads((tmp_path / "world.json").read_text()) == {
         "world": 2,
         "processes": [{"SIZE": "4", "RANK": "2"}, {"SIZE": "4", "RANK": "3"}],
@@ -66,7 +66,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
 
 def test_one_that_joins_is_ready_when_its_process_says_so_or_when_there_is_none_yet(tmp_path: Path) -> None:
     order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}], asked_path=None)
-    warm = Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
+    warm = WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
     assert not warm.facts()["is_ready"]
     (tmp_path / "keeps-0").touch()
     assert warm.facts() == {"world": 0, "keeps_processes": True, "is_ready": True}
@@ -81,9 +81,9 @@ def test_who_failed_of_a_lost_peer_waits_long_who_was_killed_not_at_all() -> Non
     assert hold_s(of_a_peer, was_killed=True) == 0
 
 
-def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: Worlds, tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
-    asked.mkdir()
+def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: WorldChanges, tmp_path: Path) -> None:
+    request_folder = tmp_path / "asked"
+    request_folder.mkdir()
     order: Any = SimpleNamespace(
         world=1,
         joins_warm=False,
@@ -92,18 +92,18 @@ def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: Worlds, t
         env={"RANK": "1", "SIZE": "2", "API_KEY": "hunter2"},
         process_env=[{}],
         files={},
-        asked_path=str(asked / "stop"),
+        asked_path=str(request_folder / "stop"),
     )
-    worlds = Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
-    (asked / "world").touch()
-    assert worlds.news() is None
+    worlds = WorldChanges(order, StateFolder(str(tmp_path)), str(tmp_path))
+    (request_folder / "world").touch()
+    assert worlds.newer_world() is None
     whole = encode(bare_order(world=2, env={"RANK": "0", "API_KEY": "hunter2"}, job_variables=frozenset({"API_KEY"})))
-    (asked / "world").write_text(whole[:40])
-    assert worlds.news() is None  # half of it is there
-    (asked / "world").write_text(whole)
-    news = worlds.news()
-    assert news is not None
-    worlds.take(news)
+    (request_folder / "world").write_text(whole[:40])
+    assert worlds.newer_world() is None  # half of it is there
+    (request_folder / "world").write_text(whole)
+    newer_world = worlds.newer_world()
+    assert newer_world is not None
+    worlds.enter(newer_world)
     assert worlds.number == 2
     assert order.env == {"RANK": "0", "API_KEY": "hunter2"}
     assert order.command == ["true"]
@@ -113,11 +113,11 @@ def test_who_joins_learns_from_the_others_folder_that_the_program_keeps_its_proc
     shared = tmp_path / "logs"
     shared.mkdir()
 
-    def replica(name: str, world: int) -> Worlds:
-        own = tmp_path / name
-        own.mkdir()
+    def replica(name: str, world: int) -> WorldChanges:
+        job_folder = tmp_path / name
+        job_folder.mkdir()
         order: Any = SimpleNamespace(world=world, joins_warm=False, env={}, process_env=[{}], asked_path=None)
-        return Worlds(order, StateFolder(str(own)), str(own), str(shared))
+        return WorldChanges(order, StateFolder(str(job_folder)), str(job_folder), str(shared))
 
     first = replica("first", 1)
     first.show()

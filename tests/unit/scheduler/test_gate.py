@@ -8,7 +8,7 @@ import pytest
 from core.settings import BadSettings, Settings
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
-from scheduler.messaging.coalescing import BatchQueue, PendingDeduplicator, SingleFlight
+from scheduler.messaging.work_queue import BatchQueue, PendingDeduplicator, SingleFlight
 from scheduler.messaging.wakeups import AppWakeup
 
 

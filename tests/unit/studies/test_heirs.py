@@ -178,7 +178,7 @@ def test_where_no_change_is_allowed_the_parents_values_are_kept() -> None:
         (
             {"population": {"interval": 2}, "fidelity": {"parameter": "e", "min": 1, "max": 3}},
             "population",
-            "leave one out",
+            "omit one of the two",
         ),
         (
             {

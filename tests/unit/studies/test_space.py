@@ -74,7 +74,7 @@ def test_a_point_has_what_is_active_and_nothing_else(unit: list[float]) -> None:
     assert ("momentum" in point) == (point["optimizer"] == "sgd")
     assert {"optimizer", "batch"} <= point.keys()
     fault = SPACE.fault(point)
-    assert fault is None or fault[1].startswith("breaks the constraint")
+    assert fault is None or fault[1].startswith("violates the constraint")
 
 
 def test_a_grid_has_each_point_that_holds_once() -> None:

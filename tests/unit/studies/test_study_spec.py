@@ -115,8 +115,8 @@ algoritm: tpe
         "parameters.layers: has no range: min and max are missing",
         "parameters.kind.type: must be one of float, integer, categorical, discrete (did you mean float?)",
         "parameters.width: min is 2 and max is 1",
-        "parameters.late.when.nobody: is no parameter of the study",
-        "constraints[0]: depth is no parameter of the study",
+        "parameters.late.when.nobody: is not a parameter of the study",
+        "constraints[0]: depth is not a parameter of the study",
         "constraints[1]: ",
         "metrics[0].goal: is missing",
         "budget.trials: must be at least 1, not 0",
@@ -132,17 +132,17 @@ algoritm: tpe
     [
         ({"constraints": ["layers < 0"]}, "constraints: no point of the ranges satisfies 'layers < 0'"),
         ({"constraints": ["layers > 4", "layers < 3"]}, "contradict each other"),
-        ({"budget": {"parallel": 2}}, "budget: has no end"),
+        ({"budget": {"parallel": 2}}, "budget: has no limit"),
         ({"initial": [{"lr": 7, "layers": 2, "optimizer": "adam"}]}, "initial[0].lr: 7 is not in its range"),
         ({"initial": [{"lr": 0.01, "layers": 2}]}, "initial[0].optimizer: is missing"),
         (
             {"initial": [{"lr": 0.01, "layers": 2, "optimizer": "adam", "momentum": 0.5}]},
-            "initial[0].momentum: is not active with these values of its parents",
+            "initial[0].momentum: is inactive with these values of its parents",
         ),
-        ({"algorithm": "grid"}, "parameters.lr: is a float without end in a grid"),
-        ({"algorithm": "cma-es"}, "cma-es knows no conditional parameters"),
+        ({"algorithm": "grid"}, "parameters.lr: is a float without steps in a grid"),
+        ({"algorithm": "cma-es"}, "cma-es does not support conditional parameters"),
         ({"metric": None, "goal": None}, "metric: is missing (write what the trials report, such as `metric: loss`)"),
-        ({"metrics": [{"name": "a", "goal": "minimize"}]}, "metric: stands beside metrics"),
+        ({"metrics": [{"name": "a", "goal": "minimize"}]}, "metric: cannot be combined with metrics"),
         ({"template": {"command": "train", "project": "other"}}, "template.project: is other"),
         ({"parameters": {}}, "parameters: is missing"),
         ({"seed": -1}, "seed: must be at least 0"),
@@ -150,7 +150,7 @@ algoritm: tpe
             {"template": {"command": "train", "name": "other"}},
             "template.name: is other, and trials are called after the",
         ),
-        ({"template": None}, "stopping: ends jobs early, and the study has no template"),
+        ({"template": None}, "stopping: stops jobs early, but the study has no template"),
         ({"stopping": {"rule": "asha", "min_steps": 9, "max_steps": 5}}, "stopping.max_steps: is 5, and no trial is"),
         ({"budget": {"trials": 9, "max_time": 0}}, "budget.max_time: must be more than 0"),
         ({"template": None, "lost_after": "0s"}, "lost_after: must be more than 0"),
@@ -176,7 +176,7 @@ def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
         ),
         (
             {"metric": {"name": "loss", "goal": "minimize"}},
-            ["goal: stands beside metric.goal (write one of the two)"],
+            ["goal: cannot be combined with metric.goal (write one of the two)"],
         ),
         ({"winner": "A b"}, ["winner: write 1 to 63"]),
         (
@@ -203,9 +203,9 @@ def test_of_a_parameter_that_does_not_stand_unknown_parents_are_told_as_well() -
         initial=[],
     )
     assert sorted(one.partition(" (")[0] for one in told) == [
-        "constraints[0]: 'lr <' is no expression",
-        "constraints[1]: depth, width are no parameters of the study",
-        "parameters.mom.when.optimiser: is no parameter of the study",
+        "constraints[0]: 'lr <' is not an expression",
+        "constraints[1]: depth, width are not parameters of the study",
+        "parameters.mom.when.optimiser: is not a parameter of the study",
         "parameters.mom: min is 1 and max is 0",
     ]
 
@@ -219,7 +219,7 @@ def test_a_condition_on_the_exact_value_of_a_range_is_refused() -> None:
     assert mistakes(**told_of(lr)) == [
         (
             "parameters.child.when.lr: lr is a float in a range, which is practically never exactly 0.5 "
-            "(make lr discrete, integer or categorical, or leave this out)"
+            "(make lr discrete, integer or categorical, or omit this)"
         )
     ]
     assert mistakes(**told_of({**lr, "steps": 4}, algorithm="grid"))
@@ -253,7 +253,7 @@ def test_gpu_hours_that_nobody_spends_are_no_end(template: Any, said: bool) -> N
     raw = {**GOOD, "template": template, "stopping": None}
     if said:
         assert mistakes(template=template, stopping=None, budget={"gpu_hours": 1})[0].startswith(
-            "budget: has no end: trials without GPUs never spend gpu_hours"
+            "budget: has no limit: trials without GPUs never spend gpu_hours"
         )
     else:
         assert parse_study({**raw, "budget": {"gpu_hours": 1}}).budget.gpu_hours == 1
@@ -278,7 +278,7 @@ def test_parameters_that_wait_for_each_other_are_refused() -> None:
         constraints=[],
         initial=[],
     )
-    assert told == ["parameters: a, b depend on each other in a circle"]
+    assert told == ["parameters: a, b depend on each other in a cycle"]
 
 
 def test_a_circle_names_those_in_it_alone() -> None:
@@ -292,14 +292,14 @@ def test_a_circle_names_those_in_it_alone() -> None:
     )
     assert sorted(told) == [
         "parameters.alone.when.alone: is the parameter itself",
-        "parameters: a, b depend on each other in a circle",
+        "parameters: a, b depend on each other in a cycle",
     ]
 
 
 def test_every_mistake_of_the_points_to_begin_with_is_told_at_once_beside_all_others() -> None:
     point = {"lr": 7, "layers": 9, "optimizer": "adam", "depth": 1}
     beside = [
-        "initial[0].depth: is no parameter of the study",
+        "initial[0].depth: is not a parameter of the study",
         "initial[0].lr: 7 is not in its range",
         "initial[0].layers: 9 is not in its range",
     ]
@@ -311,7 +311,7 @@ def test_every_mistake_of_the_points_to_begin_with_is_told_at_once_beside_all_ot
     # Where one parameter is wrong, the values of the others are looked at all the same.
     wrong = {**GOOD["parameters"], "layers": {"type": "integer"}}
     told = mistakes(initial=[point], parameters=wrong)
-    assert {"initial[0].lr: 7 is not in its range", "initial[0].depth: is no parameter of the study"} < set(told)
+    assert {"initial[0].lr: 7 is not in its range", "initial[0].depth: is not a parameter of the study"} < set(told)
 
 
 def test_an_empty_file_is_told_what_a_study_wants() -> None:

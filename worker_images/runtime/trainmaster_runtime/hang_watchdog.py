@@ -6,7 +6,7 @@ import signal
 
 from trainmaster_runtime.logs.log_writer import LineSplitter
 from trainmaster_runtime.process import exits, procfs, tree
-from trainmaster_runtime.process.exits import Ending
+from trainmaster_runtime.process.exits import ReplicaEnd
 
 UNKNOWN = -1  # the code of a process that hung at exit and told none
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.process.exit_notes import ExitNotes
 
 
-class Process:
+class LocalProcess:
     """One local process of the replica."""
 
     def __init__(self, rank: int, pid: int, output: int, prefix: bytes) -> None:
@@ -49,17 +49,17 @@ class Process:
         self.code = code
 
 
-def hung_ending(code: int, grace_s: float) -> Ending:
+def hung_ending(code: int, grace_s: float) -> ReplicaEnd:
     """How a replica ends whose command did not exit. ``code``: what it told before, or ``UNKNOWN``."""
     known = None if code == UNKNOWN else code
     sentence = "The command finished its work with %s, did not exit within %g s, and was ended." % (
         exits.describe(known),
         grace_s,
     )
-    return Ending("hanging_exit", known, sentence)
+    return ReplicaEnd("hanging_exit", known, sentence)
 
 
-def end_hanging(processes: list[Process], notes: ExitNotes, grace_s: float, now: float, log: JobLog) -> None:
+def end_hanging(processes: list[LocalProcess], notes: ExitNotes, grace_s: float, now: float, log: JobLog) -> None:
     """Kill what has finished its work ``grace_s`` ago and is still there. ``now`` is monotonic."""
     for process in processes:
         if process.code is not None:
@@ -80,7 +80,7 @@ def end_hanging(processes: list[Process], notes: ExitNotes, grace_s: float, now:
             tree.send(pid, signal.SIGKILL)
 
 
-def _hanging_below(process: Process, notes: ExitNotes) -> list[int]:
+def _hanging_below(process: LocalProcess, notes: ExitNotes) -> list[int]:
     """The children of a shell that have finished their work, and those of torchrun when all have; else none.
 
     Torchrun ends every worker when it sees one dead: none may be killed while another one works.

@@ -33,26 +33,26 @@ def main(arguments: list[str]) -> NoReturn:
     lock = int(arguments[arguments.index("--lock-fd") + 1]) if "--lock-fd" in arguments else None
     path = os.path.abspath(arguments[-1])
     state = arguments[arguments.index("--state") + 1] if "--state" in arguments else os.path.dirname(path)
-    told = tell = None
+    answer_read = answer_write = None
     if is_detached:
-        told, tell = os.pipe()
+        answer_read, answer_write = os.pipe()
         if os.fork() > 0:
-            os.close(tell)
-            answer = os.read(told, 1)
+            os.close(answer_write)
+            answer = os.read(answer_read, 1)
             # _exit: nothing of the runtime is to be torn down twice.
             os._exit(CLAIMED if answer == b"1" else NOT_CLAIMED if answer == b"0" else 1)
-        os.close(told)
+        os.close(answer_read)
     try:
         os.setsid()
     except PermissionError:  # a group's leader already: the first process of a container, or a shell's job
         pass
-    os._exit(_run(path, StateFolder(state), lock, tell))
+    os._exit(_run(path, StateFolder(state), lock, answer_write))
 
 
-def run_forked(path: str, lock: int, tell: int, warm: Fork) -> NoReturn:
+def run_forked(path: str, lock: int, answer_write: int, warm: Fork) -> NoReturn:
     """Run the order in this process, which was forked from a preloaded parent; ends the process.
 
-    ``tell`` hears ``1`` when the order is claimed, ``0`` when it is another's.
+    ``answer_write`` hears ``1`` when the order is claimed, ``0`` when it is another's.
 
     Raises:
         trainmaster_runtime.warm.child.Started: in each of the user's processes that goes on as it is.
@@ -60,13 +60,13 @@ def run_forked(path: str, lock: int, tell: int, warm: Fork) -> NoReturn:
     os.setsid()
     state = StateFolder(os.path.dirname(path))
     try:
-        _take_road(state)
+        _claim_start(state)
     except OSError:
         os._exit(NOT_CLAIMED)
-    os._exit(_run(path, state, lock, tell, warm))
+    os._exit(_run(path, state, lock, answer_write, warm))
 
 
-def _take_road(state: StateFolder) -> None:
+def _claim_start(state: StateFolder) -> None:
     """Be the one that starts the order; the executor does when it waits for us no longer. Raises ``OSError``: it does.
 
     The file comes to be as a whole, by linking: the executor ends who it names when nothing follows.
@@ -80,10 +80,10 @@ def _take_road(state: StateFolder) -> None:
         os.unlink(state.file(own))
 
 
-def _run(path: str, state: StateFolder, lock: int | None, tell: int | None, warm: Fork | None = None) -> int:
+def _run(path: str, state: StateFolder, lock: int | None, answer_write: int | None, warm: Fork | None = None) -> int:
     order = load(path)
     if not _claim(state, lock, order.tombstone):
-        _tell(tell, b"0")
+        _answer(answer_write, b"0")
         return NOT_CLAIMED
     # From the moment that the pid can be read, a stop may come: it waits until there is somebody to handle it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -101,10 +101,10 @@ def _run(path: str, state: StateFolder, lock: int | None, tell: int | None, warm
             "cgroups": cgroups.folders_to_be(cgroups.name_of(order.mark)) if order.use_cgroups else [],
         },
     )
-    _tell(tell, b"1")
-    from trainmaster_runtime.replica import Replica
+    _answer(answer_write, b"1")
+    from trainmaster_runtime.replica import ReplicaRun
 
-    return Replica(order, state, token_path=os.path.dirname(path) + "/token", warm=warm).run()
+    return ReplicaRun(order, state, token_path=os.path.dirname(path) + "/token", warm=warm).run()
 
 
 def _claim(state: StateFolder, lock: int | None, tombstone: str | None) -> bool:
@@ -120,7 +120,7 @@ def _claim(state: StateFolder, lock: int | None, tombstone: str | None) -> bool:
     return not os.path.exists(state.file("runtime.json")) and not (tombstone and os.path.exists(tombstone))
 
 
-def _tell(fd: int | None, answer: bytes) -> None:
+def _answer(fd: int | None, answer: bytes) -> None:
     if fd is not None:
         os.write(fd, answer)
         os.close(fd)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-class Mount:
+class OrderMount:
     __slots__ = ("read_only", "source", "target")
 
     def __init__(self, source: str, target: str, read_only: bool) -> None:
@@ -20,7 +20,7 @@ class Mount:
         self.read_only = read_only
 
 
-class Order:
+class RuntimeOrder:
     """Fields as in ``executors.base.ReplicaOrder``; durations in seconds.
 
     ``view``: ``private`` builds the job's own root, ``mapped`` maps paths by environment and arguments, ``as_is`` is
@@ -44,7 +44,7 @@ class Order:
         self.files: dict[str, str] = data.get("files") or {}
         self.code_path: str | None = data.get("code_path")
         self.code_digest: str | None = data.get("code_digest")
-        self.mounts = [Mount(m["source"], m["target"], m["read_only"]) for m in data["mounts"]]
+        self.mounts = [OrderMount(m["source"], m["target"], m["read_only"]) for m in data["mounts"]]
         self.cpu_limit_milli: int | None = data.get("cpu_limit_milli")
         self.memory_limit_bytes: int | None = data.get("memory_limit_bytes")
         self.shm_bytes: int | None = data.get("shm_bytes")
@@ -90,6 +90,21 @@ class Order:
         return next((m.source for m in self.mounts if m.target == target), None)
 
 
-def load(path: str) -> Order:
+class UserProgram:
+    """What to execute: ``argv`` with ``env``, in the folder ``cwd`` as the view shows it.
+
+    ``oom_score_adj``: ``None`` leaves it as it is.
+    """
+
+    __slots__ = ("argv", "cwd", "env", "oom_score_adj")
+
+    def __init__(self, argv: list[str], env: dict[str, str], cwd: str, oom_score_adj: str | None) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.oom_score_adj = oom_score_adj
+
+
+def load(path: str) -> RuntimeOrder:
     with open(path, "rb") as stream:
-        return Order(json.loads(stream.read()))
+        return RuntimeOrder(json.loads(stream.read()))

@@ -6,9 +6,10 @@ import os
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.limits.cgroups import Groups, make_groups, name_of
+from trainmaster_runtime.order import UserProgram
 from trainmaster_runtime.paths import PathMap
 from trainmaster_runtime.process import spawn
-from trainmaster_runtime.process.exits import Ending
+from trainmaster_runtime.process.exits import ReplicaEnd
 from trainmaster_runtime.process.procfs import MARK_VARIABLE
 from trainmaster_runtime.view import WORK, Builder, View, ViewFailed, ViewRefused
 
@@ -22,19 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmaster_runtime.logs.log_writer import JobLog
-    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.record import StateFolder
 
 
 class NotStarted(Exception):
     """The command was never started; ``ending`` says why."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: ReplicaEnd) -> None:
         super().__init__(ending.sentence)
         self.ending = ending
 
 
-class Ground:
+class PreparedReplica:
     """What the user's processes stand on.
 
     Attributes:
@@ -50,7 +51,7 @@ class Ground:
         self.groups = groups
         self.isolation = "none"
 
-    def programs(self, order: Order) -> list[spawn.Program]:
+    def programs(self, order: RuntimeOrder) -> list[UserProgram]:
         """One program per local process."""
         base = dict(os.environ)
         base.update(order.env)
@@ -72,7 +73,7 @@ class Ground:
                 interface = own_interface()
                 if interface is not None:
                     env["HOROVOD_GLOO_IFACE"] = interface
-            programs.append(spawn.Program(words, env, self.cwd, oom_score_adj))
+            programs.append(UserProgram(words, env, self.cwd, oom_score_adj))
         return programs
 
     def _launchers(self) -> str:
@@ -84,7 +85,7 @@ class Ground:
             put_launchers(folder)
         return folder if self.paths is not None else OWN + "/bin"
 
-    def _own_env(self, order: Order, env: dict[str, str]) -> dict[str, str]:
+    def _own_env(self, order: RuntimeOrder, env: dict[str, str]) -> dict[str, str]:
         own = {
             MARK_VARIABLE: order.mark,
             "PWD": self.cwd,
@@ -112,7 +113,9 @@ def exit_hook_env(env: dict[str, str], notes: str) -> dict[str, str]:
     }
 
 
-def prepare(order: Order, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]) -> Ground:
+def prepare(
+    order: RuntimeOrder, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]
+) -> PreparedReplica:
     """Prepare all of it. Raises :class:`NotStarted`.
 
     Args:
@@ -122,35 +125,35 @@ def prepare(order: Order, state: StateFolder, token: str, log: JobLog, check_sto
     # Folders of the groups are made first, for the first to join one waits for the kernel meanwhile.
     groups = make_groups(name_of(order.mark)) if order.use_cgroups else Groups({}, 1)
     try:
-        ground = _prepare(order, state, token, log, groups, check_stop)
+        prepared = _prepare(order, state, token, log, groups, check_stop)
         check_stop(0.0)
         _wait_for_peers(order, state, check_stop)
         if order.view == "as_is" and order.world is None and order.process_env:
             _wait_for_rendezvous(order, state, check_stop)
         groups.settle()
-        return ground
+        return prepared
     except ViewFailed as error:
         groups.close()
-        raise NotStarted(Ending("start_refused", None, str(error))) from error
+        raise NotStarted(ReplicaEnd("start_refused", None, str(error))) from error
     except OSError as error:
         groups.close()
         cause = "disk_full" if error.errno in (28, 122) else "start_failed"
         # Without the error's own path, which is the host's.
         sentence = "The work folder could not be prepared: %s." % error.strerror
-        raise NotStarted(Ending(cause, None, sentence)) from error
+        raise NotStarted(ReplicaEnd(cause, None, sentence)) from error
     except BaseException:
         groups.close()
         raise
 
 
 def _prepare(
-    order: Order,
+    order: RuntimeOrder,
     state: StateFolder,
     token: str,
     log: JobLog,
     groups: Groups,
     check_stop: Callable[[float], None],
-) -> Ground:
+) -> PreparedReplica:
     work = WORK if order.view == "as_is" else state.file("work")
     own = work + "/.trainmaster"
     os.makedirs(own, mode=0o700, exist_ok=True)
@@ -167,14 +170,14 @@ def _prepare(
     if order.view != "as_is" and view is None:
         cwd = os.path.realpath(work)
         paths = _map_paths(order, cwd, log)
-    ground = Ground(own=own, cwd=cwd, view=view, paths=paths, groups=groups)
+    prepared = PreparedReplica(own=own, cwd=cwd, view=view, paths=paths, groups=groups)
     if view is not None:
-        ground.isolation = view.description
+        prepared.isolation = view.description
     elif paths is not None:
-        ground.isolation = "paths mapped"
+        prepared.isolation = "paths mapped"
     else:
-        ground.isolation = "container"
-    return ground
+        prepared.isolation = "container"
+    return prepared
 
 
 def _put_token(token: str, own: str) -> None:
@@ -185,7 +188,7 @@ def _put_token(token: str, own: str) -> None:
         os.close(fd)
 
 
-def _start_view(order: Order, state: StateFolder, work: str, log: JobLog) -> Builder | None:
+def _start_view(order: RuntimeOrder, state: StateFolder, work: str, log: JobLog) -> Builder | None:
     if order.view == "as_is":
         return None
     for mount in order.mounts:
@@ -208,7 +211,7 @@ def _start_view(order: Order, state: StateFolder, work: str, log: JobLog) -> Bui
         return None
 
 
-def _finish_view(order: Order, builder: Builder | None, log: JobLog) -> View | None:
+def _finish_view(order: RuntimeOrder, builder: Builder | None, log: JobLog) -> View | None:
     if builder is None:
         return None
     try:
@@ -218,7 +221,7 @@ def _finish_view(order: Order, builder: Builder | None, log: JobLog) -> View | N
         return None
 
 
-def _tell_mapped(order: Order, log: JobLog, why: str) -> None:
+def _tell_mapped(order: RuntimeOrder, log: JobLog, why: str) -> None:
     shm = "" if order.shm_bytes is None else ", `shm` is not applied"
     log.say(
         "no private view of the file system here (%s): /data is mapped by environment and arguments, "
@@ -227,7 +230,7 @@ def _tell_mapped(order: Order, log: JobLog, why: str) -> None:
 
 
 def _unpack(
-    order: Order,
+    order: RuntimeOrder,
     state: StateFolder,
     token: str,
     work: str,
@@ -246,12 +249,14 @@ def _unpack(
         state.tell(phase="pending", detail="Unpacking the code.")
         unpack(path, order.code_digest, work, reserved)
     except ArchiveRefused as error:
-        raise NotStarted(Ending("start_refused", None, str(error))) from error
+        raise NotStarted(ReplicaEnd("start_refused", None, str(error))) from error
     if order.code_path is None:
         os.unlink(path)
 
 
-def _fetch(order: Order, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]) -> str:
+def _fetch(
+    order: RuntimeOrder, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]
+) -> str:
     """The code archive from the API, in the state folder; returns its path."""
     from trainmaster_runtime.code_archive.fetch import CodeAway, fetch
 
@@ -260,11 +265,11 @@ def _fetch(order: Order, state: StateFolder, token: str, log: JobLog, check_stop
     try:
         fetch(order.api_url or "", token, path, say=log.say, wait=check_stop)
     except CodeAway as error:
-        raise NotStarted(Ending("unknown", None, str(error))) from error
+        raise NotStarted(ReplicaEnd("unknown", None, str(error))) from error
     return path
 
 
-def write_files(order: Order, work: str) -> None:
+def write_files(order: RuntimeOrder, work: str) -> None:
     """The order's small files, such as MPI's hostfile, where the job will see them."""
     for path, content in order.files.items():
         inside = path.startswith(WORK + "/") and ".." not in path.split("/")
@@ -277,7 +282,7 @@ def write_files(order: Order, work: str) -> None:
             stream.write(content)
 
 
-def _map_paths(order: Order, work: str, log: JobLog) -> PathMap:
+def _map_paths(order: RuntimeOrder, work: str, log: JobLog) -> PathMap:
     targets = {WORK: work}
     for mount in order.mounts:
         targets[mount.target] = os.path.realpath(mount.source)
@@ -294,7 +299,7 @@ def _map_paths(order: Order, work: str, log: JobLog) -> PathMap:
     return PathMap(targets)
 
 
-def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[float], None]) -> None:
+def _wait_for_peers(order: RuntimeOrder, state: StateFolder, check_stop: Callable[[float], None]) -> None:
     missing = [host for host in order.peer_hosts if not _is_address(host)]
     if not missing:
         return
@@ -321,7 +326,7 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
                 names,
                 order.peers_grace_s,
             )
-            raise NotStarted(Ending("peers_missing", None, sentence))
+            raise NotStarted(ReplicaEnd("peers_missing", None, sentence))
         if missing != told:
             told = missing
             state.tell(phase="pending", detail="Waiting for the names of %s." % names)
@@ -330,7 +335,7 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
         pause_s = min(0.5, 1.3 * pause_s)
 
 
-def _wait_for_rendezvous(order: Order, state: StateFolder, check_stop: Callable[[float], None]) -> None:
+def _wait_for_rendezvous(order: RuntimeOrder, state: StateFolder, check_stop: Callable[[float], None]) -> None:
     """Of Horovod, which does not wait itself. Whoever waits in vain begins all the same: rank 0 may have no store."""
     from trainmaster_runtime import rendezvous
 
@@ -373,7 +378,7 @@ def own_interface(addresses: list[str] | None = None) -> str | None:
     return None
 
 
-def mark_end(order: Order, *, has_ended: bool) -> None:
+def mark_end(order: RuntimeOrder, *, has_ended: bool) -> None:
     """Leave or take away the mark by which peers that still wait for our name learn that it was there and is gone."""
     if order.view != "as_is" or all(_is_address(host) for host in order.peer_hosts):
         return
@@ -389,7 +394,7 @@ def mark_end(order: Order, *, has_ended: bool) -> None:
         pass
 
 
-def _end_mark(order: Order, host: str) -> str:
+def _end_mark(order: RuntimeOrder, host: str) -> str:
     """Beside the logs, which all replicas of an attempt see."""
     folder = os.path.dirname(OUTPUT + "/.trainmaster/logs/" + order.log_name)
     return "%s/.%s.ended" % (folder, host.partition(".")[0])

@@ -102,13 +102,13 @@ def write_copy(path: str, data: dict[str, Any]) -> None:
     if len(text) > _COPY_BYTES:
         short.update(facts={}, log_tail="", sentence=short["sentence"][:_SENTENCE_CHARS])
         room = _COPY_BYTES - len(_encode(short))
-        kept: list[str] = []
+        lines: list[str] = []
         for line in reversed(data["log_tail"].split("\n")):
             room -= len(_encode(line))  # its quotes are as long as the escaped line break
             if room < 0:
                 break
-            kept.append(line)
-        short["log_tail"] = "\n".join(reversed(kept))
+            lines.append(line)
+        short["log_tail"] = "\n".join(reversed(lines))
         text = _encode(short)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -7,17 +7,17 @@ import os
 import signal
 
 from trainmaster_runtime import clock, hang_watchdog, sidecars
-from trainmaster_runtime.hang_watchdog import Process
+from trainmaster_runtime.hang_watchdog import LocalProcess
 from trainmaster_runtime.limits.limits import Limits
 from trainmaster_runtime.logs.log_writer import JobLog
 from trainmaster_runtime.logs.outputs import Outputs
-from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare, write_files
+from trainmaster_runtime.prepare import OUTPUT, NotStarted, PreparedReplica, mark_end, prepare, write_files
 from trainmaster_runtime.process import exits, procfs, spawn, tree
 from trainmaster_runtime.process.exit_notes import ExitNotes
-from trainmaster_runtime.process.exits import Ending
-from trainmaster_runtime.process.stop_request import StopWish, read_text
+from trainmaster_runtime.process.exits import ReplicaEnd
+from trainmaster_runtime.process.stop_request import StopRequest, read_text
 from trainmaster_runtime.record import write_copy
-from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, Worlds, hold_s
+from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, WorldChanges, hold_s
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
 _OTHERS_WAIT_S = 1.0
@@ -31,49 +31,49 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.order import RuntimeOrder, UserProgram
     from trainmaster_runtime.record import StateFolder
     from trainmaster_runtime.reports.reporter import Reporter
     from trainmaster_runtime.warm.child import Fork
 
 
-class StopAsked(Exception):
+class StopRequested(Exception):
     """The executor wants it to stop while nothing of the user's runs yet."""
 
 
-class Replica:
+class ReplicaRun:
     """Runs the order. One object, one run, in the main thread."""
 
-    def __init__(self, order: Order, state: StateFolder, *, token_path: str, warm: Fork | None = None) -> None:
+    def __init__(self, order: RuntimeOrder, state: StateFolder, *, token_path: str, warm: Fork | None = None) -> None:
         self._order = order
         self._warm = warm
         self._start = ""  # how its processes came to be, where that is not by execution
         self._token = read_text(token_path)
         self._state = state
-        self._stop = StopWish(state, order.asked_path, order.stop_grace_s)
+        self._stop = StopRequest(state, order.asked_path, order.stop_grace_s)
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         self._output = output
         folder = state.path if output is None else output + _LOGS
         self._log = JobLog(folder + "/" + order.log_name, order.log_limit_bytes)
         # As the job sees it: where the host keeps it is nobody's business.
         self._log_shown = OUTPUT + _LOGS + "/" + order.log_name
-        self._processes: list[Process] = []
+        self._processes: list[LocalProcess] = []
         self._facts: dict[str, Any] = {}
         self._notes: ExitNotes | None = None
-        self._ground: Ground | None = None
+        self._prepared: PreparedReplica | None = None
         self._limits: Limits | None = None
         self._reporter: Reporter | None = None
-        self._first_failure: Process | None = None
-        self._wanted: Ending | None = None  # why we end it: stopped, deadline, out of memory …
+        self._first_failure: LocalProcess | None = None
+        self._wanted: ReplicaEnd | None = None  # why we end it: stopped, deadline, out of memory …
         self._kill_at: float | None = None
         self._was_killed = False
         self._others_ask_at: float | None = None
-        self._is_rest_asked = False
+        self._is_rest_signalled = False
         self._hang_look_at = 0.0
         self._deadline: float | None = None
-        self._worlds: Worlds | None = None
+        self._worlds: WorldChanges | None = None
         self._started_at = ""
-        self._held_until: float | None = None
+        self._hold_until: float | None = None
         self._outputs = Outputs(self._log)
         signal.set_wakeup_fd(self._outputs.wake_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,15 +89,15 @@ class Replica:
         except NotStarted as error:
             ending = error.ending
             self._log.say(ending.sentence)
-        except StopAsked:
+        except StopRequested:
             ending = self._stop.ending()
             ending.sentence += " The command was not started."
         except Exception as error:  # noqa: BLE001 - the edge: whatever happens here, an exit record is written
-            ending = Ending("unknown", None, "The runtime failed: %s: %s." % (type(error).__name__, error))
+            ending = ReplicaEnd("unknown", None, "The runtime failed: %s: %s." % (type(error).__name__, error))
             self._log.say(ending.sentence)
             tree.kill_all()
-        if self._ground is not None:
-            self._ground.groups.close()
+        if self._prepared is not None:
+            self._prepared.groups.close()
         facts = dict(self._facts)
         if self._log.lost_bytes:
             facts["log_bytes_lost"] = self._log.lost_bytes
@@ -114,9 +114,11 @@ class Replica:
         """Nothing of the job is left, and its end is known: who ends the runtime from here on ends the reports."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.hurry())
-        reporter.finish(self._is_asked_anew, is_stopped=self._wanted is not None and self._wanted.cause == "stopped")
+        reporter.finish(
+            self._has_new_stop_request, is_stopped=self._wanted is not None and self._wanted.cause == "stopped"
+        )
 
-    def _is_asked_anew(self) -> bool:
+    def _has_new_stop_request(self) -> bool:
         try:
             return self._stop.is_new()
         except OSError:  # no room for the wish, which is old by now
@@ -124,9 +126,9 @@ class Replica:
 
     # Start
 
-    def _run(self) -> Ending:
+    def _run(self) -> ReplicaEnd:
         if self._stop.is_there:
-            raise StopAsked
+            raise StopRequested
         order = self._order
         if self._log.failure is not None and not self._log.is_disk_full:
             sentence = "The log %s cannot be written (%s); check the output's volume." % (
@@ -135,40 +137,40 @@ class Replica:
             )
             # A server that is away may come back; a right that is missing stays so.
             is_lasting = self._log.failure.errno in _LASTING
-            raise NotStarted(Ending("start_refused" if is_lasting else "start_failed", None, sentence))
-        ground = prepare(order, self._state, self._token, self._log, self._check_stop)
-        self._ground = ground
-        ground.groups.limit(
+            raise NotStarted(ReplicaEnd("start_refused" if is_lasting else "start_failed", None, sentence))
+        prepared = prepare(order, self._state, self._token, self._log, self._check_stop)
+        self._prepared = prepared
+        prepared.groups.limit(
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
         )
-        self._notes = ExitNotes(ground.own + "/exits")
+        self._notes = ExitNotes(prepared.own + "/exits")
         if order.world is not None:
             # Where an executor sees no status: who joins learns from the others' folder how they go on.
             shared = os.path.dirname(self._log_shown) if order.view == "as_is" else None
-            self._worlds = Worlds(order, self._state, ground.own, shared)
+            self._worlds = WorldChanges(order, self._state, prepared.own, shared)
             self._worlds.publish()
             self._wait_for_world(self._worlds)
         self._state.tell(phase="pending", detail="Starting the command.")
-        programs = ground.programs(order)
-        self._limits = limits = Limits(order, ground)
+        programs = prepared.programs(order)
+        self._limits = limits = Limits(order, prepared)
         error = self._spawn(programs)
         if error is not None:
             self._log.say(error.sentence)
             tree.kill_all()
-            return Ending(error.cause, error.exit_code, error.sentence)
+            return ReplicaEnd(error.cause, error.exit_code, error.sentence)
         if self._wanted is not None and self._kill_at is not None:
             # The stop came while they were being started.
             self._ask_to_end(self._kill_at - clock.monotonic())
-        self._start_watches(limits, ground.isolation)
-        self._tell_running()
-        self._reporter = sidecars.start_reporter(order, ground, self._state, self._token, self._log, self._output)
+        self._start_watches(limits, prepared.isolation)
+        self._report_running()
+        self._reporter = sidecars.start_reporter(order, prepared, self._state, self._token, self._log, self._output)
         if self._reporter is not None:
             self._outputs.note = self._reporter.note
         sidecars.serve_rendezvous(programs[0].env, self._log)
         self._loop()
         return self._finish()
 
-    def _wait_for_world(self, worlds: Worlds) -> None:
+    def _wait_for_world(self, worlds: WorldChanges) -> None:
         """One that joins a gang whose processes start with each world has nothing to start before that."""
         if not worlds.is_joining or self._order.joins_warm:
             return
@@ -176,38 +178,40 @@ class Replica:
         worlds.show()
         while worlds.is_joining:
             self._check_stop(LOOK_S)
-            told = worlds.news()
-            if told is not None:
-                self._enter(worlds, told)
+            update = worlds.newer_world()
+            if update is not None:
+                self._enter(worlds, update)
 
-    def _enter(self, worlds: Worlds, told: dict[str, Any]) -> None:
-        worlds.take(told)
+    def _enter(self, worlds: WorldChanges, update: dict[str, Any]) -> None:
+        worlds.enter(update)
         worlds.publish()
-        ground = self._ground
-        assert ground is not None  # noqa: S101 - set by _run before
-        write_files(self._order, os.path.dirname(ground.own))
+        prepared = self._prepared
+        assert prepared is not None  # noqa: S101 - set by _run before
+        write_files(self._order, os.path.dirname(prepared.own))
 
     def _check_stop(self, wait_s: float) -> None:
         self._outputs.wait_for_signal(wait_s)
-        self._look_whether_asked()
+        self._check_stop_request()
         if self._wanted is not None:
-            raise StopAsked
+            raise StopRequested
 
-    def _spawn(self, programs: list[spawn.Program]) -> spawn.StartError | None:
-        ground = self._ground
-        assert ground is not None  # noqa: S101 - set by _run before
+    def _spawn(self, programs: list[UserProgram]) -> spawn.StartError | None:
+        prepared = self._prepared
+        assert prepared is not None  # noqa: S101 - set by _run before
         many = len(programs) > 1
         waiting = []
         for number, program in enumerate(programs):
             read, write = os.pipe()
             rank = program.env.get("RANK", str(number))
-            pid, told = spawn.spawn(program, output=write, view=ground.view, groups=ground.groups, warm=self._warm)
+            pid, update = spawn.spawn(
+                program, output=write, view=prepared.view, groups=prepared.groups, warm=self._warm
+            )
             os.close(write)
             os.set_blocking(read, False)
             prefix = b"[rank %s] " % rank.encode() if many else b""
-            self._processes.append(Process(number, pid, read, prefix))
-            waiting.append(told)
-        answers = [spawn.start_error(told) for told in waiting]
+            self._processes.append(LocalProcess(number, pid, read, prefix))
+            waiting.append(update)
+        answers = [spawn.start_error(update) for update in waiting]
         self._start = next((answer for answer in answers if isinstance(answer, str)), "")
         return next((answer for answer in answers if not isinstance(answer, str)), None)
 
@@ -226,13 +230,13 @@ class Replica:
             "pid": self._processes[0].pid,
             "pids": [process.pid for process in self._processes],
             "isolation": isolation,
-            "limits": limits.told(),
+            "limits": limits.update(),
             "log": self._log_shown,
         }
         if self._start:
             self._facts["start"] = self._start
 
-    def _tell_running(self, detail: str = "") -> None:
+    def _report_running(self, detail: str = "") -> None:
         worlds = self._worlds
         if worlds is not None:
             self._facts.update(worlds.facts())
@@ -250,25 +254,27 @@ class Replica:
         while not self._has_ended() or self._waits_for_rest() or self._waits_for_world():
             self._outputs.wait(self._timeout())
             self._note_ended(tree.reap())
-            self._look_whether_asked()
+            self._check_stop_request()
             if self._worlds is not None and self._wanted is None:
                 self._follow(self._worlds, clock.monotonic())
             self._watch(clock.monotonic())
 
     # Worlds of an elastic gang
 
-    def _follow(self, worlds: Worlds, now: float) -> None:
+    def _follow(self, worlds: WorldChanges, now: float) -> None:
         """Take the newest world, if there is one; start the processes again in it where they cannot do so themselves."""
-        told = worlds.news()
-        if told is not None:
+        update = worlds.newer_world()
+        if update is not None:
             try:
-                self._enter(worlds, told)
+                self._enter(worlds, update)
             except OSError as error:
-                ending = Ending("start_failed", None, "World %s could not be entered: %s." % (told["world"], error))
+                ending = ReplicaEnd(
+                    "start_failed", None, "World %s could not be entered: %s." % (update["world"], error)
+                )
                 self._end(ending, 0.0)
                 return
             if worlds.keeps_processes() and not self._has_ended():
-                self._tell_running()
+                self._report_running()
                 sidecars.serve_rendezvous({**self._order.env, **self._order.process_env[0]}, self._log)
             elif worlds.move_by is None and not (self._has_ended() and self._first_failure is None):
                 self._log.say("world %d: the command is started again in place" % worlds.number)
@@ -277,35 +283,35 @@ class Replica:
                     if process.code is None:
                         tree.ask_to_end(process.pid)
         elif any(self._facts.get(name) != fact for name, fact in worlds.facts().items()):
-            self._tell_running()
+            self._report_running()
         if worlds.move_by is not None:
             if not self._has_ended() and now >= worlds.move_by:
                 self._kill()
             if self._has_ended():
                 self._start_again(worlds)
 
-    def _start_again(self, worlds: Worlds) -> None:
-        ground = self._ground
-        assert ground is not None  # noqa: S101 - set by _run before
+    def _start_again(self, worlds: WorldChanges) -> None:
+        prepared = self._prepared
+        assert prepared is not None  # noqa: S101 - set by _run before
         tree.kill_all()
         self._outputs.drain(self._processes)
         for process in self._processes:
             os.close(process.output)
         self._processes = []
-        self._first_failure = self._others_ask_at = self._held_until = worlds.move_by = None
+        self._first_failure = self._others_ask_at = self._hold_until = worlds.move_by = None
         worlds.forget_processes()
-        programs = ground.programs(self._order)
+        programs = prepared.programs(self._order)
         error = self._spawn(programs)
         self._outputs.listen(self._processes)
         if error is not None:
-            self._end(Ending(error.cause, error.exit_code, error.sentence), 0.0)
+            self._end(ReplicaEnd(error.cause, error.exit_code, error.sentence), 0.0)
             return
         if self._wanted is not None:
             # Asked to stop between the old processes and these.
             for process in self._processes:
                 tree.ask_to_end(process.pid)
         self._facts.update(pid=self._processes[0].pid, pids=[process.pid for process in self._processes])
-        self._tell_running()
+        self._report_running()
         sidecars.serve_rendezvous(programs[0].env, self._log)
 
     def _waits_for_world(self) -> bool:
@@ -317,16 +323,16 @@ class Replica:
             return True
         if self._first_failure is None:
             return False
-        if self._held_until is None:
+        if self._hold_until is None:
             self._outputs.drain(self._processes)
             failed = self._first_failure
             # What goes from world to world by itself has waited already.
             was_killed = failed.was_signalled and failed.code != 128 + signal.SIGABRT
-            held_s = 0.0 if worlds.keeps_processes() else hold_s(self._log.tail(), was_killed=was_killed)
-            self._held_until = clock.monotonic() + held_s
-            if held_s:
-                self._tell_running("It failed, and waits whether the gang goes on without a lost peer.")
-        return clock.monotonic() < self._held_until
+            hold_time_s = 0.0 if worlds.keeps_processes() else hold_s(self._log.tail(), was_killed=was_killed)
+            self._hold_until = clock.monotonic() + hold_time_s
+            if hold_time_s:
+                self._report_running("It failed, and waits whether the gang goes on without a lost peer.")
+        return clock.monotonic() < self._hold_until
 
     def _has_ended(self) -> bool:
         return all(process.code is not None for process in self._processes)
@@ -373,14 +379,14 @@ class Replica:
                 hang_watchdog.end_hanging(self._processes, self._notes, self._order.exit_grace_s, now, self._log)
         if self._deadline is not None and now >= self._deadline and self._wanted is None:
             self._end(
-                Ending(
+                ReplicaEnd(
                     "deadline", None, "It ran longer than its `max_run_time` of %g s." % (self._order.deadline_s or 0)
                 ),
                 self._order.stop_grace_s,
             )
         if self._reporter is not None and self._reporter.has_attempt_ended and self._wanted is None:
             self._end(
-                Ending(
+                ReplicaEnd(
                     "stopped",
                     None,
                     "The platform says that this attempt has ended, as when its node was cut off and the job went on "
@@ -402,8 +408,8 @@ class Replica:
             ending = limits.look(now)
             if ending is not None and self._wanted is None:
                 self._end(ending, 0.0)
-        if self._kill_at is not None and not self._is_rest_asked and self._has_ended():
-            self._is_rest_asked = True
+        if self._kill_at is not None and not self._is_rest_signalled and self._has_ended():
+            self._is_rest_signalled = True
             for pid in procfs.descendants(os.getpid()):
                 tree.send(pid, signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at and not self._was_killed:
@@ -422,11 +428,11 @@ class Replica:
         self._wanted = self._stop.ending()
         self._ask_to_end(grace)
 
-    def _look_whether_asked(self) -> None:
+    def _check_stop_request(self) -> None:
         if self._stop.is_new():
             self._on_stop()
 
-    def _end(self, ending: Ending, grace_s: float) -> None:
+    def _end(self, ending: ReplicaEnd, grace_s: float) -> None:
         self._wanted = ending
         self._log.say(ending.sentence)
         if grace_s <= 0:
@@ -445,7 +451,7 @@ class Replica:
     def _kill(self) -> None:
         self._note_ended(tree.kill_all())
 
-    def _finish(self) -> Ending:
+    def _finish(self) -> ReplicaEnd:
         """The processes have ended: end what they left, read the log to its end, and say how it was."""
         tree.kill_all()
         self._outputs.drain(self._processes)

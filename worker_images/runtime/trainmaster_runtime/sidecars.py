@@ -7,33 +7,33 @@ from trainmaster_runtime import clock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster_runtime.logs.log_writer import JobLog
-    from trainmaster_runtime.order import Order
-    from trainmaster_runtime.prepare import Ground
+    from trainmaster_runtime.order import RuntimeOrder
+    from trainmaster_runtime.prepare import PreparedReplica
     from trainmaster_runtime.record import StateFolder
     from trainmaster_runtime.reports.reporter import Reporter
 
 
 def start_reporter(
-    order: Order, ground: Ground, state: StateFolder, token: str, log: JobLog, output: str | None
+    order: RuntimeOrder, prepared: PreparedReplica, state: StateFolder, token: str, log: JobLog, output: str | None
 ) -> Reporter | None:
     """``None`` where there is nobody to report to. ``output``: the job's, as the runtime sees it."""
     if not order.api_url or not token:
         return None
     from trainmaster_runtime.metrics.setup import make_collector
     from trainmaster_runtime.reports.reporter import Reporter
-    from trainmaster_runtime.reports.spool import kept_of
+    from trainmaster_runtime.reports.spool import spool_file_of
 
     began = clock.now()
     reporter = Reporter(
         api_url=order.api_url,
         token=token,
-        who={"role": order.role, "index": order.index, "generation": order.generation},
-        source=ground.own + "/report.jsonl",
+        replica={"role": order.role, "index": order.index, "generation": order.generation},
+        source=prepared.own + "/report.jsonl",
         spool_path=state.file("spool"),
         say=log.say,
         api_file=order.api_file or state.file("api.json"),
-        collector=lambda: make_collector(order, ground, log.say, began),
-        kept=kept_of(order, output, token),
+        collector=lambda: make_collector(order, prepared, log.say, began),
+        spool_file=spool_file_of(order, output, token),
     )
     reporter.start()
     return reporter

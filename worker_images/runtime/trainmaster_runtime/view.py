@@ -15,7 +15,7 @@ from trainmaster_runtime.process.syscalls import CLONE_NEWNS, CLONE_NEWUSER, MS_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster_runtime.order import Mount, Order
+    from trainmaster_runtime.order import OrderMount, RuntimeOrder
 
 WORK = "/data"
 _SHM = "/dev/shm"  # noqa: S108 - a mount point, no file is made in it
@@ -52,7 +52,7 @@ class View:
 class Builder:
     """Builds a view in a forked process while the runtime does other things; :meth:`finish` waits for it."""
 
-    def __init__(self, order: Order, work: str, staging: str) -> None:
+    def __init__(self, order: RuntimeOrder, work: str, staging: str) -> None:
         """``staging``: an empty folder of ours, used as a mount point inside the builder only."""
         hidden = [path for path in order.needed_paths if _is_below(path, [WORK, *(m.target for m in order.mounts)])]
         if hidden:
@@ -108,7 +108,7 @@ class _Node:
         self.below: dict[str, _Node] = {}
 
 
-def _plan(order: Order, work: str) -> _Node:
+def _plan(order: RuntimeOrder, work: str) -> _Node:
     root = _Node()
     _add(root, WORK, os.path.realpath(work), False)
     places = [(WORK, os.path.realpath(work))]
@@ -139,11 +139,13 @@ def _hide(root: _Node, path: str, places: list[tuple[str, str]], needed: list[st
     if _is_below(path, [target for target, _ in places]):
         return  # something of the job's lies over it already
     _cover(root, path)
-    for kept in needed:
+    for path_needed in needed:
         # Only the topmost: what lies in one of them (a link, as an environment's python is) comes with it.
-        is_topmost = not any(kept != other and _is_below(kept, [other]) for other in needed if other != path)
-        if is_topmost and kept != path and _is_below(kept, [path]):
-            _add(root, kept, os.path.realpath(kept), True)
+        is_topmost = not any(
+            path_needed != other and _is_below(path_needed, [other]) for other in needed if other != path
+        )
+        if is_topmost and path_needed != path and _is_below(path_needed, [path]):
+            _add(root, path_needed, os.path.realpath(path_needed), True)
 
 
 def _cover(root: _Node, target: str) -> None:
@@ -162,7 +164,7 @@ def _add(root: _Node, target: str, source: str, read_only: bool) -> None:
     node.read_only = read_only
 
 
-def _resolve(mount: Mount) -> str:
+def _resolve(mount: OrderMount) -> str:
     """The target with the host's links followed (``/bin/x`` is ``/usr/bin/x``), except below ``/data``."""
     if _is_below(mount.target, [WORK]):
         return mount.target
@@ -343,5 +345,5 @@ def _make_read_only(path: str) -> None:
                 points.append(point)
     for point in points:
         # Flags of the source's mount are locked in a user namespace: they must be given again or the call is refused.
-        kept = os.statvfs(point).f_flag & (MS_NOSUID | MS_NODEV | 8 | 1024 | 2048)
-        syscalls.mount("none", point, None, syscalls.MS_REMOUNT | MS_BIND | syscalls.MS_RDONLY | kept)
+        path_needed = os.statvfs(point).f_flag & (MS_NOSUID | MS_NODEV | 8 | 1024 | 2048)
+        syscalls.mount("none", point, None, syscalls.MS_REMOUNT | MS_BIND | syscalls.MS_RDONLY | path_needed)

@@ -1,7 +1,7 @@
 """The worlds of an elastic gang: layouts that are told while the replica's processes run.
 
 The executor puts the newest one into the state folder, or where an engine can change a file only so, into the folder of
-``Order.asked_path``. Processes that go from world to world by themselves (they use
+``RuntimeOrder.asked_path``. Processes that go from world to world by themselves (they use
 ``trainmaster_train.elastic``, and say so by a file) read it from ``/data/.trainmaster/world.json``; all others are ended
 and started again in place, with the new world's environment.
 """
@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.order import RuntimeOrder
     from trainmaster_runtime.record import StateFolder
 
 LOOK_S = 0.05
@@ -29,7 +29,7 @@ _DOUBT_S = 10.0
 # For processes that are started again in place, from SIGTERM to SIGKILL: their peers wait for them.
 MOVE_GRACE_S = 5.0
 FILE = "world.json"
-_ASKED_FILE = "world"  # beside what an engine asks by
+_WORLD_REQUEST_FILE = "world"  # beside what an engine asks by
 _KEEPS = "keeps-"  # with the local rank: this process goes from world to world by itself
 # One that joins waits for nothing but its world: an engine that reads no status looks for this file.
 _READY = "joins"
@@ -54,7 +54,7 @@ _LOST_PEER = (
 )
 
 
-class Worlds:
+class WorldChanges:
     """What the platform told of worlds, and what the processes made of it.
 
     Args:
@@ -62,13 +62,13 @@ class Worlds:
         shared: a folder that all replicas of the attempt see, where the executor does not tell one of the others.
     """
 
-    def __init__(self, order: Order, state: StateFolder, own: str, shared: str | None = None) -> None:
+    def __init__(self, order: RuntimeOrder, state: StateFolder, own: str, shared: str | None = None) -> None:
         self._order = order
         self._own = own
         self._paths = [state.file(FILE)]
         if order.asked_path is not None:
-            self._paths.append(os.path.dirname(order.asked_path) + "/" + _ASKED_FILE)
-        self._seen: dict[str, tuple[int, int, int]] = {}
+            self._paths.append(os.path.dirname(order.asked_path) + "/" + _WORLD_REQUEST_FILE)
+        self._file_versions: dict[str, tuple[int, int, int]] = {}
         self._shared = None if shared is None else shared + "/" + _GANG_KEEPS
         self._has_shown = False
         self.number = order.world or 0
@@ -80,7 +80,7 @@ class Worlds:
     def is_joining(self) -> bool:
         return self.number == 0
 
-    def news(self) -> dict[str, Any] | None:
+    def newer_world(self) -> dict[str, Any] | None:
         """A newer world than this one."""
         newest = None
         for path in self._paths:
@@ -88,27 +88,27 @@ class Worlds:
                 found = os.stat(path)
             except OSError:
                 continue
-            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if seen == self._seen.get(path):
+            file_version = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if file_version == self._file_versions.get(path):
                 continue
-            told = _read(path)
-            if told is None:
+            update = _read(path)
+            if update is None:
                 continue  # half of it is there: look again
-            self._seen[path] = seen
-            number = int(told.get("world") or 0)
+            self._file_versions[path] = file_version
+            number = int(update.get("world") or 0)
             if number > self.number and (newest is None or number > int(newest["world"])):
-                newest = told
+                newest = update
         return newest
 
-    def take(self, told: dict[str, Any]) -> None:
-        """From now on the order says what ``told`` does."""
+    def enter(self, update: dict[str, Any]) -> None:
+        """From now on the order says what ``update`` does."""
         order = self._order
-        if told["command"]:  # an image's own stays as it is
-            order.command, order.args = told["command"], told["args"]
-        kept = {name: order.env[name] for name in told.get("kept_env") or () if name in order.env}
-        order.env, order.process_env = {**told["env"], **kept}, told["process_env"] or [{}]
-        order.files = told.get("files") or {}
-        self.number = order.world = int(told["world"])
+        if update["command"]:  # an image's own stays as it is
+            order.command, order.args = update["command"], update["args"]
+        job_env = {name: order.env[name] for name in update.get("kept_env") or () if name in order.env}
+        order.env, order.process_env = {**update["env"], **job_env}, update["process_env"] or [{}]
+        order.files = update.get("files") or {}
+        self.number = order.world = int(update["world"])
 
     def publish(self) -> None:
         """Put the world where the processes look for it. Raises ``OSError``."""
@@ -144,9 +144,9 @@ class Worlds:
 
     def facts(self) -> dict[str, Any]:
         """For the executor: see ``executors.base.ChangesWorlds``."""
-        keeps = self.keeps_processes()
-        is_ready = self.is_joining and (keeps or not self._order.joins_warm)
-        return {"world": self.number, "keeps_processes": keeps, "is_ready": is_ready}
+        keeps_processes = self.keeps_processes()
+        is_ready = self.is_joining and (keeps_processes or not self._order.joins_warm)
+        return {"world": self.number, "keeps_processes": keeps_processes, "is_ready": is_ready}
 
     def _mark(self, number: int) -> str:
         return "%s/%s%d" % (self._own, _KEEPS, number)
@@ -160,10 +160,10 @@ def _read(path: str) -> dict[str, Any] | None:
         if content and not content.startswith(b"{"):
             # Where there is little room for it.
             content = zlib.decompress(base64.b64decode(content))
-        told = json.loads(content or b"{}")
+        update = json.loads(content or b"{}")
     except (OSError, ValueError, zlib.error):
         return None
-    return told if isinstance(told, dict) else None
+    return update if isinstance(update, dict) else None
 
 
 def _touch(path: str) -> bool:

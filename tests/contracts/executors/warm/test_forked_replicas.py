@@ -220,8 +220,8 @@ def test_only_what_lies_in_the_jobs_own_folders_has_no_parent(tmp_path, env, has
     starts = warm.WarmStarts(tmp_path / "warm", limits, python=sys.executable, runtime=tmp_path)
     order = plain_order("node", command=("python", "train.py"), env=env)
 
-    assert (starts.road(order, {"PATH": f"{folder}:/usr/bin"}) is not None) == has_road
-    assert starts.road(order, {"PATH": f"/data/bin:{folder}"}) is None
+    assert (starts.pool(order, {"PATH": f"{folder}:/usr/bin"}) is not None) == has_road
+    assert starts.pool(order, {"PATH": f"/data/bin:{folder}"}) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from core import file_locks
 from executors.base import Phase
 from executors.process import WarmLimits, procfs, warm
 from executors.process.state import ReplicaFolder
-from executors.process.warm import Road
+from executors.process.warm import ParentPool
 from tests.contracts.executors.warm.bench import FORKED, LIMIT_S, SAYS, WAIT_FOR_RELEASE, is_alive, run, wait_for
 
 
@@ -69,15 +69,17 @@ def test_a_forked_runtime_that_stalls_is_not_waited_for(lasting, tmp_path, monke
     for name in ("_ANSWER_S", "_CLAIM_S"):
         monkeypatch.setattr(warm, name, 0.2)
     take = warm._take_road
-    monkeypatch.setattr(warm, "_take_road", lambda state: (wait_for(lambda: state.read("road")), take(state))[1])
+    monkeypatch.setattr(warm, "_claim_start", lambda state: (wait_for(lambda: state.read("road")), take(state))[1])
     starts = warm.WarmStarts(folder.parents[1], WarmLimits(1, 2**31, 60.0), python="python", runtime=Path())
     with (tmp_path / "lock").open("w") as lock, (tmp_path / "log").open("w") as log:
-        told = starts.start(Road(folder.parent, {}, tmp_path / "hint"), state, {}, lock=lock.fileno(), log=log.fileno())
-    road = state.read("road")
-    assert road is not None
+        told = starts.start(
+            ParentPool(folder.parent, {}, tmp_path / "hint"), state, {}, lock=lock.fileno(), log=log.fileno()
+        )
+    claim = state.read("road")
+    assert claim is not None
     assert told == (warm.CLAIMED if has_claimed else None)
-    assert is_alive(road["pid"]) == has_claimed
-    procfs.send(road["pid"], road["start_ticks"], signal.SIGKILL)
+    assert is_alive(claim["pid"]) == has_claimed
+    procfs.send(claim["pid"], claim["start_ticks"], signal.SIGKILL)
 
 
 def test_a_stop_ends_a_forked_replica_with_all_its_children(lasting):

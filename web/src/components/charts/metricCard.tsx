@@ -106,7 +106,7 @@ export function ChartOptionsControls({ options, set }: { options: ChartOptions; 
   return (
     <div className="row wrapping">
       <label className="row dim">
-        Smooth
+        Smoothing
         <input
           type="range"
           min={0}

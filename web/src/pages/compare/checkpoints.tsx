@@ -8,7 +8,7 @@ import { Skeleton, Card, Empty, Failure, Field } from "~/components/parts";
 import { number } from "~/lib/format";
 import { ComparedJobs } from "./pickJob";
 
-/** A checkpoint of the first job and one of another, to be held against each other on a page of their own. */
+/** Selects a checkpoint of the first job and one of another job, and opens their comparison. */
 export function CheckpointPair({ jobs }: { jobs: readonly JobDetail[] }) {
   const [first, ...others] = jobs;
   const [chosen, setChosen] = useState(others[0]?.id ?? "");
@@ -35,19 +35,19 @@ export function CheckpointPair({ jobs }: { jobs: readonly JobDetail[] }) {
       ) : before.isPending || after.isPending ? (
         <Skeleton rows={2} height={30} />
       ) : olds.length === 0 || news.length === 0 ? (
-        <Empty icon={Save} title="One of them has no complete checkpoint">
-          <p>How far their weights are apart is told once both have saved some.</p>
+        <Empty icon={Save} title="No checkpoints to compare">
+          <p>Tensors can be compared once both jobs have saved a complete checkpoint.</p>
         </Empty>
       ) : (
         <form className="checkpoint-pair" onSubmit={go}>
           <Field label={`From ${first?.name}`}>
             {(props) => <Options {...props} key={first?.id} name="before" items={olds} />}
           </Field>
-          <Field label={`to ${other?.name}`}>
+          <Field label={`To ${other?.name}`}>
             {(props) => <Options {...props} key={other?.id} name="after" items={news} />}
           </Field>
           <button type="submit" className="button">
-            Compare their tensors
+            Compare tensors
           </button>
         </form>
       )}

@@ -8,10 +8,10 @@ import { bytes, counted } from "~/lib/format";
 import { changesOf, type Hunk, hunksOf } from "./textDiff";
 import { ComparedJobs } from "./pickJob";
 
-const OPEN_AT_FIRST = 5; // files whose texts show without a click
+const OPEN_AT_FIRST = 5; // files that are expanded initially
 const TONES = { appeared: "green", went: "red", changed: "blue" } as const;
 
-/** The files of the first job's code that are not alike in another's, and their lines. */
+/** Files that differ between the code of the first job and another job, line by line. */
 export function CodeDifference({ jobs }: { jobs: readonly JobDetail[] }) {
   const [first, ...others] = jobs;
   const [chosen, setChosen] = useState(others[0]?.id ?? "");
@@ -22,7 +22,7 @@ export function CodeDifference({ jobs }: { jobs: readonly JobDetail[] }) {
   return (
     <Card title="Code" aside={<ComparedJobs first={first} others={others} chosen={other} choose={setChosen} />} flush>
       {!hasCode ? (
-        <Empty icon={FileX} title="Both were submitted without code" />
+        <Empty icon={FileX} title="Neither job has code" />
       ) : isPending ? (
         <div className="body">
           <Skeleton rows={6} />
@@ -32,12 +32,12 @@ export function CodeDifference({ jobs }: { jobs: readonly JobDetail[] }) {
           <Failure error={error} retry={() => void refetch()} />
         </div>
       ) : data.differ_count === 0 ? (
-        <Empty icon={Equal} title="The code is equal" />
+        <Empty icon={Equal} title="The code is identical" />
       ) : (
         <>
           <p className="body dim">
             {counted(data.differ_count, "file")} {data.differ_count === 1 ? "differs" : "differ"},{" "}
-            {data.same_count.toLocaleString()} {data.same_count === 1 ? "is" : "are"} alike.
+            {data.same_count.toLocaleString()} {data.same_count === 1 ? "is" : "are"} identical.
             {data.differ_count > data.items.length && ` The first ${data.items.length.toLocaleString()} are shown.`}
           </p>
           {data.items.map((file, i) => (
@@ -57,7 +57,7 @@ function File({ file, isFirst }: { file: CodeFile; isFirst: boolean }) {
         <ChevronRight size={14} aria-hidden="true" />
         <span className="mono wrap grow">{file.path}</span>
         <span className="dimmer num nowrap">{sizes(file)}</span>
-        <span className={`small tone-${TONES[file.change]}`}>{file.change}</span>
+        <span className={`small tone-${TONES[file.change]}`}>{CHANGES[file.change]}</span>
       </summary>
       {isOpen && <Lines file={file} />}
     </details>
@@ -75,7 +75,7 @@ function Lines({ file }: { file: CodeFile }) {
     [file.note, file.text_before, file.text_after],
   );
   if (hunks === null)
-    return <p className="code-note dim">{file.note || "The two are too different to be shown by line."}</p>;
+    return <p className="code-note dim">{file.note || "Too different for a line-by-line diff."}</p>;
   const { added, removed } = changesOf(hunks);
   return (
     <div

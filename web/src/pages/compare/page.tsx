@@ -18,8 +18,8 @@ import { Parameters, Specs } from "./specs";
 
 const route = getRouteApi("/shell/compare");
 const MOST = 8; // jobs
-const REFRESH_MS = 5_000; // for jobs that have not ended
-const FEW_METRICS = 12; // rows of results; the charts have them all
+const REFRESH_MS = 5_000; // while a job runs
+const FEW_METRICS = 12; // rows of results; the charts show all metrics
 
 export function ComparePage() {
   const { jobs: text } = route.useSearch();
@@ -29,17 +29,17 @@ export function ComparePage() {
   const failed = queries.find((query) => query.error !== null && query.data === undefined);
   if (ids.length < 2) {
     return (
-      <Empty icon={GitCompareArrows} title="Choose two jobs or more">
-        <p>Tick them in the list of jobs, then press Compare.</p>
+      <Empty icon={GitCompareArrows} title="Choose at least two jobs">
+        <p>Select jobs in the list, then press Compare.</p>
         <Link to="/jobs" className="button">
-          To the jobs
+          Show jobs
         </Link>
       </Empty>
     );
   }
   return (
     <div className="page-body">
-      <PageHead title="Compare" about={`${ids.length} jobs; the first is what the others are held against`} />
+      <PageHead title="Compare" about={`Baseline: ${found[0]?.name ?? "first job"}`} />
       {failed && <Failure error={failed.error} retry={() => void failed.refetch()} />}
       {found.length < ids.length ? !failed && <Skeleton rows={8} height={30} /> : <Comparison jobs={found} />}
     </div>
@@ -67,7 +67,7 @@ function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
   );
 }
 
-/** While any of the jobs goes on, their numbers are asked for again. A stream for each would take all of a browser's connections. */
+/** Polls metrics while any of the jobs runs. A stream for each job would use up the browser's connections. */
 function useMetricRefresh(jobs: readonly JobDetail[]): void {
   const client = useQueryClient();
   const running = jobs
@@ -137,7 +137,7 @@ function Results({ jobs, series, names }: ResultsProps) {
   );
 }
 
-/** The metrics that any of the jobs has, all jobs in one chart. */
+/** All metrics, each with all jobs in one chart. */
 function Charts({ jobs, names }: { jobs: readonly JobDetail[]; names: readonly string[] }) {
   const [options, setOptions] = useState<ChartOptions>({ by: "step", isLog: false, smoothing: 0 });
   const ids = jobs.map((job) => job.id);

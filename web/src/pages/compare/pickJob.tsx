@@ -7,7 +7,7 @@ interface PickJobProps {
   choose: (job: string) => void;
 }
 
-/** Which of the other jobs the first is held against; with two jobs there is nothing to choose. */
+/** The job that is compared with the first; a choice only if there are more than two. */
 export function ComparedJobs({ first, others, chosen, choose }: PickJobProps) {
   return (
     <span className="row small dim compare-pair">
@@ -15,7 +15,7 @@ export function ComparedJobs({ first, others, chosen, choose }: PickJobProps) {
       {others.length > 1 ? (
         <select
           className="input auto"
-          aria-label="Hold the first job against"
+          aria-label="Job to compare"
           value={chosen?.id}
           onChange={(event) => choose(event.target.value)}
         >

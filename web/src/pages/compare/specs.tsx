@@ -7,13 +7,13 @@ import { fieldDiff, type FieldRow } from "~/lib/fieldDiff";
 /** Where the specs differ, field by field. */
 export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
   const [isAll, setAll] = useState(false);
-  // A digest says nothing to people: the code stands below, file by file.
+  // The digest means nothing to people: the code is compared below, file by file.
   const rows = fieldDiff(jobs.map((job) => job.spec)).filter((row) => row.path !== "code");
   const shown = isAll ? rows : rows.filter((row) => row.isDifferent);
   return (
     <Card title="Specs" aside={<ShowEqualToggle isAll={isAll} set={setAll} />} flush>
       {shown.length === 0 ? (
-        <Empty icon={Equal} title="The specs are equal" />
+        <Empty icon={Equal} title="The specs are identical" />
       ) : (
         <Fields label="Specs" head="Field" jobs={jobs} rows={shown} />
       )}
@@ -21,7 +21,7 @@ export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
   );
 }
 
-/** The points that trials tried. In a spec they are one row of arguments, or none at all where the script reads them itself. */
+/** Parameters of trials. A spec has them as one row of arguments, or not at all where the script reads them itself. */
 export function Parameters({ jobs }: { jobs: readonly JobDetail[] }) {
   const rows = fieldDiff(jobs.map((job) => job.trial?.parameters ?? {}));
   if (rows.length === 0) return null;

@@ -1,6 +1,6 @@
 import { structuredPatch } from "diff";
 
-/* Texts side by side, line by line. Both come from users: how long a comparison may take is bounded, and the lines stay text. */
+/* Line diff of two texts. Both come from users, so the time of a comparison is bounded. */
 
 export interface DiffLine {
   kind: "same" | "added" | "removed";
@@ -16,9 +16,9 @@ export interface Hunk {
 }
 
 const WITHIN_MS = 500;
-const AROUND = 3; // lines that are equal, above and below
+const AROUND = 3; // context lines above and below
 
-/** What differs, with a few lines around it; null: too different to be compared in time. */
+/** The differences with a few context lines; null: the comparison took too long. */
 export function hunksOf(before: string, after: string): Hunk[] | null {
   const patch = structuredPatch("", "", before, after, "", "", { context: AROUND, timeout: WITHIN_MS });
   if (patch === undefined) return null;

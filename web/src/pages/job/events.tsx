@@ -12,7 +12,7 @@ import { clockTime, localTime } from "~/lib/format";
 const route = getRouteApi("/shell/jobs/$job");
 const RECENT = 6;
 
-/** A job's whole history, live. The job itself is asked for again whenever something happened to it. */
+/** A job's events, live. Each event also refreshes the job itself. */
 function useEvents(job: string) {
   const client = useQueryClient();
   const [error, setError] = useState<Error | null>(null);
@@ -108,7 +108,7 @@ export function Events() {
           onChange={(event) => setText(event.target.value)}
         />
         {families.size > 1 && (
-          <div role="group" aria-label="Only events of" className="row wrapping">
+          <div role="group" aria-label="Filter by kind" className="row wrapping">
             {[...families].map(([family, members]) => (
               <button
                 key={family}
@@ -131,7 +131,7 @@ export function Events() {
           ) : shown.length === 0 ? (
             <Empty
               icon={History}
-              title={text || chosen.size > 0 ? "No event is like that" : "Nothing has happened yet"}
+              title={text || chosen.size > 0 ? "No matching events" : "No events yet"}
             />
           ) : (
             <ol className="events">
@@ -149,7 +149,7 @@ export function Events() {
   );
 }
 
-/** What an event is of: the job, an attempt, a replica, a checkpoint, the training itself. */
+/** Subject of an event: job, attempt, replica, checkpoint or train. */
 const familyOf = (kind: string): string => kind.split(".", 1)[0] ?? kind;
 
 function toneOfKind(kind: string): string {

@@ -52,9 +52,9 @@ export function Files() {
             <Failure error={error} retry={() => void refetch()} />
           </div>
         ) : entries.length === 0 ? (
-          <Empty icon={FolderOpen} title="Nothing here yet">
+          <Empty icon={FolderOpen} title="No files yet">
             <p>
-              What the job writes under <code>/data/output</code> shows up here while it runs.
+              Files written under <code>/data/output</code> appear here while the job runs.
             </p>
           </Empty>
         ) : (
@@ -64,7 +64,7 @@ export function Files() {
                 <tr>
                   <th>Name</th>
                   <th className="right">Size</th>
-                  <th>Changed</th>
+                  <th>Modified</th>
                   <th>
                     <span className="only-read">Actions</span>
                   </th>

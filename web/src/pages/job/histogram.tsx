@@ -1,6 +1,6 @@
 import { number } from "~/lib/format";
 
-const WIDTH = 120; // units of the drawing; a large one is as wide as its place
+const WIDTH = 120; // SVG units; the large variant fills its container
 const HEIGHT = 22;
 
 interface HistogramProps {

@@ -18,7 +18,7 @@ export function Spec() {
       <section className="card">
         <header>
           <h2 className="grow">
-            Spec <span className="dimmer">without defaults; it never changes</span>
+            Spec <span className="dimmer">without defaults, immutable</span>
           </h2>
           <CopyButton text={text} />
           <Link to="/submit" search={{ from: id }} className="button small">

@@ -23,7 +23,7 @@ function ask(job: Job, verb: Verb): Promise<unknown> {
   return unwrap(api.POST(PATHS[verb], { params }));
 }
 
-/** What can be done with one job or many: only the verbs that some of them can follow. */
+/** Actions on one or more jobs: only those that apply to some of them. */
 export function JobActions({ jobs, done }: { jobs: Job[]; done?: (verb: Verb) => void }) {
   const client = useQueryClient();
   const [confirming, setConfirming] = useState<Verb | null>(null);
@@ -81,13 +81,13 @@ export function JobActions({ jobs, done }: { jobs: Job[]; done?: (verb: Verb) =>
       )}
       <Confirm
         title={confirming === "cancel" ? `Cancel ${subject}?` : confirming === "delete" ? `Delete ${subject}?` : null}
-        verb={confirming === "delete" ? "Delete" : "Cancel the job"}
+        verb={confirming === "delete" ? "Delete" : "Cancel job"}
         act={() => run(confirming ?? "cancel")}
         close={() => setConfirming(null)}
       >
         {confirming === "delete"
-          ? "It is listed no more. Its output stays where it is."
-          : "Its processes get SIGTERM, and SIGKILL after the grace time. Checkpoints stay."}
+          ? "It disappears from the lists. Its output is kept."
+          : "Its processes get SIGTERM, and SIGKILL after the grace time. Checkpoints are kept."}
       </Confirm>
     </>
   );

@@ -13,7 +13,7 @@ interface FilterMenuProps {
   toggle: (item: string) => void;
 }
 
-/** A filter that has no menu, as it was set elsewhere, and the way to take it away. */
+/** An active filter without a menu, with a button to remove it. */
 export function FilterChip({ children, remove }: { children: ReactNode; remove: () => void }) {
   return (
     <button type="button" className="button small" onClick={remove}>
@@ -23,7 +23,7 @@ export function FilterChip({ children, remove }: { children: ReactNode; remove: 
   );
 }
 
-/** Projects, where there are several. */
+/** Filter by project, if there are several. */
 export function ProjectFilter({
   chosen,
   set,

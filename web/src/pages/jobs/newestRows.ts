@@ -1,8 +1,8 @@
 import type { Job } from "~/api/types";
 
-/* A long list that lives: pages are asked for again one by one and laid over what is known. */
+/* A long, live list: pages are re-read one by one and merged into the known rows. */
 
-/** Times with a fraction of any length, so that they compare as text. */
+/** A time with its fraction padded, so that times compare as text. */
 export function timeKey(iso: string): string {
   const [whole = "", fraction = ""] = iso.replace(/(Z|\+00:00)$/, "").split(".");
   return `${whole}.${fraction.padEnd(6, "0")}`;
@@ -22,8 +22,8 @@ export function newestFirst(a: Job, b: Job): number {
 }
 
 /**
- * `rows` with one page of the list laid over them: between `after` (the row that the page's cursor stands behind; null: the
- * top) and the page's last row nothing else is there, so what the page does not have is gone.
+ * `rows` with one page of the list replaced: the page covers everything between `after` (the row before its cursor; null: the
+ * top) and its last row, so other rows in between are gone.
  */
 export function replacePage(rows: readonly Job[], page: { items: Job[]; isLast: boolean }, after: Job | null): Job[] {
   const last = page.items.at(-1);
@@ -40,18 +40,18 @@ export function replacePage(rows: readonly Job[], page: { items: Job[]; isLast: 
   return at < 0 ? [...others, ...items] : [...others.slice(0, at), ...items, ...others.slice(at)];
 }
 
-/** The object that is drawn already where nothing of it changed: its row is then not drawn again. */
+/** The previous object if it is equal, so that its row is not rendered again. */
 function reuseEqual(before: Job | undefined, now: Job): Job {
   return before !== undefined && JSON.stringify(before) === JSON.stringify(now) ? before : now;
 }
 
-/** Where a page begins: behind the row `after` (null: at the top), whose cursor the API gave. */
+/** Start of a page: after the row `after` (null: at the top), with the API's cursor. */
 export interface Anchor {
   after: Job | null;
   cursor: string | null;
 }
 
-/** `anchors`: of the pages that were read, in order; unless `isWhole`, the last is where the next one will begin. */
+/** `anchors`: starts of the pages read, in order; unless `isWhole`, the last is the start of the next page. */
 export interface Rows {
   jobs: Job[];
   anchors: Anchor[];
@@ -62,7 +62,7 @@ export const PAGE = 100;
 export const FIRST_PAGE: Anchor = { after: null, cursor: null };
 export const EMPTY: Rows = { jobs: [], anchors: [FIRST_PAGE], isWhole: false };
 
-/** `rows` after the page that begins at `anchor` was read. */
+/** `rows` after reading the page at `anchor`. */
 export function mergePage(rows: Rows, anchor: Anchor, page: { items: Job[]; next_cursor?: string | null }): Rows {
   const cursor = page.next_cursor ?? null;
   const jobs = replacePage(rows.jobs, { items: page.items, isLast: cursor === null }, anchor.after);
@@ -74,14 +74,14 @@ export function mergePage(rows: Rows, anchor: Anchor, page: { items: Job[]; next
   const next: Anchor = { after: last, cursor };
   const following = rows.anchors[upTo + 1];
   if (following === undefined && !rows.isWhole) return { jobs, anchors: [...rows.anchors, next], isWhole: false };
-  // New jobs push the page's end away from where the next page once began. Once a page's worth lies between, it begins anew.
+  // New jobs push the page's end away from the start of the next page. Once a full page lies between, insert an anchor.
   const from = jobs.findIndex((job) => job.id === last.id);
   const to = following?.after ? jobs.findIndex((job) => job.id === following.after?.id) : jobs.length - 1;
   if (to - from < PAGE) return { ...rows, jobs };
   return { ...rows, jobs, anchors: [...rows.anchors.slice(0, upTo + 1), next, ...rows.anchors.slice(upTo + 1)] };
 }
 
-/** Where the page begins that the row number `index` is on. */
+/** Start of the page that contains row `index`. */
 export function pageAt(rows: Rows, index: number): Anchor {
   const row = rows.jobs[index];
   if (row === undefined) return FIRST_PAGE;

@@ -57,7 +57,7 @@ export function JobsPage() {
       jobs.every((job) => before.has(job.id)) ? new Map() : new Map(jobs.map((job) => [job.id, job])),
     );
   }, [jobs]);
-  // The address remembers a choice; one of hundreds would make it longer than proxies take.
+  // The address remembers the selection, unless it would get too long for proxies.
   const isRestored = useRef(false);
   useEffect(() => {
     if (isRestored.current || jobs.length === 0) return;
@@ -70,7 +70,7 @@ export function JobsPage() {
     const remembered = chosen.size > 0 && chosen.size <= REMEMBERED ? [...chosen.keys()].join(",") : undefined;
     if (remembered !== search.chosen) filter({ chosen: remembered });
   }, [chosen, search.chosen, filter]);
-  // As they are now, not as they were when they were chosen.
+  // Their present state, not that at the time of the selection.
   const current = useMemo(() => {
     const byId = new Map(jobs.map((job) => [job.id, job]));
     return [...chosen.values()].map((job) => byId.get(job.id) ?? job);
@@ -119,12 +119,12 @@ export function JobsPage() {
         ))}
         {splitList(filters.study).map((study) => (
           <FilterChip key={study} remove={() => filter({ study: toggled(filters.study, study) })}>
-            of study <StudyName id={study} />
+            study: <StudyName id={study} />
           </FilterChip>
         ))}
         {splitList(filters.user).map((user) => (
           <FilterChip key={user} remove={() => filter({ user: toggled(filters.user, user) })}>
-            by {user}
+            user: {user}
           </FilterChip>
         ))}
         {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
@@ -154,10 +154,10 @@ export function JobsPage() {
             filters={filters}
           />
         ) : isFiltered ? (
-          <Empty icon={FilterX} title="No job is like that">
-            <p>Nothing matches these filters.</p>
+          <Empty icon={FilterX} title="No matching jobs">
+            <p>Change or clear the filters.</p>
             <button type="button" className="button" onClick={() => void navigate({ search: {}, replace: true })}>
-              Clear the filters
+              Clear filters
             </button>
           </Empty>
         ) : (
@@ -180,7 +180,7 @@ function clean(search: Partial<Record<keyof JobsSearch, string | undefined>>): J
   return Object.fromEntries(Object.entries(search).filter(([, value]) => value !== undefined)) as JobsSearch;
 }
 
-/** Its name, once that is known: the address holds an id. */
+/** The study's name, once it is loaded: the address holds its id. */
 function StudyName({ id }: { id: string }) {
   const { data } = useQuery({ ...studyQuery(id), refetchInterval: false });
   return <>{data?.name ?? id}</>;

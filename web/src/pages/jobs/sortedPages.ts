@@ -1,6 +1,6 @@
 import type { Job } from "~/api/types";
 
-/* Pages of a list in an order of its own, each known by the cursor that it begins at. */
+/* Pages of a sorted list, each identified by the cursor at its start. */
 
 export interface SortedPage {
   items: Job[];
@@ -23,8 +23,8 @@ export function pagesOnScreen(pages: readonly SortedPage[], visible: { from: num
 }
 
 /**
- * `known` with pages that were read again. Where one of them ends elsewhere than it did, what was known behind it is left
- * out: it is read anew when it comes into sight.
+ * `known` with re-read pages. If a page now ends at another row, the pages after it are dropped and
+ * * read again when they come into view.
  */
 export function mergeFresh<Page extends SortedPage>(
   known: SortedPages<Page>,
@@ -43,7 +43,7 @@ export function mergeFresh<Page extends SortedPage>(
   }
 }
 
-/** All rows, each once: a job that has moved may stand on a page from before and on one that was read again. */
+/** All rows without duplicates: a job that moved may be on an old page and on a re-read one. */
 export function distinctJobs(pages: readonly SortedPage[]): Job[] {
   const newest = new Map<string, Job>();
   for (const job of pages.flatMap((page) => page.items)) {

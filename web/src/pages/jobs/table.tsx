@@ -10,7 +10,7 @@ import { type Filters, isSort, splitList, type Sort, toggled } from "~/lib/filte
 import { failureCause, formatGang, number } from "~/lib/format";
 
 const ROW = 44; // px
-const LABELS = 1; // there is room for; the others are counted
+const LABELS = 1; // shown; the others are counted
 
 interface JobTableProps {
   jobs: Job[];
@@ -22,7 +22,7 @@ interface JobTableProps {
   filters: Filters;
 }
 
-/** Only the rows on screen are in the page, however long the list. */
+/** A virtual list: only the rows on screen are rendered. */
 export function JobTable({ jobs, chosen, toggle, toggleAll, setVisible, filter, filters }: JobTableProps) {
   const box = useRef<HTMLDivElement>(null);
   const rows = useVirtualizer({
@@ -54,7 +54,7 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setVisible, filter, 
             <input
               type="checkbox"
               className="check"
-              aria-label="Choose all jobs that are listed"
+              aria-label="Choose all listed jobs"
               checked={isAll}
               ref={(input) => {
                 if (input !== null) input.indeterminate = chosen.size > 0 && !isAll;
@@ -69,7 +69,7 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setVisible, filter, 
             State
           </Header>
           <div role="columnheader" className="c-why">
-            What it does
+            Status
           </div>
           <Header name="c-gang" sort="gpus" filters={filters} filter={filter}>
             Gang
@@ -110,7 +110,7 @@ interface HeaderProps {
   children: string;
 }
 
-/** A column's name, which puts the list in its order; the times of submission in both directions. */
+/** A column header that sorts the list; the submission time in both directions. */
 function Header({ name, sort, filters, filter, children }: HeaderProps) {
   const now = isSort(filters.sort) ? filters.sort : "newest";
   const isOldest = sort === "newest" && now === "oldest";
@@ -134,11 +134,11 @@ function Header({ name, sort, filters, filter, children }: HeaderProps) {
 }
 
 const SORT_TITLES: Partial<Record<Sort, string>> = {
-  name: "In order of the names",
-  state: "In order of the states",
-  gpus: "Those with the most GPUs first",
-  started: "Those that started last first",
-  newest: "In order of their submission",
+  name: "Sort by name",
+  state: "Sort by state",
+  gpus: "Sort by GPUs, most first",
+  started: "Sort by start, latest first",
+  newest: "Sort by submission",
 };
 
 interface RowProps {
@@ -215,7 +215,7 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
   );
 });
 
-/** Why it waits, how far it is, or how it ended: the API's words. */
+/** Why the job waits, its progress, or how it ended: the API's words. */
 export function JobStatus({ job }: { job: Job }) {
   const progress = job.progress ?? {};
   const step = progress["step"];

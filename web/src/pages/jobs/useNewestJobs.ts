@@ -6,8 +6,8 @@ import type { JobPage, JobState } from "~/api/types";
 import { type Filters, isSort, splitList } from "~/lib/filters";
 import { type Anchor, EMPTY, mergePage, PAGE, pageAt, FIRST_PAGE, type Rows } from "./newestRows";
 
-/* The list as it lives in the query cache: the rows of all pages that were read. The newest page and those on screen are
- * asked for again every two seconds, the others when they come into sight. */
+/* The job list in the query cache: the rows of all pages read. The newest page and those on screen are
+ * * polled every two seconds, the others when they come into view. */
 
 const LIVE_MS = 2_000;
 export const AHEAD = 40; // rows before the end at which the next page is read
@@ -29,7 +29,7 @@ export function useNewestJobs(filters: Filters, visible: VisibleRows, isOn: bool
     queryFn: async ({ signal }) => {
       const known = client.getQueryData<Rows>(listKey(filterText)) ?? EMPTY;
       const pages = await readVisible(filters, known, shown.current, signal);
-      // What was added while we asked stays.
+      // Rows added during the request stay.
       const now = client.getQueryData<Rows>(listKey(filterText)) ?? EMPTY;
       return pages.reduce((rows, [anchor, page]) => mergePage(rows, anchor, page), now);
     },
@@ -49,7 +49,7 @@ export function useNewestJobs(filters: Filters, visible: VisibleRows, isOn: bool
       const page = await read(JSON.parse(filterText) as Filters, end);
       client.setQueryData<Rows>(listKey(filterText), (now) => mergePage(now ?? EMPTY, end, page));
     } catch {
-      // The next look at the top tells what is wrong; scrolling on tries again.
+      // The next poll of the top reports the error; further scrolling retries.
     } finally {
       setMore(false);
     }
@@ -68,7 +68,7 @@ function listKey(filterText: string) {
   return [...keys.jobs, "list", filterText];
 }
 
-/** The top page, and what covers the rows on screen. */
+/** The top page, and the pages of the rows on screen. */
 async function readVisible(filters: Filters, known: Rows, visible: VisibleRows, signal: AbortSignal): Promise<[Anchor, JobPage][]> {
   const top = await read(filters, FIRST_PAGE, signal);
   const pages: [Anchor, JobPage][] = [[FIRST_PAGE, top]];

@@ -11,8 +11,8 @@ const LIVE_MS = 3_000;
 type Pages = InfiniteData<JobPage, string | null>;
 
 /**
- * The list in another order than the newest first: pages one after the other, as the API cuts them. Those on screen are
- * asked for again, however far down they are.
+ * The list in an order other than newest first: consecutive pages of the API. Those on screen are
+ * polled, however far down they are.
  */
 export function useSortedJobs(filters: Filters, visible: VisibleRows, isOn: boolean) {
   const client = useQueryClient();
@@ -48,7 +48,7 @@ export function useSortedJobs(filters: Filters, visible: VisibleRows, isOn: bool
   return { ...query, error: query.error ?? watch.error, jobs, isWhole: !hasNextPage };
 }
 
-/** The pages on screen as they are now, by the cursors that they begin at. */
+/** The present pages on screen, by their cursors. */
 async function rereadVisible(
   filters: Filters,
   known: Pages,

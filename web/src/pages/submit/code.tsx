@@ -5,7 +5,7 @@ import { bytes, counted } from "~/lib/format";
 import type { Packed } from "./packFolder";
 
 interface CodeProps {
-  /** What the spec states now. */
+  /** The digest in the spec. */
   digest: string;
   isDisabled: boolean;
   set: (digest: string) => void;
@@ -16,7 +16,7 @@ interface Sent {
   label: string;
 }
 
-/** Packs a folder in the browser, or takes an archive, and sends it; the spec then names it by its digest. */
+/** Packs a folder in the browser, or takes an archive, and uploads it; the spec refers to it by its digest. */
 export function Code({ digest, isDisabled, set }: CodeProps) {
   const folder = useRef<HTMLInputElement>(null);
   const archive = useRef<HTMLInputElement>(null);
@@ -29,9 +29,9 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
     setProgress("packing");
     try {
       const packed = await pack();
-      setProgress("sending");
+      setProgress("uploading");
       await uploadArchive(packed.blob, packed.digest, (uploaded) =>
-        setProgress(`sending, ${bytes(uploaded)} of ${bytes(packed.blob.size)}`),
+        setProgress(`uploading, ${bytes(uploaded)} of ${bytes(packed.blob.size)}`),
       );
       const files = packed.files === null ? "" : `${counted(packed.files, "file")}, `;
       setSent({ digest: packed.digest, label: `${packed.name} (${files}${bytes(packed.blob.size)})` });
@@ -44,7 +44,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
   };
   const onChosen = (input: HTMLInputElement, isFolder: boolean) => {
     const files = [...(input.files ?? [])];
-    input.value = ""; // so that the same choice is a change the next time, too
+    input.value = ""; // so that choosing the same file again fires a change event
     const [first] = files;
     if (first === undefined) return;
     void take(async () => {
@@ -74,7 +74,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
         >
           <Package size={14} aria-hidden="true" /> Choose a .tar.gz
         </button>
-        <span className="row code-told" role="status">
+        <span className="row code-name" role="status">
           {isBusy ? (
             <>
               <LoaderCircle size={14} className="spin" aria-hidden="true" /> {progress}
@@ -88,7 +88,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
                 <button
                   type="button"
                   className="button quiet small"
-                  aria-label="Without this code"
+                  aria-label="Remove code"
                   onClick={() => set("")}
                 >
                   <X size={14} aria-hidden="true" />
@@ -121,7 +121,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
           {error}
         </span>
       ) : (
-        <span className="hint">Unpacked at /data. What .gitignore and .trainmasterignore name stays here.</span>
+        <span className="hint">Unpacked at /data. Files matched by .gitignore and .trainmasterignore are left out.</span>
       )}
     </div>
   );

@@ -3,7 +3,7 @@ import type { ForecastOption, Mistake } from "~/api/types";
 import type { Diagnostic } from "~/components/forms/editor";
 import { plainValues, readYaml } from "~/lib/yaml/yamlDraft";
 
-/* The text is the truth; the form reads from it and writes into it, and leaves comments and order as they are. */
+/* The YAML text is the source of truth; the form reads from it and writes into it, and preserves comments and order. */
 
 export const EXAMPLE = `name: my-job
 command: python train.py
@@ -13,7 +13,7 @@ memory: 2Gi
 max_restarts: 3
 `;
 
-/** The value of a field at the top, as a person would type it. */
+/** The value of a top-level field, as a person would type it. */
 export function fieldText(document: Document, name: string): string {
   const value = document.get(name);
   if (value === undefined || value === null) return "";
@@ -24,7 +24,7 @@ export function fieldText(document: Document, name: string): string {
   return typeof plain === "object" ? JSON.stringify(plain) : String(plain);
 }
 
-/** The text with one field set, or taken out where `value` is empty. */
+/** The text with one field set, or removed if `value` is empty. */
 export function withValue(text: string, name: string, value: string): string {
   const document = readYaml(text);
   if (document.errors.length > 0) return text;
@@ -44,7 +44,7 @@ export function withValue(text: string, name: string, value: string): string {
   return document.toString({ lineWidth: 0 });
 }
 
-/** The text with what the planner says would start now, written where the text says the same thing already. */
+/** The text with one of the planner's alternatives applied, where the text has the same field already. */
 export function withOption(text: string, { roles = [], field, value }: ForecastOption): string {
   const document = readYaml(text);
   if (document.errors.length > 0 || !isMap(document.contents)) return text;
@@ -68,12 +68,12 @@ function setInRole(document: Document, at: string[], field: string, value: unkno
   else setCount(document, [...at, "replicas"], value);
 }
 
-/** A count, or the fewest of an elastic one: it runs with as many more as there is place for. */
+/** Sets a replica count, or the minimum of an elastic role. */
 function setCount(document: Document, at: string[], value: unknown): void {
   document.setIn(isMap(document.getIn(at)) ? [...at, "min"] : at, value);
 }
 
-/** The API's mistakes at the places in the text that they are about. */
+/** Syntax errors, or else the API's errors, at their positions in the text. */
 export function diagnosticsOf(text: string, mistakes: readonly Mistake[]): Diagnostic[] {
   const document = readYaml(text);
   const found: Diagnostic[] = document.errors.map((error) => ({

@@ -14,7 +14,7 @@ interface FormProps {
   set: (name: string, value: string) => void;
 }
 
-/** The fields that most jobs state. Everything else is written beside it, and stays as it is. */
+/** The most common fields of a job. The form preserves all other fields of the YAML. */
 export function JobForm({ document, mistakes, set }: FormProps) {
   const { data: projects } = useQuery(projectsQuery);
   const { data: volumes } = useQuery(volumesQuery);
@@ -40,7 +40,7 @@ export function JobForm({ document, mistakes, set }: FormProps) {
   );
   return (
     <>
-      {isBroken && <p className="note warn">The YAML cannot be read right now; mend it there, and the form follows.</p>}
+      {isBroken && <p className="note warn">The YAML has a syntax error. Fix it there to use the form.</p>}
       <div className="pair">
         {field("name", "Name")}
         {field("project", "Project", { placeholder: "default", list: (projects ?? []).map((project) => project.name) })}
@@ -58,12 +58,12 @@ export function JobForm({ document, mistakes, set }: FormProps) {
       <fieldset>
         <legend>Gang</legend>
         {hasRoles ? (
-          <p className="hint dim">This spec states its roles one by one; change them in the YAML.</p>
+          <p className="hint dim">This spec defines its roles individually. Edit them in the YAML.</p>
         ) : (
           <div className="fours">
             {field("workers", "Workers", { placeholder: "1" })}
             {field("ps", "Parameter servers", { placeholder: "0", type: "number" })}
-            {field("gpus", "GPUs each", { placeholder: "0", hint: "0.5: half of one." })}
+            {field("gpus", "GPUs each", { placeholder: "0", hint: "0.5 is half a GPU." })}
             {field("gpu_type", "GPU model", { placeholder: "any", list: models })}
             {field("cpu", "CPUs each", { placeholder: "shared" })}
             {field("memory", "Memory each", { placeholder: "shared" })}
@@ -80,7 +80,7 @@ export function JobForm({ document, mistakes, set }: FormProps) {
             list: (volumes ?? []).map((volume) => `${volume.name}/`),
             hint: "Read-only at /data/data.",
           })}
-          {field("output", "Output", { placeholder: "a folder of its own", hint: "At /data/output." })}
+          {field("output", "Output", { placeholder: "job's own folder", hint: "At /data/output." })}
         </div>
       </fieldset>
       <fieldset>
@@ -88,8 +88,8 @@ export function JobForm({ document, mistakes, set }: FormProps) {
         <div className="fours">
           {field("priority", "Priority", { placeholder: "50", type: "number" })}
           {field("max_restarts", "Restarts", { placeholder: "3", type: "number" })}
-          {field("max_run_time", "Longest run", { placeholder: "no limit" })}
-          {field("max_wait", "Longest wait", { placeholder: "no limit" })}
+          {field("max_run_time", "Max run time", { placeholder: "no limit" })}
+          {field("max_wait", "Max wait", { placeholder: "no limit" })}
         </div>
       </fieldset>
     </>

@@ -3,10 +3,10 @@ import { bytesToHex } from "@noble/hashes/utils.js";
 import ignore from "ignore";
 import { packTar } from "modern-tar";
 
-/* A folder as the archive that `trainmaster submit --code` makes of it. Not by crypto.subtle: browsers have it only for
- * pages that came over TLS, and a team's platform may stand behind none. */
+/* Packs a folder like `trainmaster submit --code`. Without crypto.subtle: browsers have it only in
+ * * secure contexts (TLS), and a team's platform may be served without TLS. */
 
-// As the command line leaves them out.
+// The same as on the command line.
 export const IGNORED = [
   ".git/",
   ".hg/",
@@ -29,11 +29,11 @@ export const IGNORED = [
   ".trainmaster/",
   ".env",
 ];
-// Later ones win over earlier ones.
+// Later files override earlier ones.
 const IGNORE_FILES = [".gitignore", ".trainmasterignore"];
-const MOST_BYTES = 128 * 2 ** 20; // a page holds all of it in memory
+const MOST_BYTES = 128 * 2 ** 20; // the page holds the archive in memory
 
-/** A file of a folder: `path` with slashes, below the folder. */
+/** A file of a folder: `path` is relative to the folder, with slashes. */
 export interface Source {
   path: string;
   file: Blob;
@@ -44,11 +44,11 @@ export interface Packed {
   blob: Blob;
   /** `sha256:` and 64 hexadecimal digits. */
   digest: string;
-  /** How many files are in it; `null` for one that was packed elsewhere. */
+  /** Number of files; `null` for an existing archive. */
   files: number | null;
 }
 
-/** What a browser's choice of a folder holds, without the folder's own name. */
+/** The files of a chosen folder, with paths relative to it. */
 export function sourcesOf(files: Iterable<File>): { name: string; sources: Source[] } {
   let name = "";
   const sources = [...files].map((file) => {
@@ -59,7 +59,7 @@ export function sourcesOf(files: Iterable<File>): { name: string; sources: Sourc
   return { name, sources };
 }
 
-/** The sources that are packed, by name. Throws an `Error` that says why there is nothing to pack, or too much. */
+/** The files to pack, sorted by path. Throws an `Error` if there are none, or if they are too large. */
 export async function selectFiles(sources: readonly Source[]): Promise<Source[]> {
   const rules = ignore().add(IGNORED);
   for (const name of IGNORE_FILES) {
@@ -67,13 +67,13 @@ export async function selectFiles(sources: readonly Source[]): Promise<Source[]>
     if (found) rules.add(await found.file.text());
   }
   const included = sources.filter((source) => !rules.ignores(source.path));
-  if (included.length === 0) throw new Error("The folder has no file that may be packed: all are ignored, or it is empty.");
+  if (included.length === 0) throw new Error("The folder has no file to pack: it is empty, or all files are ignored.");
   const size = included.reduce((sum, source) => sum + source.file.size, 0);
   if (size > MOST_BYTES) {
     const [largest] = [...included].sort((a, b) => b.file.size - a.file.size);
     throw new Error(
-      `The folder's files have ${Math.ceil(size / 2 ** 20)} MiB, and a page packs ${MOST_BYTES / 2 ** 20}: name what the job ` +
-        `does not need in .trainmasterignore (the largest is ${largest?.path}), or submit with the command line.`,
+      `The folder's files have ${Math.ceil(size / 2 ** 20)} MiB; the limit here is ${MOST_BYTES / 2 ** 20} MiB. Exclude files ` +
+        `with .trainmasterignore (the largest is ${largest?.path}), or submit with the command line.`,
     );
   }
   return included.sort((a, b) => (a.path < b.path ? -1 : 1));
@@ -85,7 +85,7 @@ export async function packFolder(files: Iterable<File>): Promise<Packed> {
   const entries = await Promise.all(
     included.map(async ({ path, file }) => {
       const body = new Uint8Array(await file.arrayBuffer());
-      const isScript = body[0] === 35 && body[1] === 33; // browsers do not tell which files may be run; #! does
+      const isScript = body[0] === 35 && body[1] === 33; // browsers do not expose the executable bit; `#!` marks scripts
       return { header: { name: path, size: body.length, mode: isScript ? 0o755 : 0o644, mtime: new Date(0) }, body };
     }),
   );
@@ -95,7 +95,7 @@ export async function packFolder(files: Iterable<File>): Promise<Packed> {
   return { name, blob, digest: await digestOf(blob), files: included.length };
 }
 
-/** A `.tar.gz` as it is. Throws an `Error` for another kind of file. */
+/** An existing `.tar.gz`. Throws an `Error` for other files. */
 export async function packedFile(file: File): Promise<Packed> {
   const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
   if (head[0] !== 0x1f || head[1] !== 0x8b)

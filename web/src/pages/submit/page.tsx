@@ -50,12 +50,12 @@ export function SubmitPage() {
       </div>
     );
   }
-  // Without the original's output: the clone would overwrite its checkpoints.
+  // Without the original's output path: the clone would overwrite its checkpoints.
   const start = original.data
     ? specYaml({
         ...original.data.spec,
         output: null,
-        // A name means the newest job that has it: with the same one the clone would take its place.
+        // A name refers to the newest job with it: the same name would hide the original.
         name: freeName(name, Boolean(original.data.cloned_from), sameName.data?.items.map((job) => job.name) ?? []),
       })
     : savedDraft() || EXAMPLE;
@@ -65,7 +65,7 @@ export function SubmitPage() {
       start={start}
       about={
         original.data &&
-        `From ${name}${checkpoint === undefined ? "" : `, beginning at ${checkpoint}`}. The clone is a job of its own.`
+        `Clone of ${name}${checkpoint === undefined ? "" : `, resuming from ${checkpoint}`}.`
       }
       original={original.data}
       checkpoint={checkpoint}
@@ -83,14 +83,14 @@ function savedDraft(): string {
   }
 }
 
-/** The canonical spec of a text. */
+/** Validates a text and returns its canonical spec. */
 const read = (text: string, signal: AbortSignal): Promise<object> =>
   unwrap(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal }));
 
 interface DraftProps {
   start: string;
   about: string | undefined;
-  /** What is cloned; from one of its checkpoints or from the beginning. */
+  /** The job to clone, and optionally a checkpoint to resume from. */
   original: JobDetail | undefined;
   checkpoint: string | undefined;
 }
@@ -104,7 +104,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   const diagnostics = useMemo(() => diagnosticsOf(text, mistakes), [text, mistakes]);
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
-  // One key per text: sent again after a lost answer, it makes no second job.
+  // One key per text: a retry after a lost response creates no second job.
   const key = useRef({ text: "", key: "" });
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -129,7 +129,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
         : await cloned(original, text, checkpoint, key.current.key);
       if (!("id" in job)) return;
       await client.invalidateQueries({ queryKey: keys.jobs });
-      toast(`Submitted ${job.name}${checkpoint ? `, which begins at ${checkpoint.split("/").at(-1)}` : ""}.`);
+      toast(`Submitted ${job.name}${checkpoint ? `, resuming from ${checkpoint.split("/").at(-1)}` : ""}.`);
       await navigate({ to: "/jobs/$job", params: { job: String(job.id) } });
     } catch (failure) {
       setError(failure);
@@ -166,7 +166,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
           <header>
             <h2 className="grow">job.yaml</h2>
             <span className="dimmer">
-              the same as for <code>trainmaster submit</code>
+              as for <code>trainmaster submit</code>
             </span>
           </header>
           <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />
@@ -181,7 +181,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   );
 }
 
-/** A job from the edited text of another: what differs is laid over the original's spec, so that it is known as its clone. */
+/** Submits the edited text as a clone: the API gets the difference to the original's spec, so that it records the origin. */
 async function cloned(original: JobDetail, text: string, checkpoint: string | undefined, key: string) {
   const spec = await unwrap(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true } }));
   const changes = mergePatch({ ...original.spec, output: null }, spec) as Record<string, unknown>;

@@ -9,19 +9,19 @@ import { free, gpuCount, isInfeasible, isSchedulable } from "~/lib/capacity";
 import { WhatIfDialog } from "~/pages/whatIf/dialog";
 
 interface PlacementProps {
-  /** The canonical spec; null while it is not right. */
+  /** The canonical spec; null while it is invalid. */
   spec: object | null;
-  /** Lays what would start now over the spec; without it that is not offered. */
+  /** Applies an alternative to the spec; without it alternatives are not offered. */
   apply?: (option: ForecastOption) => void;
 }
 
-/** Where the job would run now: the planner's own answer. */
+/** Where the job would run now: the planner's forecast. */
 export function PlacementPreview({ spec, apply }: PlacementProps) {
   const { data, error, isPlaceholderData, refetch } = useQuery(forecastQuery(spec));
   return (
     <section
-      className="card submit-room"
-      aria-label="Where it would run now"
+      className="card submit-placement"
+      aria-label="Placement"
       aria-busy={spec !== null && isPlaceholderData}
     >
       <div className="body stack tight">
@@ -52,8 +52,8 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
         <Server size={16} aria-hidden="true" className="dimmer lead" />
         <span className="dim">
           {spec === null
-            ? "Where it would run shows up here once the spec is right."
-            : "Where it would run is not known now."}
+            ? "The placement appears here once the spec is valid."
+            : "The placement is unknown."}
         </span>
       </>
     );
@@ -62,7 +62,7 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
     return (
       <>
         <LoaderCircle size={16} className="spin dimmer lead" aria-hidden="true" />
-        <span className="dim">The planner is asked where it would run.</span>
+        <span className="dim">Computing the placement…</span>
       </>
     );
   }
@@ -76,7 +76,7 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
           ) : (
             <>
               <b className="tone-amber">It would wait</b>
-              {found.queue_position ? ` as number ${found.queue_position.toLocaleString()} in the queue` : ""}.
+              {found.queue_position ? ` at queue position ${found.queue_position.toLocaleString()}` : ""}.
               {found.start && found.start.code !== "now" ? ` ${withFullStop(found.start.sentence)}` : ""}
             </>
           )}{" "}
@@ -97,9 +97,9 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
 
 function Options({ options, apply }: { options: readonly ForecastOption[]; apply: (option: ForecastOption) => void }) {
   if (options.length === 0)
-    return <p className="dim room-options">Nothing that is close to it would start now either.</p>;
+    return <p className="dim placement-options">No similar configuration could start now.</p>;
   return (
-    <ul className="room-options stack tight">
+    <ul className="placement-options stack tight">
       {options.map((option) => (
         <li key={option.sentence} className="row">
           <button type="button" className="button small" onClick={() => apply(option)}>
@@ -121,7 +121,7 @@ function FreeNow() {
   const memory = freeAmounts.reduce((sum, amounts) => sum + amounts.memory, 0);
   const gpus = freeAmounts.reduce((sum, amounts) => sum + gpuCount(amounts), 0);
   return (
-    <span className="dimmer num room-free">
+    <span className="dimmer num placement-free">
       free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} ·{" "}
       {counted(gpus, "GPU")}
     </span>

@@ -15,11 +15,11 @@ interface AnswerProps {
   subject: WhatIfSubject;
   spec: JobSpec;
   question: Question;
-  /** Takes it out of the row; null: it stays. */
+  /** Removes the answer; null: not removable. */
   remove: (() => void) | null;
 }
 
-/** One question and what the planner says to it, in its own words. */
+/** One question and the planner's answer. */
 export function Answer({ subject, spec, question, remove }: AnswerProps) {
   const { data, error, isFetching, refetch } = useQuery(whatIfQuery(subject, toChanges(question, spec)));
   const { data: base } = useQuery(whatIfQuery(subject, toChanges(UNCHANGED, spec)));
@@ -29,7 +29,7 @@ export function Answer({ subject, spec, question, remove }: AnswerProps) {
       <div className="row top">
         <h3 className="grow">{title}</h3>
         {remove && (
-          <button type="button" className="button quiet icon small" aria-label={`Take away: ${title}`} onClick={remove}>
+          <button type="button" className="button quiet icon small" aria-label={`Remove: ${title}`} onClick={remove}>
             <X size={14} aria-hidden="true" />
           </button>
         )}
@@ -64,7 +64,7 @@ function AnswerDetails({ found, base }: { found: Forecast; base: Forecast | unde
       )}
       {victims.length > 0 && (
         <div>
-          <h4>What would be stopped</h4>
+          <h4>Jobs to preempt</h4>
           <ul className="stack tight">
             {victims.map((victim) => (
               <li key={victim.job_id}>
@@ -78,7 +78,7 @@ function AnswerDetails({ found, base }: { found: Forecast; base: Forecast | unde
           </ul>
         </div>
       )}
-      <Options title="Would start now instead" options={found.options ?? []} />
+      <Options title="Would start now" options={found.options ?? []} />
       <Options title="Would start sooner" options={found.later ?? []} />
     </>
   );
@@ -96,14 +96,14 @@ function Outcome({ found }: { found: Forecast }) {
   if (isInfeasible(reason)) {
     return (
       <p className="state tone-red">
-        <CircleX size={15} aria-hidden="true" /> It could not run on these nodes
+        <CircleX size={15} aria-hidden="true" /> It cannot run on these nodes
       </p>
     );
   }
   return (
     <p className="state tone-amber">
       <Hourglass size={15} aria-hidden="true" /> It would wait
-      {found.queue_position ? ` as number ${found.queue_position.toLocaleString()}` : ""}
+      {found.queue_position ? ` at queue position ${found.queue_position.toLocaleString()}` : ""}
     </p>
   );
 }
@@ -115,8 +115,8 @@ function Difference({ found, base }: { found: Forecast; base: Forecast | undefin
   if (sooner === null) return null;
   const text =
     Math.abs(sooner) < SAME_S
-      ? "No sooner than as it is"
-      : `Probably ${duration(Math.abs(Math.round(sooner / 60) * 60))} ${sooner > 0 ? "sooner" : "later"} than as it is`;
+      ? "No change of the start time"
+      : `Probably ${duration(Math.abs(Math.round(sooner / 60) * 60))} ${sooner > 0 ? "sooner" : "later"}`;
   return <p className="strong num">{text}.</p>;
 }
 

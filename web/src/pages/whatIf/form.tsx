@@ -15,7 +15,7 @@ interface FormProps {
 
 const NAMES_SHOWN = 200;
 
-/** What to think of: fields of the job, and of the cluster. Each says as a placeholder how it is now. */
+/** Changes of the job and of the cluster. Placeholders show the present values. */
 export function QuestionForm({ spec, ask }: FormProps) {
   const { data: nodes } = useQuery(nodesQuery);
   const [mistake, setMistake] = useState("");
@@ -51,7 +51,7 @@ export function QuestionForm({ spec, ask }: FormProps) {
       }}
     >
       <fieldset>
-        <legend>The job asked for</legend>
+        <legend>Job</legend>
         <div className="fours">
           {roles.map(([role, { replicas, min_replicas }]) => (
             <TextInput
@@ -70,7 +70,7 @@ export function QuestionForm({ spec, ask }: FormProps) {
             placeholder={withGpus?.gpu_type?.join(" or ") || "any"}
             list={models}
           />
-          <TextInput isNumeric name="labels" label="Nodes with labels" placeholder={selector.join(", ") || "pool=…"} />
+          <TextInput isNumeric name="labels" label="Node labels" placeholder={selector.join(", ") || "pool=…"} />
           <TextInput
             isNumeric
             name="priority"
@@ -81,17 +81,17 @@ export function QuestionForm({ spec, ask }: FormProps) {
           <TextInput
             isNumeric
             name="max_run_time"
-            label="Longest run"
+            label="Max run time"
             placeholder={spec.max_run_time ? duration(spec.max_run_time) : "no limit"}
           />
         </div>
       </fieldset>
       <fieldset>
-        <legend>The cluster had</legend>
+        <legend>Cluster</legend>
         <div className="fours">
-          <TextInput isNumeric name="more_nodes" label="More nodes" placeholder="0" type="number" />
-          <TextInput isNumeric name="like" label="Of the kind of" placeholder="a node" list={names} />
-          <TextInput isNumeric name="without" label="Without the nodes" placeholder="none" list={names} />
+          <TextInput isNumeric name="more_nodes" label="Additional nodes" placeholder="0" type="number" />
+          <TextInput isNumeric name="like" label="Like node" placeholder="a node" list={names} />
+          <TextInput isNumeric name="without" label="Removed nodes" placeholder="none" list={names} />
         </div>
       </fieldset>
       {mistake && (
@@ -103,7 +103,7 @@ export function QuestionForm({ spec, ask }: FormProps) {
         <button type="submit" className="button primary">
           <CircleHelp size={15} aria-hidden="true" /> Ask the planner
         </button>
-        <span className="dim small">What is empty stays as it is. Nothing is submitted or changed.</span>
+        <span className="dim small">Blank fields stay unchanged. Nothing is submitted.</span>
       </div>
     </form>
   );

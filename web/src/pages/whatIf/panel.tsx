@@ -6,8 +6,8 @@ import { UNCHANGED, type Question } from "./question";
 import { Answer } from "./answer";
 import { QuestionForm } from "./form";
 
-const MOST = 5; // answers beside the one to the present; of more the oldest goes
-const FRESH_MS = 60_000; // older ones are asked again with the next question, so that all are of about one moment
+const MOST = 5; // answers next to the present one; with more the oldest is dropped
+const FRESH_MS = 60_000; // older answers are refreshed with the next question, so that all are of about the same time
 
 interface WhatIfProps {
   subject: WhatIfSubject;
@@ -16,7 +16,7 @@ interface WhatIfProps {
   set: (questions: readonly Question[]) => void;
 }
 
-/** A form for questions, and the answers side by side with how it is now. */
+/** A form for questions, and the answers next to the present forecast. */
 export function WhatIfPanel({ subject, spec, questions, set }: WhatIfProps) {
   const client = useQueryClient();
   const id = (question: Question) => JSON.stringify(question);
@@ -34,13 +34,13 @@ export function WhatIfPanel({ subject, spec, questions, set }: WhatIfProps) {
       {questions.length > 0 && (
         <section className="stack tight" aria-label="Answers">
           <div className="row">
-            <span className="dim small grow">A look, no promise: the cluster may be another one a moment later.</span>
+            <span className="dim small grow">A forecast, not a promise: the cluster may change.</span>
             <button
               type="button"
               className="button small"
               onClick={() => void client.invalidateQueries({ queryKey: plannerKeys.whatIf })}
             >
-              <RotateCw size={13} aria-hidden="true" /> Ask all again
+              <RotateCw size={13} aria-hidden="true" /> Refresh all
             </button>
           </div>
           <ul className="answers" aria-live="polite">

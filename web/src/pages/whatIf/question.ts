@@ -2,10 +2,10 @@ import type { WhatIfChanges } from "~/api/planner";
 import type { JobSpec } from "~/api/types";
 import { counted } from "~/lib/format";
 
-/* What a person asks the planner to think of: another job, or another cluster. What is left empty stays as it is. */
+/* A what-if question: changes of the job or of the cluster. Blank fields stay unchanged. */
 
 export interface Question {
-  /** Replicas by role, as they were written: `16`, or `4-16` of an elastic one. */
+  /** Replicas by role, as typed: `16`, or `4-16` for an elastic role. */
   replicas: Readonly<Record<string, string>>;
   gpus: string;
   gpuType: string;
@@ -33,23 +33,23 @@ const NO_LIMIT = new Set(["none", "off", "no limit"]);
 const listed = (text: string): string[] => text.split(/[\s,]+/).filter(Boolean);
 const counts = (question: Question) => Object.entries(question.replicas).filter(([, text]) => text.trim() !== "");
 
-/** Why it cannot be asked; empty where it can. What the values mean the server checks. */
+/** An error message, or empty. The server validates the values. */
 export function validateQuestion(question: Question): string {
   const parts = [
     ...Object.values(question.replicas),
     ...Object.entries(question).map(([name, text]) => (name === "like" ? "" : text)),
   ];
-  if (parts.every((text) => typeof text !== "string" || text.trim() === "")) return "Change at least one thing.";
+  if (parts.every((text) => typeof text !== "string" || text.trim() === "")) return "Change at least one field.";
   if (listed(question.labels).some((label) => !/^[^=]+=/.test(label)))
-    return "Labels are written like pool=a100, with commas between; pool= takes one away.";
+    return "Write labels as pool=a100, separated by commas; pool= removes one.";
   if (question.moreNodes.trim() !== "" && !/^\d+$/.test(question.moreNodes.trim()))
-    return "More nodes is a number, such as 4.";
+    return "Additional nodes is a number, such as 4.";
   if (Number(question.moreNodes) > 0 && question.like.trim() === "")
-    return "Name a node whose kind there shall be more of.";
+    return "Name the node that additional nodes are like.";
   return "";
 }
 
-/** The same for the API: a merge patch of the spec, and the other cluster. */
+/** The question for the API. */
 export function toChanges(question: Question, spec: Pick<JobSpec, "roles">): WhatIfChanges {
   const changes: Record<string, unknown> = {};
   const roles: Record<string, Record<string, unknown> | null> = {};
@@ -76,7 +76,7 @@ export function toChanges(question: Question, spec: Pick<JobSpec, "roles">): Wha
   return { changes, cluster };
 }
 
-/** 16; of an elastic role how few and how many; none at all: without the role. */
+/** `16` replicas; `4-16` minimum and maximum of an elastic role; `0` removes the role. */
 function replicasOf(text: string, fewest: number | null | undefined): Record<string, unknown> | null {
   const span = /^(\d+)\s*(?:-|–|to|\.\.)\s*(\d+)$/.exec(text);
   if (span) return { min_replicas: Number(span[1]), replicas: Number(span[2]) };
@@ -99,11 +99,11 @@ export function questionText(question: Question): string {
     listed(question.labels).join(", "),
     question.priority.trim() && `priority ${question.priority.trim()}`,
     question.maxRunTime.trim() &&
-      (NO_LIMIT.has(question.maxRunTime.trim()) ? "no longest run" : `runs ${question.maxRunTime.trim()} at most`),
+      (NO_LIMIT.has(question.maxRunTime.trim()) ? "no run time limit" : `max run time ${question.maxRunTime.trim()}`),
     more > 0 && `${more.toLocaleString()} more ${more === 1 ? "node" : "nodes"} like ${question.like.trim()}`,
     question.without.trim() && `without ${listed(question.without).join(", ")}`,
   ].filter(Boolean);
-  return parts.join(", ") || "As it is";
+  return parts.join(", ") || "Unchanged";
 }
 
 interface StartForecast {
@@ -111,7 +111,7 @@ interface StartForecast {
   start?: { code: string; likely_at?: string | null } | null;
 }
 
-/** How many seconds sooner `found` starts than `base`; null where nobody knows one of the two. */
+/** Seconds that `found` starts earlier than `base`; null if one of the two is unknown. */
 export function soonerBy(base: StartForecast | undefined, found: StartForecast, nowMs: number): number | null {
   const [before, after] = [startOf(base, nowMs), startOf(found, nowMs)];
   return before === null || after === null ? null : (before - after) / 1000;

@@ -47,11 +47,11 @@ def fetch(
         end = clock.monotonic() + patience_s
         failures = 0
         while True:
-            had = download.size
+            received = download.size
             why = download.go_on(wait)
             if why is None:
                 return
-            if download.size > had:
+            if download.size > received:
                 end, failures = clock.monotonic() + patience_s, 0
             failures += 1
             if failures == 2:
@@ -99,12 +99,12 @@ class _Download:
             if response.status not in (200, 206):
                 return "HTTP %d" % response.status
             if response.status == 200:
-                self._begin_anew(response.getheader("ETag"))
+                self._restart(response.getheader("ETag"))
             return self._take(response, wait)
         finally:
             connection.close()
 
-    def _begin_anew(self, tag: str | None) -> None:
+    def _restart(self, tag: str | None) -> None:
         self._tag = tag
         self.size = 0
         os.ftruncate(self._fd, 0)

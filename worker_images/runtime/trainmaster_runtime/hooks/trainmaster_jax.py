@@ -29,7 +29,7 @@ def watch():
 
                 def exec_module(module):
                     execute(module)
-                    module.initialize = _told(module.initialize)
+                    module.initialize = _with_defaults(module.initialize)
 
                 spec.loader.exec_module = exec_module
             return spec
@@ -37,7 +37,7 @@ def watch():
     sys.meta_path.insert(0, Finder)
 
 
-def _told(initialize):
+def _with_defaults(initialize):
     @functools.wraps(initialize)
     def wrapper(coordinator_address=None, num_processes=None, process_id=None, *rest, **more):
         asks_another = more.get("cluster_detection_method") is not None

@@ -111,13 +111,13 @@ def _clients_of_storage(module):
     @functools.wraps(theirs)
     def init(self, *args, **kwargs):
         try:
-            told = inspect.signature(theirs).bind_partial(self, *args, **kwargs)
+            bound = inspect.signature(theirs).bind_partial(self, *args, **kwargs)
         except TypeError:
             theirs(self, *args, **kwargs)  # says what is wrong
             return
-        if _is_led_here() and _is_of_google(told.arguments.get("credentials")):
-            told.arguments["client_options"] = _at_google(told.arguments.get("client_options"))
-        theirs(*told.args, **told.kwargs)
+        if _is_led_here() and _is_of_google(bound.arguments.get("credentials")):
+            bound.arguments["client_options"] = _at_google(bound.arguments.get("client_options"))
+        theirs(*bound.args, **bound.kwargs)
 
     module.Client.__init__ = init
 
@@ -137,10 +137,10 @@ def _is_of_google(credentials):
 def _at_google(options):
     """The same options with Google's server, where they name none."""
     if isinstance(options, dict) or options is None:
-        told = dict(options or {})
-        if not told.get("api_endpoint"):
-            told["api_endpoint"] = _GOOGLE.format(told.get("universe_domain") or "googleapis.com")
-        return told
+        bound = dict(options or {})
+        if not bound.get("api_endpoint"):
+            bound["api_endpoint"] = _GOOGLE.format(bound.get("universe_domain") or "googleapis.com")
+        return bound
     if not options.api_endpoint:
         options = copy.copy(options)
         options.api_endpoint = _GOOGLE.format(getattr(options, "universe_domain", None) or "googleapis.com")

@@ -6,26 +6,26 @@ import os
 
 from trainmaster_runtime.limits import cgroups
 from trainmaster_runtime.process import exits, procfs
-from trainmaster_runtime.process.exits import Ending
+from trainmaster_runtime.process.exits import ReplicaEnd
 
 _MEMORY_LOOK_S = 0.25
 _IDLE_LOOK_S = 1.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster_runtime.order import Order
-    from trainmaster_runtime.prepare import Ground
+    from trainmaster_runtime.order import RuntimeOrder
+    from trainmaster_runtime.prepare import PreparedReplica
 
 
 class Limits:
     """Make it before the first process starts: out of memory is what the kernel counts from then on."""
 
-    def __init__(self, order: Order, ground: Ground) -> None:
+    def __init__(self, order: RuntimeOrder, prepared: PreparedReplica) -> None:
         self._order = order
-        self._ground = ground
-        self._kept = (*ground.groups.limited, *order.enforced)
-        self._needs_memory = order.memory_limit_bytes is not None and "memory" not in self._kept
-        self._needs_pids = "pids" not in self._kept
+        self._prepared = prepared
+        self._enforced = (*prepared.groups.limited, *order.enforced)
+        self._needs_memory = order.memory_limit_bytes is not None and "memory" not in self._enforced
+        self._needs_pids = "pids" not in self._enforced
         # The kernel's count before the start, where no group counts for us alone.
         self._oom_base = self._oom_kills()[0]
         # How many cores all its processes may run on, where nothing else limits their time; 0: any.
@@ -40,11 +40,11 @@ class Limits:
     @property
     def lacks_cpu(self) -> bool:
         """Whether there is a CPU limit that nobody keeps."""
-        return self._order.cpu_limit_milli is not None and "cpu" not in self._kept
+        return self._order.cpu_limit_milli is not None and "cpu" not in self._enforced
 
-    def told(self) -> list[str]:
+    def enforcers(self) -> list[str]:
         """Who keeps what, for the replica's facts."""
-        limits = ["%s by cgroup" % name for name in self._ground.groups.limited]
+        limits = ["%s by cgroup" % name for name in self._prepared.groups.limited]
         limits += ["%s by the engine" % name for name in self._order.enforced]
         if self.cores:
             limits.append("cpu by cores")
@@ -68,7 +68,7 @@ class Limits:
             return 0
         return wanted
 
-    def look(self, now: float) -> Ending | None:
+    def look(self, now: float) -> ReplicaEnd | None:
         """How the replica must end, if it uses more than it may."""
         pids = procfs.descendants(os.getpid())
         limit = self._order.memory_limit_bytes if self._needs_memory else None
@@ -83,7 +83,7 @@ class Limits:
             return ending
         if sum(procfs.thread_count(pid) for pid in pids) > self._order.pids_limit:
             sentence = "It started more than %d processes and threads and was killed." % self._order.pids_limit
-            return Ending("exited", 137, sentence)
+            return ReplicaEnd("exited", 137, sentence)
         return None
 
     def ran_out_of_memory(self, code: int | None) -> bool:
@@ -93,7 +93,7 @@ class Limits:
 
     def _oom_kills(self) -> tuple[int, bool]:
         """How many the kernel has killed for memory so far, and whether all of those were ours."""
-        if self._ground.groups.has_memory:
-            return self._ground.groups.oom_kills(), True
+        if self._prepared.groups.has_memory:
+            return self._prepared.groups.oom_kills(), True
         count = cgroups.own_oom_kills() if self._order.view == "as_is" else None
         return (procfs.kernel_oom_kills(), False) if count is None else (count, True)

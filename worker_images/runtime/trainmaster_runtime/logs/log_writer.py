@@ -97,16 +97,16 @@ class JobLog:
         end = (self._size - limit // 2) // _BLOCK * _BLOCK
         if end <= start:
             return
-        said = b"trainmaster: the log has reached its limit of %d bytes: " % limit
+        note = b"trainmaster: the log has reached its limit of %d bytes: " % limit
         try:
             syscalls.punch_hole(self._fd, start, end)
             self._dropped_to = end
-            said += b"its beginning and its newest lines are kept, what is between is dropped"
+            note += b"its beginning and its newest lines are kept, what is between is dropped"
         except OSError:
             self._is_closed = True
-            said += b"this file system cannot drop its middle, so what comes from here on is not kept"
+            note += b"this file system cannot drop its middle, so what comes from here on is not kept"
         if is_first:
-            self._append(clock.stamp(now).encode() + b" " + said + b"\n", now)
+            self._append(clock.stamp(now).encode() + b" " + note + b"\n", now)
 
     def _append(self, block: bytes, now: float) -> None:
         view = memoryview(block)

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
-    from trainmaster_runtime.hang_watchdog import Process
+    from trainmaster_runtime.hang_watchdog import LocalProcess
     from trainmaster_runtime.logs.log_writer import JobLog
 
 
@@ -27,13 +27,13 @@ class Outputs:
     def __init__(self, log: JobLog) -> None:
         self._log = log
         self._poll = select.poll()
-        self._by_fd: dict[int, Process] = {}
+        self._by_fd: dict[int, LocalProcess] = {}
         self._wake_read, self.wake_fd = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self.wake_fd, False)
         self.note: Callable[[list[bytes]], None] | None = None
 
-    def listen(self, processes: list[Process]) -> None:
+    def listen(self, processes: list[LocalProcess]) -> None:
         """To these from now on, and to signals."""
         self._poll = select.poll()
         self._poll.register(self._wake_read, select.POLLIN)
@@ -55,7 +55,7 @@ class Outputs:
         poll.register(self._wake_read, select.POLLIN)
         poll.poll(timeout_s * 1000)
 
-    def drain(self, processes: list[Process]) -> None:
+    def drain(self, processes: list[LocalProcess]) -> None:
         """Log what the ended processes left, to its end."""
         end = clock.monotonic() + _DRAIN_S
         for process in processes:
@@ -67,7 +67,7 @@ class Outputs:
                     break
             self._take(process, process.splitter.finish())
 
-    def _read(self, process: Process) -> bool:
+    def _read(self, process: LocalProcess) -> bool:
         """Log what ``process`` printed; ``False`` at the end."""
         try:
             data = os.read(process.output, _READ_BYTES)
@@ -80,7 +80,7 @@ class Outputs:
         self._take(process, process.splitter.finish())
         return False
 
-    def _take(self, process: Process, lines: list[bytes]) -> None:
+    def _take(self, process: LocalProcess, lines: list[bytes]) -> None:
         self._log.write(lines)
         if process.rank == 0 and self.note is not None:
             self.note(lines)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Optional
 
 
-class Claim:
+class FileClaim:
     """One event file that is ours to read, from ``offset`` on."""
 
     def __init__(self, fd: int, owner: str, offset: int) -> None:
@@ -35,14 +35,14 @@ class Claim:
         os.close(self._fd)
 
 
-class Claims:
+class FileClaims:
     """Args: ``folder``: the same for all replicas and attempts of the job. ``owner``: ``<attempt>/<role>-<index>``."""
 
     def __init__(self, folder: str, owner: str) -> None:
         self._folder = folder
         self._owner = owner
 
-    def take(self, path: str, offset: int) -> Optional[Claim]:
+    def take(self, path: str, offset: int) -> Optional[FileClaim]:
         """Claim ``path`` (relative to the output) from ``offset`` on; ``None`` when another replica of this attempt has it.
 
         What an earlier attempt read, or an earlier start of this replica, is not read again.
@@ -57,13 +57,13 @@ class Claims:
             os.pwrite(fd, _line(self._owner, offset), 0)
         except OSError:
             return None
-        return Claim(fd, self._owner, offset)
+        return FileClaim(fd, self._owner, offset)
 
-    def _take_over(self, name: str) -> Optional[Claim]:
+    def _take_over(self, name: str) -> Optional[FileClaim]:
         fd = os.open(name, os.O_RDWR | os.O_CLOEXEC)
         try:
-            told = json.loads(os.pread(fd, 500, 0) or b"{}")
-            owner, offset = str(told["owner"]), int(told["offset"])
+            record = json.loads(os.pread(fd, 500, 0) or b"{}")
+            owner, offset = str(record["owner"]), int(record["offset"])
             is_free = owner == self._owner or owner.split("/", maxsplit=1)[0] != self._owner.split("/")[0]
         except (OSError, ValueError, LookupError, TypeError):
             os.close(fd)  # its owner is just writing it
@@ -71,7 +71,7 @@ class Claims:
         if not is_free:
             os.close(fd)
             return None
-        return Claim(fd, self._owner, offset)
+        return FileClaim(fd, self._owner, offset)
 
 
 def _line(owner: str, offset: int) -> bytes:

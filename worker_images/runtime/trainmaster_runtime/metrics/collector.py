@@ -9,11 +9,11 @@ import base64
 from collections import deque
 
 from trainmaster_runtime import clock
-from trainmaster_runtime.metrics.eventfiles import EventFiles
+from trainmaster_runtime.metrics.eventfiles import EventFileReader
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler
-from trainmaster_runtime.metrics.source_counts import Roads
+from trainmaster_runtime.metrics.source_counts import SourceCounts
 
 SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes as often
 _FIRST_SAMPLE_S = 2.5
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 
-class Columns:
+class PointColumns:
     """Points by series, as a report item carries them."""
 
     def __init__(self) -> None:
@@ -60,24 +60,24 @@ class Columns:
                     part, size = [], 0
         if part:
             made.append({"series": part})
-        made += [{"objects": [one]} for one in self.objects]
+        made += [{"objects": [object_point]} for object_point in self.objects]
         self._series, self.objects, self.count = {}, [], 0
         return made
 
 
 class Collector:
-    """Args: each source; ``None``: the replica has it not. ``roads``: counts what each of them tells."""
+    """Args: each source; ``None``: the replica has it not. ``sources``: counts what each of them tells."""
 
     def __init__(
         self,
         *,
         sampler: Optional[Sampler] = None,
-        events: Optional[EventFiles] = None,
+        events: Optional[EventFileReader] = None,
         hypertune: Optional[HypertuneFile] = None,
         patterns: Optional[LinePatterns] = None,
-        roads: Optional[Roads] = None,
+        sources: Optional[SourceCounts] = None,
     ) -> None:
-        self.roads = roads
+        self.sources = sources
         self._sampler = sampler
         self._events = events
         self._hypertune = hypertune
@@ -89,16 +89,16 @@ class Collector:
             sampler.sample(self._started_at)  # what rates are counted from
         self._unnumbered = 0
         self._names: Set[str] = set()  # that files tell
-        self.is_told = False  # the script reports metrics itself
-        self.is_step_told = False  # and how far it is
+        self.reports_metrics = False  # the script reports metrics itself
+        self.reports_step = False  # and how far it is
         self.troubles: List[str] = []  # sentences for the job's log
         self._failures: Dict[str, int] = {}
 
     def note(self, lines: List[bytes]) -> None:
         """Lines that the job printed, from the thread that keeps the log: it must not wait."""
         patterns = self._patterns
-        if self.roads is not None:
-            self.roads.count("log", "lines", len(lines))
+        if self.sources is not None:
+            self.sources.count("log", "lines", len(lines))
         if patterns is not None:
             now = clock.now()
             self._lines.extend((now, line) for line in lines if patterns.may_match(line))
@@ -106,7 +106,7 @@ class Collector:
     def look(self, *, is_last: bool) -> List[Dict[str, Any]]:
         """Items (kind and data) of what is new."""
         now = clock.monotonic()
-        columns, printed = Columns(), Columns()
+        columns, printed = PointColumns(), PointColumns()
         progress: Dict[str, float] = {}
         self._guarded("printed lines", lambda: self._take_lines(columns, printed, progress))
         self._guarded("hypertune's file", lambda: self._take_hypertune(columns))
@@ -142,26 +142,26 @@ class Collector:
         else:
             self._failures.pop(source, None)
 
-    def _came(self, road: str, name: str) -> None:
-        if self.roads is not None:
-            self.roads.came(road, name)
+    def _count_value(self, source: str, name: str) -> None:
+        if self.sources is not None:
+            self.sources.count_value(source, name)
 
-    def _take_hypertune(self, columns: Columns) -> None:
+    def _take_hypertune(self, columns: PointColumns) -> None:
         if self._hypertune is None:
             return
         for name, step, time_s, value in self._hypertune.look():
             self._names.add(name)
-            self._came("hypertune", name)
+            self._count_value("hypertune", name)
             columns.add(name, step, time_s, value)
 
-    def _take_sample(self, columns: Columns, now: float) -> None:
+    def _take_sample(self, columns: PointColumns, now: float) -> None:
         if self._sampler is None:
             return
         step, time_s = int(now - self._started_at), clock.now()
         for name, value in self._sampler.sample(now).items():
             columns.add(_SYSTEM + name, step, time_s, value)
 
-    def _take_lines(self, columns: Columns, printed: Columns, progress: Dict[str, float]) -> None:
+    def _take_lines(self, columns: PointColumns, printed: PointColumns, progress: Dict[str, float]) -> None:
         patterns = self._patterns
         if patterns is None:
             return
@@ -171,15 +171,17 @@ class Collector:
             except IndexError:
                 return
             found = patterns.find(line)
-            if self.roads is not None and any(name not in PROGRESS for name in found):
-                self.roads.count("matching", "lines")
-            told = {name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53}
-            if patterns.has_own or not self.is_step_told:
-                progress.update(told)
-            if "step" in told:
-                step = told["step"]
-            elif "epoch" in told:
-                step = told["epoch"]
+            if self.sources is not None and any(name not in PROGRESS for name in found):
+                self.sources.count("matching", "lines")
+            progress_values = {
+                name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53
+            }
+            if patterns.has_own or not self.reports_step:
+                progress.update(progress_values)
+            if "step" in progress_values:
+                step = progress_values["step"]
+            elif "epoch" in progress_values:
+                step = progress_values["epoch"]
             else:
                 step = self._unnumbered
                 self._unnumbered += 1 if found else 0
@@ -187,21 +189,21 @@ class Collector:
                 # What the script tells otherwise counts once.
                 if name in PROGRESS:
                     continue
-                self._came("log", name)
+                self._count_value("log", name)
                 if patterns.has_own:
                     columns.add(name, step, time_s, value)
-                elif not (self.is_told or name in self._names):
+                elif not (self.reports_metrics or name in self._names):
                     printed.add(
                         name, step, time_s, value
                     )  # MLflow may tell it: what comes by it the platform alone knows
 
-    def _take_events(self, columns: Columns, now: float, *, is_last: bool) -> None:
+    def _take_events(self, columns: PointColumns, now: float, *, is_last: bool) -> None:
         if self._events is None:
             return
         for name, value in self._events.look(now, is_last=is_last):
             if value.kind == "scalar":
                 self._names.add(name)
-                self._came("events", name)
+                self._count_value("events", name)
                 columns.add(name, value.step, value.time_s, value.data)
                 continue
             data = base64.b64encode(value.data).decode() if value.kind == "image" else value.data

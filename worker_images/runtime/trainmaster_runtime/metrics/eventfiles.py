@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
 
-    from trainmaster_runtime.metrics.claims import Claim, Claims
+    from trainmaster_runtime.metrics.claims import FileClaim, FileClaims
     from trainmaster_runtime.metrics.tfevents import Value
 
 
@@ -36,13 +36,13 @@ class _File:
         self.inode = inode
         self.since = since
         self.offset = 0
-        self.claim: Optional[Claim] = None
+        self.claim: Optional[FileClaim] = None
         self.decoder = Decoder()
         self.is_ours = False
         self.is_done = False
 
 
-class EventFiles:
+class EventFileReader:
     """Args:
 
     output: the folder that all replicas share; files in it need a claim.
@@ -56,7 +56,7 @@ class EventFiles:
         self,
         output: Optional[str],
         work: Optional[str],
-        claims: Claims,
+        claims: FileClaims,
         say: Callable[[str], None],
         *,
         now: float,
@@ -165,13 +165,13 @@ class EventFiles:
         """(path, inode, size) of the event files, links not followed."""
         found = []
         front = [(root, 0) for root, _ in self._roots]
-        seen = 0
-        while front and seen < _ENTRIES:
+        entry_count = 0
+        while front and entry_count < _ENTRIES:
             folder, depth = front.pop()
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
-                        seen += 1
+                        entry_count += 1
                         if entry.is_dir(follow_symlinks=False):
                             is_other = depth == 0 and any(entry.path == root for root, _ in self._roots)
                             if depth < _DEPTH and not entry.name.startswith(".") and not is_other:

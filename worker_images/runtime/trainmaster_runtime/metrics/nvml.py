@@ -35,7 +35,7 @@ class _Event(ctypes.Structure):
     ]
 
 
-class Gpus:
+class NvmlSampler:
     """Args: ``visible``: as CUDA_VISIBLE_DEVICES has it; ``None``: all that the library shows."""
 
     def __init__(self, visible: Optional[str]) -> None:

@@ -40,7 +40,7 @@ class LinePatterns:
     """
 
     def __init__(self, patterns: List[str]) -> None:
-        self._own = [
+        self._templates = [
             _Template(pattern) for pattern in patterns[:PATTERNS] if 0 < len(_FIELD.findall(pattern)) <= _NAMES
         ]
         self.has_own = bool(patterns)
@@ -54,7 +54,7 @@ class LinePatterns:
         """The numbers by name; empty: the line has none for us."""
         text = _ANSI.sub("", line[:LINE_BYTES].decode("utf-8", "replace"))
         if self.has_own:
-            for template in self._own:
+            for template in self._templates:
                 found = template.find(text)
                 if found is not None:
                     return found
@@ -63,13 +63,13 @@ class LinePatterns:
         found = _pairs(text)
         if found:
             return found
-        told = self._printed.find(text)
+        progress = self._printed.find(text)
         # A bar is drawn again and again, with numbers rounded for it.
         if shows_bar(text):
-            return told
+            return progress
         metrics = _metrics(text)
-        told = told or (counted(text) if metrics else {})
-        return {**metrics, **told} if told else {}
+        progress = progress or (counted(text) if metrics else {})
+        return {**metrics, **progress} if progress else {}
 
 
 def _metrics(text: str) -> Dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from trainmaster_runtime.limits import cgroups
-from trainmaster_runtime.metrics.nvml import Gpus
+from trainmaster_runtime.metrics.nvml import NvmlSampler
 from trainmaster_runtime.process import procfs
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -24,7 +24,7 @@ class Sampler:
 
     def __init__(self, groups: Dict[str, str], visible_gpus: Optional[str]) -> None:
         self._groups = groups
-        self._gpus = Gpus(visible_gpus)
+        self._gpus = NvmlSampler(visible_gpus)
         self._before: Dict[str, float] = {}
         self._before_at = 0.0
 

@@ -10,34 +10,34 @@ if TYPE_CHECKING:
     from typing import Any, Dict
 
 
-class Roads:
+class SourceCounts:
     """Counts; nothing is kept but the first names. Each road is written by one thread."""
 
     def __init__(self) -> None:
         self._values: Dict[str, Dict[str, int]] = {}
         self._counts: Dict[str, Dict[str, int]] = {}
 
-    def came(self, road: str, name: str) -> None:
+    def count_value(self, source: str, name: str) -> None:
         """One value of ``name`` came on it."""
-        names = self._values.setdefault(road, {})
+        names = self._values.setdefault(source, {})
         name = name[:_NAME_CHARS]
         # Of more names, one stands for all that are not told.
         key = name if name in names or len(names) < 10 * _NAMES else ""
         names[key] = names.get(key, 0) + 1
 
-    def count(self, road: str, what: str, more: int = 1) -> None:
-        counts = self._counts.setdefault(road, {})
-        counts[what] = counts.get(what, 0) + more
+    def count(self, source: str, counter: str, more: int = 1) -> None:
+        counts = self._counts.setdefault(source, {})
+        counts[counter] = counts.get(counter, 0) + more
 
-    def told(self) -> Dict[str, Any]:
+    def summary(self) -> Dict[str, Any]:
         """By road: ``names``, at most eight; ``name_count``, ``values``; and its counts."""
-        found = {}
-        for road in sorted(set(self._values) | set(self._counts)):
-            names = dict(self._values.get(road, {}))
-            found[road] = {
+        summary_by_source = {}
+        for source in sorted(set(self._values) | set(self._counts)):
+            names = dict(self._values.get(source, {}))
+            summary_by_source[source] = {
                 "names": [name for name in names if name][:_NAMES],
                 "name_count": len(names),
                 "values": sum(names.values()),
-                **self._counts.get(road, {}),
+                **self._counts.get(source, {}),
             }
-        return found
+        return summary_by_source

@@ -54,9 +54,9 @@ class Decoder:
         for summary in summaries:
             for number, _, value in wire.fields(summary):
                 if number == 1 and isinstance(value, memoryview):
-                    one = self._value(value)
-                    if one is not None:
-                        found.append(Value(one[0], one[1], step, time_s, one[2]))
+                    decoded = self._value(value)
+                    if decoded is not None:
+                        found.append(Value(decoded[0], decoded[1], step, time_s, decoded[2]))
         return found
 
     def _value(self, data: memoryview) -> Optional[Tuple[str, str, Any]]:
@@ -85,7 +85,7 @@ class Decoder:
         return None
 
     def _tensor(self, tag: str, data: memoryview) -> Optional[Tuple[str, str, Any]]:
-        tensor = Tensor(data)
+        tensor = TensorProto(data)
         plugin = self._plugins.get(tag, "")
         if plugin == "images":
             # Width, height, then the images.
@@ -107,7 +107,7 @@ def time_of(record: bytes) -> float:
     return next((wire.double(value) for number, kind, value in fields if number == 1 and kind == 1), 0.0)
 
 
-class Tensor:
+class TensorProto:
     """A TensorProto, as far as summaries use it."""
 
     def __init__(self, data: memoryview) -> None:
@@ -125,7 +125,7 @@ class Tensor:
             elif number == 6:
                 self._listed += wire.numbers(value, "d")
             elif number in (7, 10) and (kind in (0, 2)):
-                self._listed += [float(one) for one in wire.varints(value)]
+                self._listed += [float(decoded) for decoded in wire.varints(value)]
             elif number == 8 and isinstance(value, memoryview):
                 self.strings.append(bytes(value))
 

@@ -69,7 +69,7 @@ def numbers(value: Union[int, memoryview], code: str) -> List[float]:
     if not isinstance(value, memoryview):
         return [float(signed(value))]
     width = struct.calcsize("<" + code)
-    return [float(one[0]) for one in struct.iter_unpack("<" + code, value[: len(value) // width * width])]
+    return [float(packed[0]) for packed in struct.iter_unpack("<" + code, value[: len(value) // width * width])]
 
 
 def varints(value: Union[int, memoryview]) -> List[int]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Ending:
+class ReplicaEnd:
     """A cause (``executors.base.ExitCause``), an exit code (``None``: unknown) and a sentence for people."""
 
     __slots__ = ("cause", "code", "sentence")
@@ -55,32 +55,32 @@ def describe(code: int | None) -> str:
 
 def of_command(
     code: int, *, was_signalled: bool, is_out_of_memory: bool, memory_bytes: int | None, is_disk_full: bool, tail: str
-) -> Ending:
+) -> ReplicaEnd:
     """How a command that ended by itself ended."""
     if code == 0:
-        return Ending("exited", 0, "The command ended with exit code 0.")
+        return ReplicaEnd("exited", 0, "The command ended with exit code 0.")
     if is_out_of_memory:
         limit = "its limit of %s" % _bytes(memory_bytes) if memory_bytes else "the memory of this machine"
-        return Ending(
+        return ReplicaEnd(
             "out_of_memory",
             code,
             "It needed more than %s and the kernel killed it; give it more `memory`, or make the batch smaller."
             % limit,
         )
     if is_disk_full:
-        return Ending(
+        return ReplicaEnd(
             "disk_full",
             code,
             "The disk under the output is full (%s); make room, then start it again." % describe(code),
         )
     if was_signalled:
-        return Ending("signalled", code, "The command was killed by %s." % signal_name(code - 128))
+        return ReplicaEnd("signalled", code, "The command was killed by %s." % signal_name(code - 128))
     if code == 127 and ("not found" in tail or "No such file" in tail):
         line = next((line for line in reversed(tail.splitlines()) if "not found" in line or "No such file" in line), "")
-        return Ending(
+        return ReplicaEnd(
             "command_not_found", code, "The shell did not find the command (%s); check its name." % line.strip()[-300:]
         )
-    return Ending("exited", code, "The command ended with %s." % describe(code))
+    return ReplicaEnd("exited", code, "The command ended with %s." % describe(code))
 
 
 def has_no_room(tail: str) -> bool:

@@ -18,23 +18,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from trainmaster_runtime.limits.cgroups import Groups
+    from trainmaster_runtime.order import UserProgram
     from trainmaster_runtime.view import View
     from trainmaster_runtime.warm.child import Fork, Ready
-
-
-class Program:
-    """What to execute: ``argv`` with ``env``, in the folder ``cwd`` as the view shows it.
-
-    ``oom_score_adj``: ``None`` leaves it as it is.
-    """
-
-    __slots__ = ("argv", "cwd", "env", "oom_score_adj")
-
-    def __init__(self, argv: list[str], env: dict[str, str], cwd: str, oom_score_adj: str | None) -> None:
-        self.argv = argv
-        self.env = env
-        self.cwd = cwd
-        self.oom_score_adj = oom_score_adj
 
 
 class StartError(Exception):
@@ -56,7 +42,7 @@ def argv_of(command: list[str] | str, args: list[str]) -> list[str]:
 
 
 def spawn(
-    program: Program, *, output: int, view: View | None, groups: Groups, warm: Fork | None = None
+    program: UserProgram, *, output: int, view: View | None, groups: Groups, warm: Fork | None = None
 ) -> tuple[int, int]:
     """Fork and execute; stdout and stderr go to ``output``. Returns ``(pid, fd)``.
 
@@ -64,26 +50,26 @@ def spawn(
 
     Args:
         warm: where this runtime was forked from a preloaded parent; the new process may then go on as it is, and
-            raises :class:`trainmaster_runtime.warm.child.Started`.
+            raises :class:`trainmaster_runtime.warm.child.ProgramStarted`.
     """
-    told, tell = os.pipe()
+    failure_read, failure_write = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(program, output, view, groups, tell, parent, warm)
-    os.close(tell)
-    return pid, told
+        _become(program, output, view, groups, failure_write, parent, warm)
+    os.close(failure_write)
+    return pid, failure_read
 
 
-def start_error(told: int) -> StartError | str:
+def start_error(failure_read: int) -> StartError | str:
     """Wait until the program is executed. If it is: how, in words for people, ``""`` for the usual way."""
     text = b""
     while True:
-        chunk = os.read(told, 4096)
+        chunk = os.read(failure_read, 4096)
         if not chunk:
             break
         text += chunk
-    os.close(told)
+    os.close(failure_read)
     how, _, failure = text.decode("utf-8", "replace").rpartition(_HOW_ENDS)
     if not failure:
         return how
@@ -92,11 +78,11 @@ def start_error(told: int) -> StartError | str:
 
 
 def _become(
-    program: Program,
+    program: UserProgram,
     output: int,
     view: View | None,
     groups: Groups,
-    tell: int,
+    failure_write: int,
     parent: int,
     warm: Fork | None,
 ) -> NoReturn:
@@ -122,31 +108,33 @@ def _become(
             if os.getppid() != parent:
                 os._exit(137)
             if warm is not None:
-                ready = _take(warm, program, tell)
+                ready = _take(warm, program, failure_write)
             if ready is None:
                 _execute(program)
         except StartError as error:
-            os.write(tell, _message(error.cause, error.exit_code, error.sentence))
+            os.write(failure_write, _message(error.cause, error.exit_code, error.sentence))
         except OSError as error:
-            os.write(tell, _message("start_failed", None, "The process could not be started: %s." % error.strerror))
+            os.write(
+                failure_write, _message("start_failed", None, "The process could not be started: %s." % error.strerror)
+            )
     finally:
         if ready is None:
             os._exit(127)
-    from trainmaster_runtime.warm.child import Started
+    from trainmaster_runtime.warm.child import ProgramStarted
 
-    raise Started(ready)
+    raise ProgramStarted(ready)
 
 
-def _take(warm: Fork, program: Program, tell: int) -> Ready | None:
+def _take(warm: Fork, program: UserProgram, failure_write: int) -> Ready | None:
     answer = warm.take(program)
     if isinstance(answer, str):
-        os.write(tell, ("executed: " + answer + _HOW_ENDS).encode())
+        os.write(failure_write, ("executed: " + answer + _HOW_ENDS).encode())
         return None
-    os.write(tell, ("forked from a preloaded parent" + _HOW_ENDS).encode())
+    os.write(failure_write, ("forked from a preloaded parent" + _HOW_ENDS).encode())
     return answer
 
 
-def _execute(program: Program) -> None:
+def _execute(program: UserProgram) -> None:
     """Find the command in PATH as a shell does, and execute it. Raises :class:`StartError`."""
     name = program.argv[0]
     if not name:

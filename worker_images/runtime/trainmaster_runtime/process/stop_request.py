@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from trainmaster_runtime.process.exits import Ending
+from trainmaster_runtime.process.exits import ReplicaEnd
 
-_WISH = "stop.json"
+_STOP_FILE = "stop.json"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster_runtime.record import StateFolder
 
 
-class StopWish:
+class StopRequest:
     """The wish as it stands in the state folder, beside the signal that tells of it.
 
     ``asked_path``: the engine's file that asks instead, where a signal would cost it the exit; ``None``: it has none.
@@ -23,34 +23,34 @@ class StopWish:
         self._state = state
         self._asked_path = asked_path
         self._default_grace_s = default_grace_s
-        self._asked = ""  # what the engine's file said last
+        self._last_request = ""  # what the engine's file said last
 
     @property
     def is_there(self) -> bool:
-        return self._state.read(_WISH) is not None
+        return self._state.read(_STOP_FILE) is not None
 
     @property
     def grace_s(self) -> float:
-        return float((self._state.read(_WISH) or {}).get("grace_s", self._default_grace_s))
+        return float((self._state.read(_STOP_FILE) or {}).get("grace_s", self._default_grace_s))
 
     def is_new(self) -> bool:
         """Whether the engine's file asks anew. From here on it is a stop like any other, and a shorter grace may follow."""
         text = "" if self._asked_path is None else read_text(self._asked_path)
-        if not text or text == self._asked:
+        if not text or text == self._last_request:
             return False
-        self._asked = text
+        self._last_request = text
         try:
             grace = float(json.loads(text)["grace_s"])
         except (ValueError, LookupError, TypeError):
             grace = self._default_grace_s
-        self._state.write(_WISH, {"grace_s": grace})
+        self._state.write(_STOP_FILE, {"grace_s": grace})
         return True
 
-    def ending(self) -> Ending:
+    def ending(self) -> ReplicaEnd:
         """How a replica ends that was told to: by the platform, or by somebody else."""
         if self.is_there:
-            return Ending("stopped", None, "Stopped because the platform asked.")
-        return Ending("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")
+            return ReplicaEnd("stopped", None, "Stopped because the platform asked.")
+        return ReplicaEnd("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")
 
 
 def read_text(path: str) -> str:

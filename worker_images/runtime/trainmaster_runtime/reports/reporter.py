@@ -3,7 +3,7 @@
 A thread collects what user code appends to the report file into a spool on disk and sends it in numbered batches. A
 batch keeps its numbers until the server has it, so a repeated one is recognised there. Heartbeats are never spooled:
 only the newest means something. The spool is bounded; when the API stays away too long, progress is thinned out and
-checkpoints are kept. What cannot be sent is kept in the output as well, now and then and at the end: see ``kept``.
+checkpoints are kept. What cannot be sent is kept in the output as well, now and then and at the end: see ``spool_file``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainmaster_runtime.metrics.collector import Collector
-    from trainmaster_runtime.reports.spool import Kept
+    from trainmaster_runtime.reports.spool import SpoolFile
 
 
 class Spool:
@@ -112,13 +112,13 @@ class Spool:
         self._file.seek(self._start)
         lines = self._file.read(self._end - self._start).splitlines(keepends=True)
         last = max((n for n, line in enumerate(lines) if json.loads(line)["kind"] == "progress"), default=-1)
-        kept = [line for n, line in enumerate(lines) if n == last or json.loads(line)["kind"] != "progress"]
-        while sum(map(len, kept)) > self._limit // 2:
-            del kept[: max(1, len(kept) // 4)]
+        spool_file = [line for n, line in enumerate(lines) if n == last or json.loads(line)["kind"] != "progress"]
+        while sum(map(len, spool_file)) > self._limit // 2:
+            del spool_file[: max(1, len(spool_file) // 4)]
         self._file.seek(0)
         self._file.truncate(0)
-        self._file.write(b"".join(kept))
-        self._start, self._end = 0, sum(map(len, kept))
+        self._file.write(b"".join(spool_file))
+        self._start, self._end = 0, sum(map(len, spool_file))
 
 
 class Reporter:
@@ -138,13 +138,13 @@ class Reporter:
         *,
         api_url: str,
         token: str,
-        who: dict[str, Any],
+        replica: dict[str, Any],
         source: str,
         spool_path: str,
         say: Callable[[str], None],
         api_file: str | None = None,
         collector: Callable[[], Collector] | None = None,
-        kept: Kept | None = None,
+        spool_file: SpoolFile | None = None,
     ) -> None:
         self._make_collector = collector
         self.collector: Collector | None = None
@@ -152,7 +152,7 @@ class Reporter:
         self._url = _report_url(api_url)
         self._api_file = api_file
         self._token = token
-        self._who = who
+        self._replica = replica
         self._source = source
         self._offset = 0
         self._freed_to = 0
@@ -169,9 +169,9 @@ class Reporter:
         self._connection: HTTPConnection | None = None
         self._flush_by = 0.0
         self._end_by: float | None = None
-        self._asking_since: float | None = None
-        self._kept = kept
-        self._kept_place: tuple[int, ...] = ()
+        self._request_since: float | None = None
+        self._spool_file = spool_file
+        self._saved_state: tuple[int, ...] = ()
         self._keep_at = 0.0
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -203,7 +203,7 @@ class Reporter:
             if is_asked():
                 keep_s = _KEEP_S
                 self.hurry()
-            since = self._asking_since
+            since = self._request_since
             waited = 0.0 if since is None or clock.monotonic() < self._flush_by else clock.monotonic() - since
             if since is not None and waited and (since < now or waited > _DRAIN_TIMEOUT_S):
                 self._cut()
@@ -233,7 +233,7 @@ class Reporter:
                 self._collect(is_last)
                 self._collect_metrics(is_last)
                 if self._failures or self._is_refused:
-                    self._follow_the_api()
+                    self._follow_api_url()
                 if is_last:
                     self._retry_at = 0.0
                 if not self._is_refused:
@@ -243,9 +243,9 @@ class Reporter:
                         break
                     clock.pause(0.0 if self.collector is not None else 0.1)
                 else:
-                    self._keep_now_and_then()
+                    self._save_periodically()
                     self._wake.wait(_LOOK_S)
-            self._keep()
+            self._save_unsent()
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
             self._say("reports stopped: %s: %s" % (type(error).__name__, error))
 
@@ -265,32 +265,32 @@ class Reporter:
         now = clock.monotonic()
         return now < self._flush_by or (not self._failures and now < self._end_by)
 
-    def _keep_now_and_then(self) -> None:
+    def _save_periodically(self) -> None:
         """While the API is away: whatever happens to this node, what was reported until now is not lost."""
         now = clock.monotonic()
         is_away = self._failures >= _KEEP_FAILURES or self._is_refused
         if is_away and now >= self._keep_at:
-            self._keep()
+            self._save_unsent()
             took = clock.monotonic() - now
             self._keep_at = now + max(_KEEP_EVERY_S, 20 * took)  # of a slow volume it takes little
-        elif not is_away and not self._in_flight and not self._spool and self._kept is not None:
-            self._kept.drop()
+        elif not is_away and not self._in_flight and not self._spool and self._spool_file is not None:
+            self._spool_file.drop()
 
-    def _keep(self) -> None:
+    def _save_unsent(self) -> None:
         """Write down what was not sent, if there is any and the attempt lives."""
-        if self._kept is None:
+        if self._spool_file is None:
             return
         lines = [_line(item) for item in self._in_flight]
         if self.has_attempt_ended or not (self._spool or any(item["kind"] != "heartbeat" for item in self._in_flight)):
-            self._kept.drop()
+            self._spool_file.drop()
             return
         first = self._in_flight[0]["seq"] if self._in_flight else self._next_seq
         place = (first, self._next_seq, *self._spool.place)
-        if self._kept.is_there and place == self._kept_place:
+        if self._spool_file.is_there and place == self._saved_state:
             return
         try:
-            self._kept.write({**self._who, "first_seq": first}, chain(lines, self._spool.lines()))
-            self._kept_place = place
+            self._spool_file.write({**self._replica, "first_seq": first}, chain(lines, self._spool.lines()))
+            self._saved_state = place
         except (OSError, ImportError) as error:  # not all of the standard library is in every image
             if self._end_by is not None:
                 self._say("its last reports are lost: the API is away and they cannot be kept (%s)" % error)
@@ -321,21 +321,21 @@ class Reporter:
                 if not is_last or not items or clock.monotonic() >= read_until:
                     break
             if is_last and not items:
-                self._tell_roads(self.collector)
+                self._report_sources(self.collector)
                 self.collector.close()
                 self.collector = None
         except Exception as error:  # noqa: BLE001 - the same
             self._say("metrics are not collected any more: %s: %s" % (type(error).__name__, error))
             self.collector = None
 
-    def _tell_roads(self, collector: Collector) -> None:
+    def _report_sources(self, collector: Collector) -> None:
         """At the end, what came on each road. Progress of which an API that does not know it takes nothing."""
-        if collector.roads is not None:
+        if collector.sources is not None:
             self._spool.add(
-                {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.roads.told()}}
+                {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.sources.summary()}}
             )
 
-    def _follow_the_api(self) -> None:
+    def _follow_api_url(self) -> None:
         """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
         try:
             with open(self._api_file or "", "rb") as stream:
@@ -379,11 +379,11 @@ class Reporter:
             self._spool.add(item)
             if self.collector is not None:
                 # A checkpoint's metrics stand beside it: they draw no curve that printed lines would double.
-                self.collector.is_told |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
-                self.collector.is_step_told |= item["kind"] == "progress" and "step" in item["data"]
-                if self.collector.roads is not None:
-                    for name in _told_names(item):
-                        self.collector.roads.came("library", name)
+                self.collector.reports_metrics |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
+                self.collector.reports_step |= item["kind"] == "progress" and "step" in item["data"]
+                if self.collector.sources is not None:
+                    for name in _reported_names(item):
+                        self.collector.sources.count_value("library", name)
         return True
 
     def _free_source(self) -> None:
@@ -416,14 +416,14 @@ class Reporter:
 
     def _send(self) -> bool:
         """Send the batch in flight; ``False``: not now."""
-        self._asking_since = clock.monotonic()
+        self._request_since = clock.monotonic()
         try:
-            status, answer = self._post({**self._who, "items": self._in_flight})
+            status, answer = self._post({**self._replica, "items": self._in_flight})
         except (OSError, ValueError, LookupError) as error:
             self._drop_connection()
             return self._later(str(error))
         finally:
-            self._asking_since = None
+            self._request_since = None
         if status == 200:
             self._failures = 0
             self._beat_at = clock.monotonic()
@@ -509,16 +509,16 @@ def _line(item: dict[str, Any]) -> bytes:
     return json.dumps({name: item[name] for name in ("at", "kind", "data")}).encode() + b"\n"
 
 
-def _told_names(item: dict[str, Any]) -> list[str]:
+def _reported_names(item: dict[str, Any]) -> list[str]:
     """Names of the metrics that user code reported in an item, one for each value."""
     data = item["data"]
     if item["kind"] == "progress" and isinstance(data.get("metrics"), dict):
         return [str(name) for name in data["metrics"]]
     names = []
     series = data.get("series") if item["kind"] == "metrics" else None
-    for one in series if isinstance(series, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("values"), list):
-            names += [str(one.get("name", ""))] * len(one["values"])
+    for series_entry in series if isinstance(series, list) else ():
+        if isinstance(series_entry, dict) and isinstance(series_entry.get("values"), list):
+            names += [str(series_entry.get("name", ""))] * len(series_entry["values"])
     return names
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.order import RuntimeOrder
 
 
-class Kept:
+class SpoolFile:
     """The file ``path``; there only while there is something to keep."""
 
     def __init__(self, path: str, token: str) -> None:
@@ -59,12 +59,12 @@ class Kept:
             self.is_there = False
 
 
-def kept_of(order: Order, output: str | None, token: str) -> Kept | None:
+def spool_file_of(order: RuntimeOrder, output: str | None, token: str) -> SpoolFile | None:
     """Where ``order``'s replica keeps its reports; ``None`` without an output."""
     if output is None:
         return None
     start = "%s-%d.%d" % (order.role, order.index, order.generation)
-    return Kept("%s%s/%s/%d/%s" % (output, _FOLDER, order.job_id, order.attempt_number, start), token)
+    return SpoolFile("%s%s/%s/%d/%s" % (output, _FOLDER, order.job_id, order.attempt_number, start), token)
 
 
 def _after(first: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:

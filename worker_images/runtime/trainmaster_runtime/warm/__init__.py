@@ -5,8 +5,8 @@
 ``parent``      imports the framework, waits, and forks a runtime for each order
 ``child``       decides in each of the user's processes whether forking serves it, and makes it look freshly started
 ``frameless``   runs the program from the interpreter's own C code, with no frame of ours below it
-``leaving``     ends a forked process that has used torch.distributed
-``places``      files and locks of the folder that all of them share with the executor
+``shutdown``    ends a forked process that has used torch.distributed
+``pool_files``  files and locks of the folder that all of them share with the executor
 ==============  =======================================================================================================
 
 The runtime itself is what is forked, and it forks the user's processes as ever: who is whose child, the limits, the view

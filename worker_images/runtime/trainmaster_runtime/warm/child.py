@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from trainmaster_runtime.process.spawn import Program
+    from trainmaster_runtime.order import UserProgram
 
 
-class Parent:
+class PreloadedParent:
     """What a preloaded parent knows of itself; every fork inherits it.
 
     Attributes:
@@ -48,8 +48,8 @@ class Parent:
         self.names = tuple(names)
         self.read: set[str] = set()
         self.identity: list[tuple[str, int, int]] = []
-        self.kept_fds: set[int] = set()
-        self.said: tuple[bytes, bytes] = (b"", b"")
+        self.preserved_fds: set[int] = set()
+        self.import_output: tuple[bytes, bytes] = (b"", b"")
         self.path: list[str] = []
         self.end: dict[str, Any] = {}
 
@@ -57,7 +57,7 @@ class Parent:
 class Ready:
     """A program that this process may run as it is: ``code`` for a file, else the module ``target``."""
 
-    def __init__(self, program: Program, argv: list[str], target: str, args: list[str]) -> None:
+    def __init__(self, program: UserProgram, argv: list[str], target: str, args: list[str]) -> None:
         self.program = program
         self.argv = argv
         self.target = target
@@ -66,7 +66,7 @@ class Ready:
         self.code: CodeType | None = None
 
 
-class Started(BaseException):
+class ProgramStarted(BaseException):
     """Carries a :class:`Ready` up to where the interpreter can go on to it."""
 
     def __init__(self, ready: Ready) -> None:
@@ -77,11 +77,11 @@ class Started(BaseException):
 class Fork:
     """The warm road of one replica. ``is_known``: its command was seen to use the framework."""
 
-    def __init__(self, parent: Parent, *, is_known: bool) -> None:
+    def __init__(self, parent: PreloadedParent, *, is_known: bool) -> None:
         self._parent = parent
         self._is_known = is_known
 
-    def take(self, program: Program) -> Ready | str:
+    def take(self, program: UserProgram) -> Ready | str:
         """Whether the calling process, in its place already, may run ``program`` as it is; else why it must be executed.
 
         On ``Ready`` the process shows the program's command line and environment.
@@ -143,7 +143,7 @@ class Fork:
     def become(self, ready: Ready) -> None:
         """Make this process the program's own, and let the interpreter run it next. Nothing here can fail."""
         parent, program = self._parent, ready.program
-        _close_all_but(parent.kept_fds)
+        _close_all_but(parent.preserved_fds)
         os.environ.clear()
         os.environ.update(program.env)
         time.tzset()
@@ -157,7 +157,7 @@ class Fork:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         importlib.invalidate_caches()
         _renew_chance()
-        for fd, text in zip((1, 2), parent.said):
+        for fd, text in zip((1, 2), parent.import_output):
             if text:
                 os.write(fd, text)
         end = parent.end
@@ -195,7 +195,7 @@ def _without_launchers(path: str) -> str:
     return rest if first.endswith("/.trainmaster/bin") else path
 
 
-def _parse(program: Program) -> Ready | None:
+def _parse(program: UserProgram) -> Ready | None:
     """``python [-u] file args`` or ``python [-u] -m module args``, by itself or as a shell's only command."""
     argv = program.argv
     if argv[:2] == ["/bin/sh", "-c"]:
@@ -270,10 +270,10 @@ def _shadowed(folder: str) -> str | None:
     return None
 
 
-def _close_all_but(kept: set[int]) -> None:
+def _close_all_but(preserved: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > 2 and fd not in kept:
+        if fd > 2 and fd not in preserved:
             try:
                 os.close(fd)
             except OSError:  # the listing's own

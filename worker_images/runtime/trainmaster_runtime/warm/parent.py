@@ -21,8 +21,8 @@ from collections.abc import ItemsView, KeysView, ValuesView
 
 from trainmaster_runtime import clock
 from trainmaster_runtime.process import procfs
-from trainmaster_runtime.warm import places
-from trainmaster_runtime.warm.child import Fork, Parent, Ready, can_look_fresh
+from trainmaster_runtime.warm import pool_files
+from trainmaster_runtime.warm.child import Fork, PreloadedParent, Ready, can_look_fresh
 
 # What DDP's constructor imports stands among it.
 _MODULES = {
@@ -31,7 +31,7 @@ _MODULES = {
 }
 _LOOK_S = 5.0
 _REQUEST_S = 2.0
-_SAID_BYTES = 65_536
+_IMPORT_OUTPUT_BYTES = 65_536
 _OWN = {"TRAINMASTER_WARM", "TRAINMASTER_WARM_LOCK", "TRAINMASTER_EXIT_NOTES", "TRAINMASTER_EXIT_HOOK"}
 _OWN |= {"JAX_PROCESS_ID", "JAX_NUM_PROCESSES"}  # asked for by the hook, and again by each child
 
@@ -50,12 +50,12 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     Args:
         end: the exit hook's state.
     """
-    about = places.read(os.path.dirname(folder) + "/about.json") or {}
+    about = pool_files.read(os.path.dirname(folder) + "/about.json") or {}
     framework = os.path.basename(folder)
     lock = int(os.environ.pop("TRAINMASTER_WARM_LOCK"))
     os.set_inheritable(lock, False)
     os.environ.pop("TRAINMASTER_WARM")
-    parent = Parent(
+    parent = PreloadedParent(
         framework=framework,
         python=about["python"],
         argv0=about["argv0"],
@@ -66,9 +66,9 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     try:
         _preload(parent, about["memory_bytes"])
     except BaseException as error:  # noqa: BLE001 - whatever an import raises, SystemExit too, is told and is no job's affair
-        places.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
+        pool_files.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
         os._exit(1)
-    places.write(
+    pool_files.write(
         folder + "/parent.json", json.dumps({"pid": os.getpid(), "start_ticks": procfs.start_ticks(os.getpid())})
     )
     started = _Service(parent, folder, about["idle_s"], lock).run()
@@ -158,15 +158,15 @@ _NOTED: dict[str, Any] = {
 _PLAIN = {name: vars(os._Environ).get(name) for name in _NOTED}  # noqa: SLF001
 
 
-def _preload(parent: Parent, memory_bytes: int) -> None:
+def _preload(parent: PreloadedParent, memory_bytes: int) -> None:
     before = _open_fds()
     for name in _MODULES[parent.framework]:
         importlib.import_module(name)
     parent.read = _stop_noting() - _OWN
-    parent.kept_fds = _open_fds() - before
+    parent.preserved_fds = _open_fds() - before
     sys.stdout.flush()
     sys.stderr.flush()
-    parent.said = (_said(1), _said(2))
+    parent.import_output = (_read_output(1), _read_output(2))
     for fd in (1, 2):
         os.dup2(0, fd)
     parent.path = list(sys.path)
@@ -179,7 +179,7 @@ def _preload(parent: Parent, memory_bytes: int) -> None:
         raise Unfit("the kernel does not let a process set its own command line")
     if procfs.thread_count(os.getpid()) != 1:
         raise Unfit("importing it starts threads")
-    for fd in parent.kept_fds:
+    for fd in parent.preserved_fds:
         if os.readlink("/proc/self/fd/%d" % fd).startswith(("/dev/", "socket:", "pipe:", "anon_inode:")):
             raise Unfit("importing it opens %s" % os.readlink("/proc/self/fd/%d" % fd))
     if procfs.memory_bytes(os.getpid()) > memory_bytes:
@@ -190,9 +190,9 @@ def _preload(parent: Parent, memory_bytes: int) -> None:
         parent.identity.append((path, status.st_dev, status.st_ino))
 
 
-def _said(fd: int) -> bytes:
+def _read_output(fd: int) -> bytes:
     with open("/proc/self/fd/%d" % fd, "rb") as stream:
-        return stream.read(_SAID_BYTES)
+        return stream.read(_IMPORT_OUTPUT_BYTES)
 
 
 def _open_fds() -> set[int]:
@@ -201,7 +201,7 @@ def _open_fds() -> set[int]:
 
 
 class _Service:
-    def __init__(self, parent: Parent, folder: str, idle_s: float, lock: int) -> None:
+    def __init__(self, parent: PreloadedParent, folder: str, idle_s: float, lock: int) -> None:
         self._parent = parent
         self._folder = folder
         self._idle_s = idle_s
@@ -231,10 +231,10 @@ class _Service:
         """Serve; returns in the user's processes. The parent's own process ends in here."""
         until = clock.monotonic() + self._idle_s
         while True:
-            asked = bool(select.select([self._listener], [], [], _LOOK_S)[0])
-            if self._is_over() or (not asked and clock.monotonic() > until):
+            has_request = bool(select.select([self._listener], [], [], _LOOK_S)[0])
+            if self._is_over() or (not has_request and clock.monotonic() > until):
                 os._exit(0)
-            if asked:
+            if has_request:
                 until = clock.monotonic() + self._idle_s
                 started = self._serve()
                 if started is not None:
@@ -269,7 +269,7 @@ class _Service:
             try:
                 os.utime(self._folder + "/used")
             except OSError:
-                places.write(self._folder + "/used", "")
+                pool_files.write(self._folder + "/used", "")
             if os.fork() > 0:
                 for fd in fds:
                     os.close(fd)
@@ -282,7 +282,7 @@ class _Service:
 
     def _be_runtime(self, request: dict[str, Any], fds: list[int], tell: int) -> tuple[Fork, Ready]:
         from trainmaster_runtime import main
-        from trainmaster_runtime.warm.child import Started
+        from trainmaster_runtime.warm.child import ProgramStarted
 
         fork = Fork(self._parent, is_known=bool(request.get("is_known")))
         try:
@@ -297,7 +297,7 @@ class _Service:
             library = os.path.dirname(os.__file__)
             sys.path[:] = [entry for entry in sys.path if entry in (library, library + "/lib-dynload")]
             main.run_forked(request["order"], lock, tell, fork)
-        except Started as started:
+        except ProgramStarted as started:
             return fork, started.ready
         except BaseException:  # noqa: BLE001 - as an executed runtime would end
             traceback.print_exc()
@@ -305,8 +305,8 @@ class _Service:
 
 
 def _is_own(asking: socket.socket) -> bool:
-    who = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", who)[1] == os.geteuid())
+    credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
 def _receive(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -338,10 +338,10 @@ class _Environment:
         paths = {str(path) for path in files if path and os.path.isabs(path)}
         paths.update(entry for entry in sys.path if entry)
         paths.add(sys.prefix + "/pyvenv.cfg")
-        self._seen = {path: _look(path) for path in paths}
+        self._before = {path: _look(path) for path in paths}
 
     def is_unchanged(self) -> bool:
-        return all(_look(path) == seen for path, seen in self._seen.items())
+        return all(_look(path) == before for path, before in self._before.items())
 
 
 def _look(path: str) -> tuple[int, int, int] | None:

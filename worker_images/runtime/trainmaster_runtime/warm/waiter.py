@@ -16,7 +16,7 @@ if not __package__:
 from trainmaster_runtime import clock
 from trainmaster_runtime.prepare import exit_hook_env
 from trainmaster_runtime.process import procfs
-from trainmaster_runtime.warm import places
+from trainmaster_runtime.warm import pool_files
 
 _LOOK_S = 0.5
 _GIVE_UP_S = 120.0  # a job that has loaded none by then must not keep others from being looked at
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def main(folder: str, state: str, hint: str) -> None:
-    waiting = places.take(folder + "/waiting")
-    about = places.read(folder + "/about.json")
+    waiting = pool_files.take(folder + "/waiting")
+    about = pool_files.read(folder + "/about.json")
     if waiting is None or about is None or os.fork() > 0:
         return
     os.setsid()
@@ -37,15 +37,15 @@ def main(folder: str, state: str, hint: str) -> None:
     if framework is None:
         return
     os.makedirs(os.path.dirname(hint), mode=0o700, exist_ok=True)
-    places.write(hint, framework)
+    pool_files.write(hint, framework)
     own = folder + "/" + framework
     os.makedirs(own, mode=0o700, exist_ok=True)
-    if places.is_unfit(own):
+    if pool_files.is_unfit(own):
         return
-    lock = places.take(own + "/lock")
+    lock = pool_files.take(own + "/lock")
     if lock is None:
         return
-    if places.make_room(os.path.dirname(folder), about["parents"]):
+    if pool_files.make_room(os.path.dirname(folder), about["parents"]):
         _become_parent(about, own, lock)
 
 
@@ -58,7 +58,7 @@ def _see(state: str, settle_s: float) -> str | None:
     found_at = 0.0
     end = clock.monotonic() + _GIVE_UP_S
     while found is not None or clock.monotonic() < end:
-        runtime = places.read(state + "/runtime.json")
+        runtime = pool_files.read(state + "/runtime.json")
         has_ended = runtime is None or procfs.start_ticks(runtime["pid"]) != runtime["start_ticks"]
         has_ended = has_ended or os.path.exists(state + "/exit.json")
         if found is None and runtime is not None and not has_ended:

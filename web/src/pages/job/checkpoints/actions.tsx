@@ -12,11 +12,11 @@ import { ResumeDialog } from "./resume";
 interface ActionsProps {
   job: string;
   item: Checkpoint;
-  /** There is room for words. */
+  /** Show labels next to the icons. */
   isWide?: boolean;
 }
 
-/** What can be done with a checkpoint. */
+/** Actions on a checkpoint. */
 export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
   const client = useQueryClient();
   const [isDeleting, setDeleting] = useState(false);
@@ -26,7 +26,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
   const name = path.split("/").at(-1) ?? path;
   const buttonClass = isWide ? "button small" : "button quiet icon small";
   const params = { path: { job }, query: { path } };
-  // Where there is room for words, they are what a button is called.
+  // A visible label is the accessible name; an icon alone needs one.
   const named = (label: string) => (isWide ? {} : { "aria-label": label });
   const changed = () => client.invalidateQueries({ queryKey: keys.job(job) });
   const togglePin = async () => {
@@ -37,7 +37,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
           : api.PUT("/api/v1/jobs/{job}/checkpoints/kept", { params }),
       );
       await changed();
-      toast(item.is_kept ? `${name} is kept no longer than others.` : `${name} is kept for ever.`);
+      toast(item.is_kept ? `Unpinned ${name}.` : `Pinned ${name}.`);
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");
     }
@@ -82,12 +82,12 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       <button
         type="button"
         className={buttonClass}
-        title={item.is_kept ? "Keep it no longer" : "Keep it for ever"}
-        {...named(item.is_kept ? `Keep ${path} no longer` : `Keep ${path} for ever`)}
+        title={item.is_kept ? "Unpin" : "Pin (retention never deletes it)"}
+        {...named(item.is_kept ? `Unpin ${path}` : `Pin ${path}`)}
         onClick={togglePin}
       >
         {item.is_kept ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}{" "}
-        {isWide && (item.is_kept ? "Keep no longer" : "Keep for ever")}
+        {isWide && (item.is_kept ? "Unpin" : "Pin")}
       </button>
       <button
         type="button"
@@ -101,7 +101,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       <ResumeDialog job={job} path={path} step={item.step} isOpen={isResuming} close={() => setResuming(false)} />
       <RegisterDialog job={job} checkpoint={path} isOpen={isRegistering} close={() => setRegistering(false)} />
       <Confirm title={isDeleting ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setDeleting(false)}>
-        Its files are removed. Refused while it is kept or a job goes on from it.
+        Its files are removed. Refused while it is pinned or a job resumes from it.
       </Confirm>
     </span>
   );

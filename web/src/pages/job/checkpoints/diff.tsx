@@ -21,7 +21,7 @@ interface DifferenceProps {
   otherJob: string;
 }
 
-/** From `path` of `job` to `other` of `otherJob`: which tensors came, went, changed their shape, and how far the others moved. */
+/** From `path` of `job` to `other` of `otherJob`: tensors added, removed and reshaped, and how much the others changed. */
 export function Difference({ job, path, other, otherJob }: DifferenceProps) {
   const query = useInfiniteQuery(differenceQuery(job, path, other, otherJob));
   const [isAll, setAll] = useState(false);
@@ -35,14 +35,14 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
   const furthestLayer = layers.reduce((most, layer) => Math.max(most, layer.relative_norm ?? 0), 1e-12);
   return (
     <>
-      <section className="card" aria-label="The whole">
+      <section className="card" aria-label="Summary">
         <div className="tiles">
           {(
             [
-              ["appeared", first.appeared_count],
-              ["went", first.went_count],
-              ["reshaped", first.reshaped_count],
-              ["in both", first.common_count],
+              ["Added", first.appeared_count],
+              ["Removed", first.went_count],
+              ["Shape changed", first.reshaped_count],
+              ["In both", first.common_count],
             ] as const
           ).map(([name, count]) => (
             <div key={name}>
@@ -53,14 +53,14 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
         </div>
       </section>
       {layers.length > 0 && (
-        <Card title="Layers, by how far they moved" flush>
+        <Card title="Layers by relative change" flush>
           <TableBox label="Layers">
             <table className="table">
               <thead>
                 <tr>
                   <th>Layer</th>
                   <th className="right">Tensors</th>
-                  <th className="right">Relative norm of the move</th>
+                  <th className="right">Relative change</th>
                   <th className="right">Cosine</th>
                 </tr>
               </thead>
@@ -85,7 +85,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
       )}
       <Card title="Tensors" aside={<ShowEqualToggle isAll={isAll} set={setAll} />} flush>
         {items.length === 0 ? (
-          <Empty icon={Equal} title="The tensors are equal" />
+          <Empty icon={Equal} title="The tensors are identical" />
         ) : (
           <TableBox label="Tensors">
             <table className="table">
@@ -96,7 +96,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
                   <th>Shape</th>
                   <th className="right">Relative norm</th>
                   <th className="right">Cosine</th>
-                  <th className="right">Largest move</th>
+                  <th className="right">Largest change</th>
                   <th className="right">Changed elements</th>
                 </tr>
               </thead>
@@ -107,7 +107,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
                       {item.name}
                       {item.note && <p className="tone-amber">{item.note}</p>}
                     </td>
-                    <td className={`tone-${TONES[item.change] ?? "grey"}`}>{item.change}</td>
+                    <td className={`tone-${TONES[item.change] ?? "grey"}`}>{CHANGES[item.change] ?? item.change}</td>
                     <td className="mono nowrap">
                       {item.change === "reshaped"
                         ? `${item.shape_before?.join(" × ")} → ${item.shape_after?.join(" × ")}`
@@ -140,7 +140,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
   );
 }
 
-/** How far something moved against its own length, as a number and a bar against what moved furthest. */
+/** Relative norm of a change, as a number and as a bar relative to the largest change. */
 function Move({ norm, most }: { norm: number | null | undefined; most: number }) {
   return (
     <span className="row end">

@@ -21,7 +21,7 @@ export function Checkpoints() {
     setChosen((before) =>
       before.includes(path) ? before.filter((each) => each !== path) : [...before.slice(-1), path],
     );
-  // The older one is what the newer one is compared with.
+  // The newer one is compared with the older one.
   const [older, newer] = [...chosen].sort(
     (a, b) => items.findIndex((item) => item.path === b) - items.findIndex((item) => item.path === a),
   );
@@ -37,11 +37,11 @@ export function Checkpoints() {
               search={{ path: newer, other: older }}
               className="button small primary"
             >
-              Compare the two
+              Compare
             </Link>
           )}
-          {data?.next_cursor && <span className="dimmer small">the newest {items.length.toLocaleString()}</span>}
-          {items.length > 1 && chosen.length < 2 && <span className="dimmer small">tick two to compare them</span>}
+          {data?.next_cursor && <span className="dimmer small">newest {items.length.toLocaleString()}</span>}
+          {items.length > 1 && chosen.length < 2 && <span className="dimmer small">Select two to compare</span>}
         </header>
         {isPending ? (
           <div className="body">
@@ -52,10 +52,10 @@ export function Checkpoints() {
             <Failure error={error} retry={() => void refetch()} />
           </div>
         ) : items.length === 0 ? (
-          <Empty icon={Save} title="No checkpoint yet">
+          <Empty icon={Save} title="No checkpoints yet">
             <p>
-              What the job saves under <code>/data/output/checkpoints</code> shows up here as it lands, and a later
-              attempt goes on from the newest complete one.
+              Checkpoints saved under <code>/data/output/checkpoints</code> appear here. A later attempt resumes from the
+              newest complete one.
             </p>
           </Empty>
         ) : (
@@ -128,7 +128,7 @@ function Row({
           </Link>
         )}{" "}
         {item.format && <span className="tag">{item.format}</span>}{" "}
-        {item.is_kept && <span className="tag tone-violet">kept</span>}{" "}
+        {item.is_kept && <span className="tag tone-violet">pinned</span>}{" "}
         {item.is_in_use && <span className="tag tone-blue">in use</span>}
         {item.problem && <p className="tone-amber">{item.problem}</p>}
       </td>

@@ -13,7 +13,7 @@ import { Tensors } from "./tensors";
 
 const route = getRouteApi("/shell/jobs/$job/checkpoint");
 
-/** The inside of one checkpoint, or of what lies between two. */
+/** The content of a checkpoint, or the difference between two. */
 export function CheckpointPage() {
   const { job } = route.useParams();
   const { path = "", other, other_job: otherJob = job } = route.useSearch();
@@ -47,7 +47,7 @@ export function CheckpointPage() {
   );
 }
 
-/** One of two checkpoints, with its job's name where they are of two. */
+/** A checkpoint's path, with its job's name if the two are of different jobs. */
 function CheckpointName({ job, path, isElsewhere }: { job: string; path: string; isElsewhere: boolean }) {
   const { data } = useQuery({ ...jobQuery(job), enabled: isElsewhere });
   return (
@@ -73,7 +73,7 @@ function CheckpointContents({ job, path, item }: { job: string; path: string; it
   if (first === undefined) return <Failure error={query.error} retry={() => void query.refetch()} />;
   return (
     <>
-      <section className="card" aria-label="The whole">
+      <section className="card" aria-label="Summary">
         <div className="tiles narrow">
           {item?.step !== null && item?.step !== undefined && <Tile name="step">{number(item.step)}</Tile>}
           {Object.entries(item?.metrics ?? {})
@@ -104,7 +104,7 @@ function CheckpointContents({ job, path, item }: { job: string; path: string; it
           className="input narrow"
           type="search"
           aria-label="Search tensors"
-          placeholder="Name of a tensor"
+          placeholder="Tensor name"
           value={text}
           onChange={(event) => setText(event.target.value)}
         />
@@ -127,7 +127,7 @@ function CheckpointContents({ job, path, item }: { job: string; path: string; it
       {statistics.error !== null && <Failure error={statistics.error} />}
       {tensors.length === 0 ? (
         <section className="card">
-          <Empty icon={Layers} title="No tensor is like that" />
+          <Empty icon={Layers} title="No matching tensors" />
         </section>
       ) : (
         <Tensors tensors={tensors} figures={figures} isSearched={search !== ""} />
@@ -164,25 +164,25 @@ interface StatisticsProps {
   all: number;
 }
 
-/** Figures are computed for two seconds at a time, so that a glance at a large checkpoint costs little. */
+/** Statistics are computed for two seconds at a time, so that opening a large checkpoint stays cheap. */
 function Statistics({ query, done, all }: StatisticsProps) {
   if (query.isFetching)
     return (
       <span className="dimmer num">
-        computing figures: {done.toLocaleString()} of {all.toLocaleString()}
+        computing statistics: {done.toLocaleString()} of {all.toLocaleString()}
       </span>
     );
   if (!query.hasNextPage) return null;
   return (
     <button type="button" className="button small" onClick={() => void query.fetchNextPage()}>
-      Figures of more ({done.toLocaleString()} of {all.toLocaleString()})
+      Compute more statistics ({done.toLocaleString()} of {all.toLocaleString()})
     </button>
   );
 }
 
 const FEW_VALUES = 40;
 
-/** What is no tensor, such as the epoch; torch's notes about its own modules say nothing. */
+/** Scalars such as the epoch, without torch's module metadata. */
 function Values({ values }: { values: Record<string, unknown> }) {
   const scalars = Object.entries(values).filter(
     ([name, value]) => ["number", "string", "boolean"].includes(typeof value) && !name.includes("_metadata"),

@@ -11,7 +11,7 @@ import { number } from "~/lib/format";
 interface ResumeProps {
   job: string;
   path: string;
-  /** Of the checkpoint, where it is known. */
+  /** Step of the checkpoint, where it is known. */
   step: number | null | undefined;
   isOpen: boolean;
   close: () => void;
@@ -19,7 +19,7 @@ interface ResumeProps {
 
 type Target = "this" | "new";
 
-/** Training goes on from a checkpoint: that of this job where it has not ended, or that of a new one. */
+/** Resumes training from a checkpoint: in this job unless it has ended, or in a new job. */
 export function ResumeDialog({ job, path, step, isOpen, close }: ResumeProps) {
   const { data: detail } = useQuery(jobQuery(job));
   const client = useQueryClient();
@@ -33,7 +33,7 @@ export function ResumeDialog({ job, path, step, isOpen, close }: ResumeProps) {
   const resume = async () => {
     await unwrap(api.POST("/api/v1/jobs/{job}/resume", { params: { path: { job } }, body: { checkpoint: path } }));
     await client.invalidateQueries({ queryKey: keys.job(job) });
-    toast(`${detail.name} goes on from ${name}.`);
+    toast(`${detail.name} resumes from ${name}.`);
   };
   return (
     <FormDialog
@@ -45,17 +45,16 @@ export function ResumeDialog({ job, path, step, isOpen, close }: ResumeProps) {
     >
       {isEnding ? (
         <p className="dim">
-          {detail.name} {isOver(detail.state) ? `has ended (${detail.state})` : "is being cancelled"}, and such a job
-          does not start again. {NEW_JOB_NOTE}
+          {detail.name} {isOver(detail.state) ? `has ended (${detail.state})` : "is being cancelled"} and cannot be resumed. {NEW_JOB_NOTE}
         </p>
       ) : (
         <fieldset className="stack">
-          <legend className="only-read">Which job goes on from there</legend>
+          <legend className="only-read">Job to resume</legend>
           <Choice target="this" chosen={chosen} choose={setChosen} title="This job">
             {consequence(detail, name, step)}
           </Choice>
-          <Choice target="new" chosen={chosen} choose={setChosen} title="A new job beside it">
-            {NEW_JOB_NOTE} {detail.name} stays as it is.
+          <Choice target="new" chosen={chosen} choose={setChosen} title="A new job">
+            {NEW_JOB_NOTE} {detail.name} is not changed.
           </Choice>
         </fieldset>
       )}
@@ -64,18 +63,20 @@ export function ResumeDialog({ job, path, step, isOpen, close }: ResumeProps) {
 }
 
 const NEW_JOB_NOTE =
-  "A new job with the same spec and code begins there; it reads this job's output and writes to its own. You see and change it before it is submitted.";
+  "A new job with the same spec and code starts from this checkpoint. It reads this job's output and writes to its own. " +
+  "You can edit it before it is submitted.";
 
 function consequence(job: JobDetail, name: string, step: number | null | undefined): string {
   if (job.state === "paused")
-    return `${job.name} is paused: it goes back into the queue and starts again from ${name}.`;
-  if (job.state === "queued") return `${job.name} waits for its place; then it starts from ${name}.`;
-  return `${job.name} is stopped, goes back into the queue and starts again from ${name}. ${rewindText(job.progress?.["step"], step)}`;
+    return `${job.name} is paused: it returns to the queue and restarts from ${name}.`;
+  if (job.state === "queued") return `${job.name} is queued; it will start from ${name}.`;
+  const rewind = rewindText(job.progress?.["step"], step);
+  return `${job.name} is stopped, returns to the queue and restarts from ${name}. ${rewind}`;
 }
 
 function rewindText(from: unknown, to: number | null | undefined): string {
-  if (typeof from !== "number" || typeof to !== "number") return "What it trained since then is left behind.";
-  return `It goes back from step ${number(from)} to step ${number(to)}; what it trained since then is left behind.`;
+  if (typeof from !== "number" || typeof to !== "number") return "Training since then is lost.";
+  return `It goes back from step ${number(from)} to step ${number(to)}; training since then is lost.`;
 }
 
 interface ChoiceProps {

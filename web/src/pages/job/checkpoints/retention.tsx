@@ -6,7 +6,7 @@ import { FormDialog } from "~/components/forms/dialogs";
 import { Card, Field } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 
-/** Which checkpoints stay. */
+/** The job's checkpoint retention policy. */
 export function Retention({ job }: { job: string }) {
   const key = [...keys.job(job), "retention"];
   const params = { path: { job } };
@@ -18,9 +18,9 @@ export function Retention({ job }: { job: string }) {
   const client = useQueryClient();
   if (data === undefined) return null;
   const rules = [
-    data.last && `the newest ${data.last}`,
-    data.best && `the ${data.best} best by ${data.metric} (${data.mode === "max" ? "large" : "small"} is good)`,
-    data.every && `those whose step ${data.every} divides`,
+    data.last && `newest ${data.last}`,
+    data.best && `best ${data.best} by ${data.metric} (${data.mode === "max" ? "higher" : "lower"} is better)`,
+    data.every && `every ${data.every} steps`,
   ].filter(Boolean);
   const set = async (form: FormData) => {
     const count = (name: string) => Number(form.get(name)) || null;
@@ -44,7 +44,7 @@ export function Retention({ job }: { job: string }) {
   };
   return (
     <Card
-      title="What stays"
+      title="Retention"
       aside={
         <span className="row">
           {rules.length > 0 && (
@@ -60,17 +60,17 @@ export function Retention({ job }: { job: string }) {
     >
       <p className="dim">
         {rules.length > 0
-          ? `Kept: ${rules.join(", ")}, and what was marked to be kept for ever. Others are deleted by and by.`
-          : "Everything: the platform deletes none by itself; the training script may."}
+          ? `Keeps ${rules.join(", ")} and pinned checkpoints. Others are deleted.`
+          : "Keeps all checkpoints. The training script may delete its own."}
       </p>
-      <FormDialog title="Which checkpoints stay" isOpen={isOpen} close={() => setOpen(false)} verb="Set" submit={set}>
+      <FormDialog title="Checkpoint retention" isOpen={isOpen} close={() => setOpen(false)} verb="Set" submit={set}>
         <div className="pair">
           <Field label="Newest">
             {(props) => (
               <input {...props} className="input" name="last" type="number" min={1} defaultValue={data.last ?? 3} />
             )}
           </Field>
-          <Field label="Every so many steps">
+          <Field label="Every N steps">
             {(props) => (
               <input {...props} className="input" name="every" type="number" min={1} defaultValue={data.every ?? ""} />
             )}
@@ -80,15 +80,15 @@ export function Retention({ job }: { job: string }) {
               <input {...props} className="input" name="best" type="number" min={1} defaultValue={data.best ?? ""} />
             )}
           </Field>
-          <Field label="by metric">
+          <Field label="Metric">
             {(props) => <input {...props} className="input" name="metric" defaultValue={data.metric ?? ""} />}
           </Field>
         </div>
-        <Field label="Good is">
+        <Field label="Better is">
           {(props) => (
             <select {...props} className="input" name="mode" defaultValue={data.mode ?? "min"}>
-              <option value="min">small</option>
-              <option value="max">large</option>
+              <option value="min">lower</option>
+              <option value="max">higher</option>
             </select>
           )}
         </Field>

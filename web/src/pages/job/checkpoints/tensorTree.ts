@@ -1,10 +1,10 @@
 import type { Tensor, TensorFigures } from "~/api/types";
 
-/* Tensors by the dots in their names: `model.blocks.0.attn.weight` lies in model, blocks, 0 and attn. */
+/* A tree of tensors by the dots in their names: `model.blocks.0.attn.weight` is in model, blocks, 0 and attn. */
 
 export interface Leaf {
   tensor: Tensor;
-  /** What is left of the name below its branch. */
+  /** The rest of the name below its branch. */
   label: string;
 }
 
@@ -13,20 +13,20 @@ export interface Branch {
   label: string;
   branches: Branch[];
   leaves: Leaf[];
-  /** Of everything below. */
+  /** Number of tensors below. */
   count: number;
   elements: number;
   sizeBytes: number;
-  /** Nothing but the optimizer's state is below. */
+  /** Contains only optimizer state. */
   isOptimizer: boolean;
 }
 
-/** `isMarked`: it is the optimizer's, which nothing above it says. */
+/** `isMarked`: optimizer state whose parent is not marked. */
 export type TreeRow = { depth: number; isMarked: boolean } & ({ isOpen: boolean; branch: Branch } | { leaf: Leaf });
 
-const DEEPEST = 24; // branches: a name of a thousand dots is one that somebody made to harm
+const DEEPEST = 24; // levels: a name with a thousand dots is an attack
 
-/** The tree in the order of `tensors`. A branch of one thing is drawn into its name: `head.weight`, not head, then weight. */
+/** The tree in the order of `tensors`. A branch with a single child is merged with it: `head.weight`, not head, then weight. */
 export function treeOf(tensors: readonly Tensor[]): Branch {
   const root = branchOf("", "");
   const known = new Map([["", root]]);
@@ -95,7 +95,7 @@ function shortened(branch: Branch): Branch {
   return { ...branch, branches, leaves };
 }
 
-/** The rows that show: `isOpen` tells of a branch whether what is below it does. */
+/** The visible rows: those below branches for which `isOpen` is true. */
 export function rowsOf(root: Branch, isOpen: (branch: Branch, depth: number) => boolean): TreeRow[] {
   const rows: TreeRow[] = [];
   const walk = (branch: Branch, depth: number, isInMarked: boolean) => {
@@ -112,7 +112,7 @@ export function rowsOf(root: Branch, isOpen: (branch: Branch, depth: number) => 
   return rows;
 }
 
-/** NaN and infinite elements of all tensors of a branch whose figures are known. */
+/** Number of NaN and infinite elements in a branch, as far as statistics are known. */
 export function nonFiniteIn(branch: Branch, figures: ReadonlyMap<string, TensorFigures>): number {
   const own = branch.leaves.reduce((sum, leaf) => sum + nonFiniteCount(figures.get(leaf.tensor.name)), 0);
   return branch.branches.reduce((sum, below) => sum + nonFiniteIn(below, figures), own);

@@ -5,23 +5,23 @@ import { bytes, counted, number } from "~/lib/format";
 import { nonFiniteIn, nonFiniteCount, type Branch, rowsOf, treeOf } from "./tensorTree";
 import { Histogram } from "~/pages/job/histogram";
 
-const OPEN_DEPTH = 2; // levels that are open at first
+const OPEN_DEPTH = 2; // levels that are expanded initially
 const STEP = 18; // px to the right for each level
 
 interface TensorsProps {
   tensors: readonly Tensor[];
   figures: ReadonlyMap<string, TensorFigures>;
-  /** Then all that was found shows. */
+  /** Expands the whole tree. */
   isSearched: boolean;
 }
 
-/** The tensors as the tree that their names make, each with its figures. */
+/** The tensors as a tree by name, each with its statistics. */
 export function Tensors({ tensors, figures, isSearched }: TensorsProps) {
   const tree = useMemo(() => treeOf(tensors), [tensors]);
   const [openFrom, setOpenFrom] = useState(OPEN_DEPTH);
-  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set()); // branches that are not as their depth says
-  const [expanded, setExpanded] = useState<ReadonlySet<string>>(new Set()); // tensors whose large histogram shows
-  // Of the optimizer's state there is twice as much as of weights, and it is looked at less.
+  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set()); // branches whose state differs from the default of their depth
+  const [expanded, setExpanded] = useState<ReadonlySet<string>>(new Set()); // tensors whose details are shown
+  // The optimizer's state is twice as large as the weights and less interesting: collapsed initially.
   const isOpenAtFirst = (branch: Branch, depth: number) =>
     depth < openFrom && (openFrom !== OPEN_DEPTH || tree.isOptimizer || !branch.isOptimizer);
   const rows = rowsOf(tree, (branch, depth) => isSearched || isOpenAtFirst(branch, depth) !== toggled.has(branch.path));
@@ -34,10 +34,10 @@ export function Tensors({ tensors, figures, isSearched }: TensorsProps) {
       <header>
         <h2 className="grow">Tensors</h2>
         <button type="button" className="button quiet small" onClick={() => setAll(Number.POSITIVE_INFINITY)}>
-          Open all
+          Expand all
         </button>
         <button type="button" className="button quiet small" onClick={() => setAll(0)}>
-          Close all
+          Collapse all
         </button>
       </header>
       <div className="table-box">
@@ -197,7 +197,7 @@ function TensorDetails({ tensor, found }: { tensor: Tensor; found: TensorFigures
     ["Infinite", number(found?.infinite_count)],
   ];
   return (
-    <div className="tensor-told">
+    <div className="tensor-details">
       <dl className="facts">
         {facts.map(([name, value]) => (
           <div key={name} className="fact">
@@ -215,7 +215,7 @@ function TensorDetails({ tensor, found }: { tensor: Tensor; found: TensorFigures
           </figcaption>
         </figure>
       ) : (
-        <p className="dimmer grow">{found ? "There is no histogram of it." : "Its figures are not computed yet."}</p>
+        <p className="dimmer grow">{found ? "No histogram." : "Statistics are not computed yet."}</p>
       )}
     </div>
   );

@@ -1,4 +1,4 @@
-/* Colours of terminals (SGR) as spans; every other control sequence is dropped. Text only ever becomes text nodes. */
+/* Terminal colours (SGR) as spans; every other control sequence is dropped. Text only ever becomes text nodes. */
 
 export interface Span {
   text: string;
@@ -6,7 +6,7 @@ export interface Span {
 }
 
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
-// Colours; titles and links up to their end; anything else that begins with ESC; and the controls that draw nothing.
+// SGR; OSC titles and links up to their end; other escape sequences; and control characters without a glyph.
 const SEQUENCE =
   /\x1b\[([0-9;:]*)m|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-9;?]*[A-Za-z]|\x1b.|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]/g;
 
@@ -18,7 +18,7 @@ interface Style {
 
 export function spansOf(line: string): Span[] {
   if (!line.includes("\x1b") && !/\r/.test(line)) return [{ text: line, className: "" }];
-  // A progress bar rewrites its line: what stands after the last carriage return is what a terminal shows.
+  // A progress bar rewrites its line: a terminal shows the text after the last carriage return.
   const shown = line.replace(/\r+$/, "").replace(/^.*\r/s, "");
   const spans: Span[] = [];
   const style: Style = { colour: "", isBold: false, isDim: false };

@@ -1,13 +1,13 @@
 import { RE2JS } from "re2js";
 
-/* The server searches with RE2, whose time is linear in the text. What marks its finds must be, too: a browser's own
- * expressions try every way to match, and one that was sent in a link would freeze the tab. */
+/* The server searches with RE2, whose time is linear in the text. Highlighting must be linear, too: a browser's own
+ * * regular expressions backtrack, and an expression in a link could freeze the tab. */
 
-const MAX_MATCHES = 200; // marks in one piece of a line
+const MAX_MATCHES = 200; // per span of a line
 
 export type Finder = (text: string) => [number, number][];
 
-/** Tells where (from, to) an expression of RE2 finds something; `null`: it is none. */
+/** Compiles an RE2 expression to a function that returns its matches (from, to); `null`: a syntax error. */
 export function compileFinder(expression: string): Finder | null {
   let compiled: RE2JS;
   try {

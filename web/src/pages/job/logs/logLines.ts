@@ -3,12 +3,12 @@ import { follow } from "~/api/stream";
 import type { LogLine } from "~/api/types";
 import { MAX_LINES, MAX_CHARACTERS, newestLines, type ShownLine } from "./newestLines";
 
-/* The lines of a job as they come. A loud job writes tens of thousands in a second: they are gathered and drawn once per
- * frame, and only the newest are kept. A hidden page has no frames, so what is gathered is bounded by itself. */
+/* A job's log lines, live. A job may write tens of thousands per second: they are collected and drawn once per
+ * * frame, and only the newest stay. A hidden page has no frames, so the collected lines are bounded, too. */
 
 export interface LogState {
   lines: readonly ShownLine[];
-  /** How many older ones were let go. */
+  /** How many older lines were dropped. */
   dropped: number;
   isOver: boolean;
   isOpen: boolean;
@@ -25,14 +25,14 @@ export interface LogQuery {
   search?: string | undefined;
   level?: string | undefined;
   rank?: number | undefined;
-  /** Times as ISO 8601 writes them. */
+  /** ISO 8601. */
   since?: string | undefined;
   until?: string | undefined;
-  /** How many lines of what is there, from the end; only where nothing is chosen. */
+  /** How many existing lines from the end; only without a filter. */
   tail: number;
 }
 
-/** Whether some lines are chosen from all. */
+/** Whether the query selects lines by content, level, rank or time. */
 export function isFiltered({ search, level, rank, since, until }: Omit<LogQuery, "job" | "tail">): boolean {
   return [search, level, rank, since, until].some((value) => value !== undefined);
 }
@@ -47,7 +47,7 @@ export function useLogLines({ job, attempt, role, index, search, level, rank, si
     if (rank !== undefined) query.set("rank", String(rank));
     if (since) query.set("since", since);
     if (until) query.set("until", until);
-    // Without a choice the end is what people look at; a choice is made from all.
+    // Without a filter people look at the end; a filter covers the whole log.
     if (!isFiltered({ search, level, rank, since, until })) query.set("tail_lines", String(tail));
     if (attempt !== undefined) query.set("attempt", String(attempt));
     if (role !== undefined) query.set("role", role);
@@ -73,7 +73,7 @@ export function useLogLines({ job, attempt, role, index, search, level, rank, si
     };
     const take = (line: LogLine) => {
       const file = `${line.attempt}/${line.role}-${line.index}`;
-      // A stream that began anew tells again what we have. Later on a smaller place is that of a file that was emptied.
+      // A reconnected stream repeats known lines. Later a smaller offset means that the file was truncated.
       if (!caughtUp.has(file) && line.offset <= (offsets.get(file) ?? -1)) return;
       caughtUp.add(file);
       offsets.set(file, line.offset);

@@ -7,11 +7,11 @@ import type { Finder } from "./highlight";
 import type { ShownLine } from "./newestLines";
 
 const LINE = 19; // px
-const LONGEST = 4_000; // characters of a line that are drawn; a download has all
+const LONGEST = 4_000; // characters of a line that are drawn; the download has all
 const HUES = 8;
 
 interface LogViewProps {
-  /** A line that stays where it is when older ones come before it. */
+  /** A line that keeps its position when older lines are added. */
   anchor: ShownLine | null;
   lines: readonly ShownLine[];
   isFollowing: boolean;
@@ -21,7 +21,7 @@ interface LogViewProps {
   marked: string | undefined;
 }
 
-/** The lines on screen. Scrolling up stops following; scrolling to the end begins it again. */
+/** The lines on screen. Scrolling up stops following; scrolling to the end resumes it. */
 export function LogView({ anchor, lines, isFollowing, setFollowing, isWrapped, isMany, marked }: LogViewProps) {
   const box = useRef<HTMLDivElement>(null);
   const top = useRef(0);
@@ -46,7 +46,7 @@ export function LogView({ anchor, lines, isFollowing, setFollowing, isWrapped, i
         line.role === anchor.role &&
         line.attempt === anchor.attempt,
     );
-    // What comes before it is on its way, or what comes behind it: at the very end following would begin.
+    // Lines before or after it are still to come: at the very end, following would start.
     if (index <= 0 || lines.length - index < 100) return;
     anchored.current = anchor;
     rows.scrollToIndex(index, { align: "start" });
@@ -91,7 +91,7 @@ export function LogView({ anchor, lines, isFollowing, setFollowing, isWrapped, i
   );
 }
 
-/** Finds what to mark; `null` until the engine is there, which only who searches needs. */
+/** The compiled search expression; `null` until the RE2 module is loaded, which only a search needs. */
 function useFinder(marked: string | undefined): Finder | null {
   const [compiled, setCompiled] = useState<{ of: string; find: Finder | null } | null>(null);
   useEffect(() => {
@@ -135,7 +135,7 @@ const Line = memo(function Line({ line, isMany, finder }: { line: LogLine; isMan
         {line.text.length > LONGEST && (
           <em className="dimmer">
             {" "}
-            … {(line.text.length - LONGEST).toLocaleString()} more characters, in the download
+            … {(line.text.length - LONGEST).toLocaleString()} more characters in the download
           </em>
         )}
       </span>

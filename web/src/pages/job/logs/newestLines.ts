@@ -1,14 +1,14 @@
 import type { LogLine } from "~/api/types";
 
-/* How much of a log a page holds. */
+/* Limits of the log lines that a page holds. */
 
 export const MAX_LINES = 50_000;
 export const MAX_CHARACTERS = 24_000_000;
 
-/** `key`: another one for each line that was received. */
+/** `key`: unique for each received line. */
 export type ShownLine = LogLine & { key: number };
 
-/** `before` and `fresh` without the oldest beyond so many lines and characters; `over`: how many those are. */
+/** `before` and `fresh` up to a number of lines and characters; `dropped`: how many of the oldest were left out. */
 export function newestLines(
   before: readonly ShownLine[],
   fresh: readonly ShownLine[],

@@ -13,7 +13,7 @@ import { LogRange } from "./timeRange";
 import { LogView } from "./logView";
 
 const route = getRouteApi("/shell/jobs/$job/logs");
-const TAIL = 5_000; // lines: what people look at is mostly the end
+const TAIL = 5_000; // lines: people mostly look at the end
 
 export function Logs() {
   const { job } = route.useParams();
@@ -65,10 +65,10 @@ export function Logs() {
           value={search.level ?? ""}
           onChange={(event) => set({ level: event.target.value || undefined })}
         >
-          <option value="">Every level</option>
-          <option value="info">Info and worse</option>
-          <option value="warning">Warnings and worse</option>
-          <option value="error">Errors and worse</option>
+          <option value="">All levels</option>
+          <option value="info">Info and above</option>
+          <option value="warning">Warning and above</option>
+          <option value="error">Error and above</option>
           <option value="critical">Critical</option>
         </select>
         {attempts.length > 1 && (
@@ -130,7 +130,7 @@ export function Logs() {
               Show older lines
             </button>
           ) : (
-            "Older lines are found by a search or a time, and are in the download."
+            "For older lines search, set a time range, or download the log."
           )}
         </div>
       )}
@@ -150,17 +150,17 @@ export function Logs() {
         </div>
       ) : (
         state.error === null && (
-          <Empty icon={FileText} title={isSearching ? "No line matches" : "No lines yet"}>
+          <Empty icon={FileText} title={isSearching ? "No matching lines" : "No lines yet"}>
             <p>
               {search.q
                 ? "The search is a regular expression (RE2) over the whole log of this attempt."
                 : isSearching
-                  ? "No line of this attempt has what is chosen above."
+                  ? "No line of this attempt matches the filters."
                   : detail && ["queued", "paused"].includes(detail.state)
-                    ? "The job has not started; lines show up here as they are written."
+                    ? "The job has not started. Lines appear here as they are written."
                     : state.isOver
                       ? "The job wrote nothing."
-                      : "Lines show up here as they are written."}
+                      : "Lines appear here as they are written."}
             </p>
           </Empty>
         )
@@ -194,7 +194,7 @@ function LogSearchBox({ value, set }: { value: string; set: (text: string) => vo
         className="input mono"
         type="search"
         aria-label="Search the log by a regular expression"
-        placeholder="Regular expression, Enter"
+        placeholder="Regular expression"
         value={text}
         onChange={(event) => {
           setText(event.target.value);
@@ -213,7 +213,7 @@ interface DownloadsProps {
   lines: readonly ShownLine[];
 }
 
-/** Files of the attempt that is looked at (the chosen one, or the newest), and the lines that are shown. */
+/** Downloads of the attempt's log files, and of the lines shown. */
 function Downloads({ job, sources, attempt, replica, lines }: DownloadsProps) {
   const shown = attempt ?? sources.reduce((newest, source) => Math.max(newest, source.attempt), 0);
   const shownSources = sources.filter(
@@ -248,7 +248,7 @@ function Downloads({ job, sources, attempt, replica, lines }: DownloadsProps) {
   );
 }
 
-/** Hands the browser a file of `lines`, each with its time and replica. */
+/** Saves `lines` as a file, each with its time and replica. */
 function save(name: string, lines: readonly ShownLine[]) {
   const texts = lines.map((line) => `${line.at ?? "-"} ${line.role}-${line.index} ${line.text}\n`);
   const url = URL.createObjectURL(new Blob(texts, { type: "text/plain" }));

@@ -11,7 +11,7 @@ interface LogRangeProps extends Range {
   set: (change: Partial<Record<keyof Range, string | number | undefined>>) => void;
 }
 
-/** Chooses lines by time and by rank; what is chosen stands in the address. */
+/** Filters lines by time and rank; the filter is in the address. */
 export function LogRange({ rank, since, until, set }: LogRangeProps) {
   const [isOpen, setOpen] = useState(false);
   const summary = [rank === undefined ? "" : `rank ${rank}`, span(since, until)].filter(Boolean).join(" · ");

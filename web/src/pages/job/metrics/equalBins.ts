@@ -1,8 +1,8 @@
-/* Histograms with bins of any width, as bins that can be drawn side by side. */
+/* Resampling of histograms to bins of equal width. */
 
 /**
- * `count` equal bins from the first edge to the last: each has of every given one the share that it overlaps.
- * TensorBoard's bins grow from the millionth part; drawn as they are, those near zero are needles beside nothing.
+ * `count` equal bins from the first edge to the last: each gets a share of a given bin in proportion to their overlap.
+ * TensorBoard's bins grow exponentially from 1e-12; drawn unchanged, those near zero would be needles.
  */
 export function equalBins(edges: readonly number[], counts: readonly number[], count: number): number[] {
   const low = edges[0] ?? 0;

@@ -3,10 +3,10 @@ import { useEffect, useState } from "react";
 import { keys } from "~/api/queries";
 import { follow } from "~/api/stream";
 
-const TOGETHER_MS = 700; // charts in sight are asked for again at most this often
-const OTHERS_MS = 5_000; // and what there is besides
+const TOGETHER_MS = 700; // charts in view are refreshed at most this often
+const OTHERS_MS = 5_000; // and the lists of metrics
 
-/** While this is shown, charts of the job that are in sight follow its new points. Returns why they do not. */
+/** While mounted, charts of the job in view follow its new points. Returns the stream's error. */
 export function useNewPoints(job: string): Error | null {
   const client = useQueryClient();
   const [problem, setProblem] = useState<Error | null>(null);
@@ -23,7 +23,7 @@ export function useNewPoints(job: string): Error | null {
         void client.invalidateQueries({ queryKey: keys.jobMetrics(job) });
       }, OTHERS_MS);
     };
-    /** A metric that nobody has seen is shown at once. */
+    /** A new metric is shown immediately. */
     const onPoints = (data: unknown) => {
       soon();
       const { name } = data as { name: string };

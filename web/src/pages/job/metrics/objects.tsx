@@ -25,7 +25,7 @@ function ObjectCard({ job, name, kind }: { job: string; name: string; kind: Metr
   const box = useRef<HTMLElement>(null);
   const isSeen = useInView(box);
   const { data, error, isPending, refetch } = useQuery({ ...metricObjectsQuery(job, name, kind), enabled: isSeen });
-  const [chosen, setChosen] = useState<number | null>(null); // null: the newest, also when newer ones come
+  const [chosen, setChosen] = useState<number | null>(null); // null: always the newest
   const items = data?.items ?? [];
   const at = Math.min(chosen ?? items.length - 1, items.length - 1);
   const item = items[at];

@@ -13,7 +13,7 @@ import { Objects } from "./objects";
 
 const route = getRouteApi("/shell/jobs/$job");
 
-/** Who drew a line: the attempt where there was more than one, and the replica. */
+/** Name of a series: its replica, and the attempt if there was more than one. */
 export function replicaOf(series: ChartSeries): string {
   return `${series.role}-${series.index}${series.attempt > 1 ? ` · attempt ${series.attempt}` : ""}`;
 }
@@ -35,7 +35,7 @@ export function Metrics() {
           className="input narrow"
           type="search"
           aria-label="Search metrics"
-          placeholder="Name of a metric"
+          placeholder="Metric name"
           value={text}
           onChange={(event) => setText(event.target.value)}
         />
@@ -50,10 +50,10 @@ export function Metrics() {
         <Failure error={error} retry={() => void refetch()} />
       ) : shown.length === 0 && !hasObjects ? (
         <div className="card">
-          <Empty icon={ChartLine} title={text ? "No metric of that name" : "No metrics yet"}>
+          <Empty icon={ChartLine} title={text ? "No matching metrics" : "No metrics yet"}>
             <p>
-              They come by themselves from TensorBoard files and MLflow, from lines such as{" "}
-              <code>loss=0.31 step=20</code>, and from the training library.
+              Metrics are collected from TensorBoard files, MLflow, log lines such as <code>loss=0.31 step=20</code>, and the
+              training library.
             </p>
           </Empty>
         </div>
@@ -75,7 +75,7 @@ export function TensorBoard({ jobs }: { jobs: readonly string[] }) {
     setBusy(true);
     try {
       const board = await unwrap(api.POST("/api/v1/tensorboards", { body: { jobs: [...jobs] } }));
-      // Without a handle on this page: what TensorBoard shows comes from users' files.
+      // Without a reference to this page: TensorBoard's content comes from users' files.
       window.open(board.path, "_blank", "noopener,noreferrer");
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");

@@ -40,7 +40,7 @@ export function Resources() {
       {data && data.replicas.length > 0 ? (
         <Card
           title="Replicas"
-          aside={<span className="dimmer">means of the last {duration(data.window_s)}</span>}
+          aside={<span className="dimmer">mean of the last {duration(data.window_s)}</span>}
           flush
         >
           <div className="table-box">
@@ -100,8 +100,8 @@ export function Resources() {
         </Card>
       ) : (
         <div className="card">
-          <Empty icon={Gauge} title="Nothing measured yet">
-            <p>CPU, memory, disk, network and GPUs of each replica show up here a few seconds after it started.</p>
+          <Empty icon={Gauge} title="No measurements yet">
+            <p>CPU, memory, disk, network and GPU usage of each replica appears a few seconds after it starts.</p>
           </Empty>
         </div>
       )}

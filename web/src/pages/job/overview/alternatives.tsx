@@ -8,20 +8,20 @@ import { withFullStop } from "~/lib/format";
 
 const UNPLANNED = new Set(["just_queued", "scheduler_away", "backoff"]);
 
-/** Whether it waits, and the planner looks at it now. */
+/** Whether the job is queued and part of the planner's current plan. */
 const isInPlan = (job: JobDetail): boolean => job.state === "queued" && !UNPLANNED.has(job.wait_reason?.code ?? "");
 
-/** When it is expected to start, and with which changes it would at once or sooner, where the planner knows some. */
+/** Expected start, and changes with which the job would start now or sooner. */
 export function Alternatives({ job }: { job: JobDetail }) {
   const isPlanned = isInPlan(job);
   const { data } = useQuery(jobForecastQuery(job.id, isPlanned));
   if (!isPlanned || !data?.wait_reason) return null;
   const options = [...(data.options ?? []), ...(data.later ?? [])];
   return (
-    <section className="instead" aria-label="What would start now">
+    <section className="alternatives" aria-label="Alternatives">
       {data.start && data.start.code !== "never" && <ExpectedStartText start={data.start} />}
       {options.length === 0 ? (
-        <p>Nothing that is close to it would start now either.</p>
+        <p>No similar configuration could start now.</p>
       ) : (
         <ul className="stack tight">
           {options.map((option) => (
@@ -35,11 +35,11 @@ export function Alternatives({ job }: { job: JobDetail }) {
       <div className="row wrapping">
         {options.length > 0 && (
           <Link to="/submit" search={{ from: job.id }} className="button small">
-            <CopyPlus size={13} aria-hidden="true" /> Clone and change it
+            <CopyPlus size={13} aria-hidden="true" /> Clone and change
           </Link>
         )}
         <Link to="/queue" className="button small">
-          <ListOrdered size={13} aria-hidden="true" /> The whole queue
+          <ListOrdered size={13} aria-hidden="true" /> Show queue
         </Link>
       </div>
     </section>

@@ -25,7 +25,7 @@ const AGO: readonly [string, number][] = [
   ["1 h ago", 60 * MINUTE_MS],
 ];
 
-/** Why it waited at a time: the planner is run again on what it saw then. */
+/** Why the job waited at a time: the planner replays its recorded inputs. */
 export function ExplanationCard({ job }: { job: JobDetail }) {
   const [text, setText] = useState("");
   const [askedAt, setAskedAt] = useState<string | null>(null);
@@ -72,7 +72,7 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
         <div aria-live="polite" aria-busy={isFetching}>
           {askedAt === null ? (
             <p className="dim">
-              Of each plan that changed anything what the planner saw is kept for a while, and it is asked again.
+              Recent scheduling decisions are kept and can be replayed.
             </p>
           ) : error !== null ? (
             <Failure error={error} retry={() => void refetch()} />
@@ -88,11 +88,11 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
 }
 
 const VERDICTS: Record<Explanation["verdict"], [LucideIcon, string, string]> = {
-  waits: [Hourglass, "amber", "It waited"],
-  starts: [CircleCheck, "green", "It was started"],
-  stops: [OctagonPause, "red", "It was stopped to make room"],
-  runs: [CircleDot, "blue", "It ran"],
-  absent: [CircleSlash, "grey", "It was not in the queue"],
+  waits: [Hourglass, "amber", "Waiting"],
+  starts: [CircleCheck, "green", "Started"],
+  stops: [OctagonPause, "red", "Preempted"],
+  runs: [CircleDot, "blue", "Running"],
+  absent: [CircleSlash, "grey", "Not in the queue"],
 };
 
 function ExplanationText({ found }: { found: Explanation }) {
@@ -121,7 +121,7 @@ function ExplanationText({ found }: { found: Explanation }) {
       )}
       {ahead.length > 0 && (
         <p className="row wrapping small">
-          <span className="dim">What was before it</span>
+          <span className="dim">Ahead of it</span>
           {[...new Set(ahead)].map((job) => (
             <Link key={job} to="/jobs/$job" params={{ job }} className="tag mono">
               {job}
@@ -140,12 +140,12 @@ function ExplanationText({ found }: { found: Explanation }) {
         </div>
       )}
       <p className="dimmer small num">
-        The plan of <LocalTime at={found.at} />, with {counted(found.waiting ?? 0, "job")} waiting,{" "}
-        {(found.running ?? 0).toLocaleString()} running and {counted(found.nodes ?? 0, "node")}.
+        Plan of <LocalTime at={found.at} />: {counted(found.waiting ?? 0, "job")} waiting,{" "}
+        {(found.running ?? 0).toLocaleString()} running, {counted(found.nodes ?? 0, "node")}.
       </p>
       {found.is_same === false && (
         <p className="note warn">
-          The plan that was made then, by another version of the planner, did something else
+          The original plan, made by another version of the planner, decided differently
           {found.then ? (
             <>
               : <Sentence text={withFullStop(found.then)} />
@@ -166,7 +166,7 @@ const positionText = (position: number): string =>
     ? "as the next in the queue"
     : `as number ${position.toLocaleString()} in the queue, behind ${counted(position - 1, "other")}`;
 
-/** The ids of jobs in a figure behind a reason. */
+/** Job ids in a number of a wait reason. */
 function jobsIn(value: unknown): string[] {
   const all = Array.isArray(value) ? value : [value];
   return all.filter((each): each is string => typeof each === "string" && each.startsWith("job-"));

@@ -7,7 +7,7 @@ import { Card } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { counted, duration } from "~/lib/format";
 
-/** What one replica asks for, in a line. */
+/** Resource requests of a replica in one line. */
 function formatResources(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
   const { cpu, memory, gpus, gpu_type, shm } = resources ?? {};
   const models = gpu_type && gpu_type.length > 0 ? ` ${gpu_type.join(" or ")}` : "";
@@ -17,10 +17,10 @@ function formatResources(resources: NonNullable<JobDetail["spec"]["roles"]>[stri
     memory ?? "",
     shm ? `${shm} of /dev/shm` : "",
   ].filter(Boolean);
-  return parts.length > 0 ? parts.join(", ") : "nothing stated: it shares what is free";
+  return parts.length > 0 ? parts.join(", ") : "no request: shares free capacity";
 }
 
-/** The models that have a version of it. */
+/** Models with a version from this job. */
 function Registered({ job }: { job: string }) {
   const { data } = useQuery(modelsOfJobQuery(job));
   if (!data?.items.length) return null;
@@ -38,7 +38,7 @@ function Registered({ job }: { job: string }) {
   );
 }
 
-/** What was submitted, and when it ran. */
+/** Key facts of the job. */
 export function Facts({ job }: { job: JobDetail }) {
   const { spec } = job;
   return (
@@ -92,7 +92,7 @@ export function Facts({ job }: { job: JobDetail }) {
         <dd className="mono command">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
         {Object.entries(spec.roles ?? {}).map(([role, { resources }]) => (
           <Fragment key={role}>
-            <dt>A {role} needs</dt>
+            <dt>Each {role}</dt>
             <dd className="num">{formatResources(resources)}</dd>
           </Fragment>
         ))}
@@ -114,20 +114,20 @@ export function Facts({ job }: { job: JobDetail }) {
         <dd className="num">{job.priority}</dd>
         {spec.max_wait && (
           <>
-            <dt>Waits at most</dt>
+            <dt>Max wait</dt>
             <dd className="num">{duration(spec.max_wait)}</dd>
           </>
         )}
         {spec.max_run_time && (
           <>
-            <dt>Runs at most</dt>
+            <dt>Max run time</dt>
             <dd className="num">{duration(spec.max_run_time)}</dd>
           </>
         )}
         <dt>Attempts</dt>
         <dd className="num">
           {job.attempt_count ?? 0}
-          {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")} counted</span> : null}
+          {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")}</span> : null}
         </dd>
         <Registered job={job.id} />
         {job.cloned_from && (

@@ -9,7 +9,7 @@ import { counted, number } from "~/lib/format";
 
 const SHOWN = 64;
 
-/** The replicas of an attempt on their nodes. `now`: what there is to say of the gang as it is. */
+/** The replicas of an attempt by node. `now`: a note about the gang's present size. */
 export function Gang({ attempt, now }: { attempt: Attempt; now: string }) {
   const [all, setAll] = useState(false);
   const replicas = attempt.replicas ?? [];
@@ -98,7 +98,7 @@ function Member({ replica }: { replica: Replica }) {
         <span className="grow" />
         {replica.state === "running" && replica.heartbeat_at && (
           <span>
-            heard <Ago at={replica.heartbeat_at} />
+            heartbeat <Ago at={replica.heartbeat_at} />
           </span>
         )}
       </div>

@@ -53,7 +53,7 @@ export function Overview() {
   );
 }
 
-/** With how many an elastic gang trains that could take more; empty for every other. */
+/** Size of an elastic gang that is below its maximum; empty for other jobs. */
 function elasticNow(job: JobDetail): string {
   if (job.state !== "running") return "";
   const present = (role: string) =>
@@ -61,20 +61,21 @@ function elasticNow(job: JobDetail): string {
   const lacking = Object.entries(job.most_replicas ?? {}).find(([role, most]) => present(role) < most);
   if (lacking === undefined) return "";
   const [role, most] = lacking;
-  return `${present(role).toLocaleString()} of up to ${counted(most, role)} train; more join where there is place that nobody waits for.`;
+  return `${present(role).toLocaleString()} of up to ${counted(most, role)} running; more join when capacity is idle.`;
 }
 
-/** How much of a gang starts at once; `roles` says how few of an elastic role, `most_replicas` how many there may be. */
+/** How many replicas start together: `roles` has the minimum of an elastic role, `most_replicas` its maximum. */
 function startRule(job: JobDetail): string {
   const elastic = Object.entries(job.most_replicas ?? {}).find(
     ([role, most]) => most > ((job.roles ?? {})[role] ?? most),
   );
-  if (elastic === undefined) return "all of it starts together, or none.";
+  if (elastic === undefined) return "all replicas start together.";
   const [role, most] = elastic;
-  return `it starts once ${counted((job.roles ?? {})[role] ?? 1, role)} fit, and takes up to ${most.toLocaleString()} where there is place.`;
+  const least = counted((job.roles ?? {})[role] ?? 1, role);
+  return `it starts once ${least} fit, and grows up to ${most.toLocaleString()}.`;
 }
 
-/** Why it waits, or how it ended: one sentence, the planner's or the platform's own. */
+/** Why the job waits, or how it ended: the API's own sentence. */
 function StatusNote({ job }: { job: JobDetail }) {
   if (job.wait_reason) {
     const numbers = Object.entries(job.wait_reason.numbers ?? {}).filter(
@@ -87,7 +88,7 @@ function StatusNote({ job }: { job: JobDetail }) {
           <div>
             <Sentence text={withFullStop(job.wait_reason.sentence)} />
             {job.queue_position && !isInfeasible(job.wait_reason)
-              ? ` It is number ${job.queue_position} in the queue.`
+              ? ` Queue position: ${job.queue_position}.`
               : ""}
           </div>
           {numbers.length > 0 && (
@@ -128,7 +129,7 @@ function Progress({ job }: { job: JobDetail }) {
   const progress = job.progress ?? {};
   const [step, steps, epoch] = [progress["step"], progress["steps"], progress["epoch"]];
   const reported = (progress["metrics"] ?? {}) as Record<string, unknown>;
-  // What a script prints, writes for TensorBoard or logs by MLflow is no part of its progress, but of its metrics.
+  // Metrics printed, written for TensorBoard or logged by MLflow are not part of the progress.
   const isQuiet = Object.keys(reported).length === 0 && (job.attempt_count ?? 0) > 0;
   const { data: few } = useQuery(fewSeriesQuery(job.id, isQuiet, job.finished_at != null));
   const metrics = isQuiet ? newestValues(few?.items ?? []) : reported;
@@ -190,14 +191,14 @@ function Progress({ job }: { job: JobDetail }) {
   );
 }
 
-/** When it will be done at the pace of late, and the bounds that this lies in. */
+/** Remaining time at the recent rate, with bounds. */
 function Eta({ progress, doneAt }: { progress: Record<string, unknown>; doneAt: string }) {
   const now = useNow();
   const seconds = (at: unknown) => (typeof at === "string" ? Math.max(0, (Date.parse(at) - now) / 1000) : null);
   const [low, high] = [seconds(progress["done_at_low"]), seconds(progress["done_at_high"])];
   return (
     <div>
-      <div className="dimmer">done in about</div>
+      <div className="dimmer">time left</div>
       <div className="value" title={localTime(doneAt)}>
         {duration(Math.round(seconds(doneAt) ?? 0))}
       </div>

@@ -18,7 +18,7 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
   return (
     <Card
       title="Attempts"
-      aside={<span className="dim num">{duration((end - begin) / 1000)} since it was submitted</span>}
+      aside={<span className="dim num">{duration((end - begin) / 1000)} since submission</span>}
       flush
     >
       <ul className="timeline">
@@ -55,7 +55,7 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
               </div>
               {attempt.resume_from && (
                 <p className="dimmer mono cut">
-                  {hasRestarted(attempt) && "what started last "}resumed from {attempt.resume_from}
+                  {hasRestarted(attempt) && "last restart "}resumed from {attempt.resume_from}
                 </p>
               )}
             </li>
@@ -66,7 +66,7 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
   );
 }
 
-/** Within an attempt a lone replica, or the next world's processes, may start again, from what is newest then. */
+/** Within an attempt a single replica, or the next world's processes, may restart from the newest checkpoint. */
 function hasRestarted(attempt: Attempt): boolean {
   return (attempt.world ?? 1) > 1 || (attempt.replicas ?? []).some((replica) => replica.generation > 1);
 }

@@ -4,7 +4,7 @@ import { Card } from "~/components/parts";
 import type { Question } from "~/pages/whatIf/question";
 import { WhatIfPanel } from "~/pages/whatIf/panel";
 
-/** What would become of a job that waits, were it or the cluster another one. */
+/** What-if questions about a waiting job. */
 export function WhatIfCard({ job }: { job: JobDetail }) {
   const [questions, setQuestions] = useState<readonly Question[]>([]);
   if (job.state !== "queued") return null;

@@ -1,4 +1,4 @@
-"""What a study says of trials that go on from others' checkpoints, and all that is wrong with it."""
+"""Trial schedulers of a study, whose trials resume from checkpoints of other trials: ``fidelity`` and ``population``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trainmaster.studies.model import Budget, Fidelity, Metric, Population
 
 # A parameter's name becomes an argument, `--name=value`, and a name in constraints.
 PARAMETER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
-_TEMPLATE_HINT: Final = "write the job of its trials as template, or leave this out"
+_TEMPLATE_HINT: Final = "write the trials' job as template, or omit this"
 
 
-class Inheritance:
-    """``fidelity`` and ``population`` of a study, once they were read."""
+class TrialSchedulers:
+    """Parses and checks successive halving (``fidelity``) and population-based training (``population``)."""
 
     def __init__(self, model: Callable[[Any, Any, Any], Any], add: Callable[..., None]) -> None:
         self._model = model
@@ -22,7 +22,7 @@ class Inheritance:
         self.fidelity: Fidelity | None = None
         self.population: Population | None = None
 
-    def read(self, written: Mapping[str, Any], metrics: tuple[Metric, ...], budget: Budget | None) -> Inheritance:
+    def read(self, written: Mapping[str, Any], metrics: tuple[Metric, ...], budget: Budget | None) -> TrialSchedulers:
         if written.get("fidelity") is not None:
             self.fidelity = self._model(Fidelity, written["fidelity"], ("fidelity",))
             self._check("fidelity", written, metrics)
@@ -30,7 +30,7 @@ class Inheritance:
             self.population = self._model(Population, written["population"], ("population",))
             self._check("population", written, metrics)
             if written.get("fidelity") is not None:
-                self._add(("population",), "stands beside fidelity, and a trial goes on in one way", "leave one out")
+                self._add(("population",), "cannot be combined with fidelity", "omit one of the two")
         if self.fidelity is not None:
             self._check_fidelity(self.fidelity, written)
         if self.population is not None and budget is not None:
@@ -41,34 +41,38 @@ class Inheritance:
         if written.get("template") is None:
             self._add((field,), "needs jobs with checkpoints, and the study has no template", _TEMPLATE_HINT)
         if len(metrics) > 1:
-            self._add((field,), "compares trials by one metric, and the study has several", "leave it out")
+            self._add((field,), "compares trials by one metric, but the study has several", "omit it")
         if written.get("stopping") is not None:
-            self._add(("stopping",), f"stands beside {field}, which ends trials by itself", "leave one of the two out")
+            self._add(
+                ("stopping",), f"cannot be combined with {field}, which ends trials itself", "omit one of the two"
+            )
 
     def _check_fidelity(self, fidelity: Fidelity, written: Mapping[str, Any]) -> None:
         parameters = written.get("parameters")
         if not PARAMETER_NAME.fullmatch(fidelity.parameter):
             self._add(
                 ("fidelity", "parameter"),
-                "is not a parameter's name: letters, digits, '_', '-' and '.', a letter or '_' first",
+                "is not a parameter name: letters, digits, '_', '-' and '.', starting with a letter or '_'",
             )
         elif isinstance(parameters, dict) and fidelity.parameter in parameters:
             self._add(
                 ("fidelity", "parameter"),
-                f"{fidelity.parameter} is searched, too; halving itself says how large a trial is",
-                f"take {fidelity.parameter} out of parameters",
+                f"{fidelity.parameter} is also a searched parameter, but halving sets its value",
+                f"remove {fidelity.parameter} from parameters",
             )
         if fidelity.max <= fidelity.min:
             self._add(
-                ("fidelity",), f"min is {fidelity.min} and max is {fidelity.max}: there is nothing to halve",
-                "write a max that is larger, such as min: 1, max: 27",
-            )  # fmt: skip
+                ("fidelity",),
+                f"min is {fidelity.min} and max is {fidelity.max}: there are no rungs",
+                "write a larger max, such as min: 1, max: 27",
+            )
 
     def _check_population(self, population: Population, budget: Budget) -> None:
         if int(budget.parallel * population.quantile) < 1:
             least = next(size for size in range(2, 101) if int(size * population.quantile) >= 1)
             self._add(
                 ("population", "quantile"),
-                f"of {budget.parallel} trials at once there are no worst {population.quantile:g}",
+                f"parallel={budget.parallel} is too small for quantile={population.quantile:g}: the worst "
+                f"{population.quantile * 100:g} % of {budget.parallel} trials is none",
                 f"write budget.parallel: {least} or more",
             )

@@ -123,9 +123,9 @@ def _used(folder: str) -> float:
 
 
 def _end(folder: str) -> None:
-    who = read(folder + "/parent.json")
-    if who is not None and procfs.start_ticks(who["pid"]) == who["start_ticks"]:
+    parent = read(folder + "/parent.json")
+    if parent is not None and procfs.start_ticks(parent["pid"]) == parent["start_ticks"]:
         try:
-            os.kill(who["pid"], signal.SIGTERM)
+            os.kill(parent["pid"], signal.SIGTERM)
         except OSError:  # gone already
             pass
