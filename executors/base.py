@@ -1,6 +1,6 @@
 """The executors' port: what every driver can do, and the values that cross it.
 
-A driver is told what to run (:class:`ReplicaOrder`) and tells what it sees (:class:`Observation`). It keeps no
+A driver gets what to run (:class:`ReplicaOrder`) and returns what it sees (:class:`Observation`). It keeps no
 memory that matters: everything is found again in the engine by labels or by files after any restart. Calls block,
 may be repeated and may be made by two processes at once; they raise ``ExecutorTryAgain`` (engine away or busy),
 ``ExecutorRefused`` (the user's to mend) or anything else (a bug).
@@ -23,9 +23,9 @@ from core.domain.sharing.resources import Amounts, Request
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device. ``id`` is what the driver wants to hear again when it is assigned (an index or a UUID).
+    """One device. ``id`` is what an order names when the device is assigned (an index or a UUID).
 
-    ``formerly``: other ids that it was given out under; replicas from before an upgrade may hold it by one of these.
+    ``formerly``: ids from before an upgrade; a running replica may still hold the device by one of these.
     """
 
     id: str
@@ -43,12 +43,12 @@ class NodeInfo:
     allocatable: Amounts
     gpus: tuple[Gpu, ...] = ()
     is_ready: bool = True
-    condition: str = ""  # a sentence when not ready; of a ready node: why it takes no new work, though what runs stays
+    condition: str = ""  # a sentence: why it is not ready, or why a ready node takes no new work
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """Who a replica is. ``generation`` counts its starts inside one attempt, from 1."""
+    """Identity of one start of a replica. ``generation`` counts its starts inside one attempt, from 1."""
 
     job_id: JobId
     attempt_id: AttemptId
@@ -71,7 +71,7 @@ class VolumeSource:
 class MountOrder:
     """``source``: the folder as a path on the node, for drivers that mount paths; it means nothing where ``volume`` is
     of a kind that only the engine can mount (pvc, csi). ``volume``: the same for drivers that mount volumes.
-    ``inode``: of the folder when the platform looked at it, where its number tells it from all others; a driver that
+    ``inode``: the folder's inode number when the platform checked it, where that identifies it; a driver that
     mounts paths has it compared with what was mounted.
     """
 
@@ -121,11 +121,11 @@ class ReplicaOrder:
     api_url: str | None = None
     may_start_warm: bool = True  # from a preloaded process, by drivers that have such
     token: str | None = None  # good for this attempt alone; never logged, never in the environment
-    # Of an elastic gang: the number of the layout that ``env`` was made of, 0 for one that joins; None: it never changes.
+    # Elastic gangs: number of the layout that ``env`` was made from, 0 for a joining replica; None: not elastic.
     world: int | None = None
-    # One that joins: whether its command begins at once and waits for its world itself, or when there is one.
+    # A joining replica: whether its command starts at once and waits for its world itself, or starts with the world.
     joins_warm: bool = False
-    # Names in ``env`` of the job's own variables, secrets among them: no other world changes them.
+    # Names in ``env`` of variables from the job's spec, secrets included: a world update never changes them.
     job_variables: frozenset[str] = frozenset()
 
 
@@ -136,7 +136,7 @@ class Phase(StrEnum):
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    LOST = "lost"  # it was there and is gone without an exit: node lost, deleted by hand, machine rebooted
+    LOST = "lost"  # it is gone without an exit: node lost, deleted by hand, machine rebooted
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Observation:
 
 
 def newest_generations(observations: Iterable[Observation | None]) -> tuple[Observation, ...]:
-    """Of each replica the newest generation; ``None`` is passed by."""
+    """The newest generation of each replica; ``None`` entries are skipped."""
     newest: dict[tuple[str, int], Observation] = {}
     for observation in observations:
         if observation is None:
@@ -176,10 +176,10 @@ def newest_generations(observations: Iterable[Observation | None]) -> tuple[Obse
 
 
 class Executor(Protocol):
-    """Starts, sees and stops replicas on one kind of engine.
+    """Starts, observes and stops replicas on one kind of engine.
 
-    ``shares_hosts``: replicas of different attempts listen on one address, so that no two may be given one port. Where it
-    is false, hosts are names in a network of the attempt's own, or of the attempt alone.
+    ``shares_hosts``: replicas of different attempts listen on one address, so a port may be assigned only once. Where
+    it is false, hosts are names in a network of the attempt's own, or of the attempt alone.
     """
 
     name: str
@@ -188,8 +188,9 @@ class Executor(Protocol):
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
         """All nodes that jobs could be placed on, ready or not.
 
-        ``database_id``: of the database that knows what the caller has placed. What the orders of another one hold on a
-        node is no part of what may be given out there: the caller does not count it. Empty: all of it is the caller's.
+        ``database_id``: the database that records the caller's placements. Resources that another database's orders use
+        on a node are subtracted from its ``allocatable``, since the caller does not count them. Empty: subtract
+        nothing.
         """
         ...
 
@@ -198,9 +199,9 @@ class Executor(Protocol):
     ) -> Layout:
         """``layout`` with hosts and ports filled in; called once per world of an attempt, before anything is created.
 
-        ``taken_ports``: ports of all live attempts. ``attempt_id``: whose layout it is, for hosts that are named after
-        it. ``world``: its number; worlds that follow each other have no port in common. Raises ``ExecutorTryAgain`` when
-        no port is free.
+        ``taken_ports``: ports of all live attempts. ``attempt_id``: the layout's attempt, for hosts that are named
+        after it. ``world``: its number; worlds that follow each other have no port in common. Raises
+        ``ExecutorTryAgain`` when no port is free.
         """
         ...
 
@@ -220,14 +221,15 @@ class Executor(Protocol):
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:
         """Every replica of the attempt that the engine knows of, ended ones included, newest generation of each.
 
-        A driver may answer from a copy that is a little behind, so a replica that another process has just created may
-        be missing. ``fresh``: nothing that was created before the call may be; asked before absence counts for anything.
+        A driver may answer from a cache that lags a little, so a replica that another process has just created may
+        be missing. ``fresh``: nothing that was created before the call may be; asked before absence counts for
+        anything.
         """
         ...
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        """All attempts that the engine holds anything of, each with the database that its orders were of: for the sweep
-        of what nobody knows any more. Empty: the engine does not say, or is this platform's alone.
+        """All attempts with any object on the engine, each with the database of its orders: for garbage collection
+        of orphans. Empty database: the engine does not record it, or belongs to this platform alone.
         """
         ...
 
@@ -242,7 +244,7 @@ class Executor(Protocol):
 
 @runtime_checkable
 class ReportsChanges(Protocol):
-    """A capability of drivers whose engine tells what happens: then nobody needs to look again and again."""
+    """A capability of drivers whose engine reports changes, so that callers need not poll."""
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
         """Attempts that ``observe`` may show differently since the last call; empty when none came in time.
@@ -256,52 +258,53 @@ class ReportsChanges(Protocol):
 class ChangesWorlds(Protocol):
     """A capability of drivers that reach a running replica: only there a gang can be elastic.
 
-    What they show of a replica has ``facts["world"]``, the number of the world that it has heard of last (or, where the
-    engine itself sees to that, of the one that it is being told), and ``facts["is_ready"]`` when one that joins waits for
-    nothing but its world.
+    Their observations have ``facts["world"]``, the number of the newest world that the replica knows (or, where the
+    engine delivers it, the one being delivered), and ``facts["is_ready"]`` when a joining replica waits for
+    nothing but its first world.
     """
 
     def change_world(self, order: ReplicaOrder) -> None:
-        """Tell the running replica that from now on it is to go by ``order``, in world ``order.world``.
+        """Send ``order`` to the running replica as its new world ``order.world``.
 
-        Of ``order`` only command, arguments, environment and files are looked at, and what ``job_variables`` names is not.
-        Returns at once; repeating is harmless, and an older world than the replica knows is let pass. No error when it
-        is gone already.
+        Only command, arguments, environment and files of ``order`` are used, without the variables in
+        ``job_variables``. Returns at once; repeating is harmless, and a world older than the replica's is ignored. No
+        error when it is gone already.
 
         Raises:
-            ExecutorTryAgain: it could not be told now.
+            ExecutorTryAgain: the replica could not be reached now.
         """
         ...
 
     def kill(self, key: ReplicaKey) -> None:
-        """End what is left of one replica at once: its gang goes on without it, and its name may be needed again.
+        """Kill one replica at once: its gang goes on without it, and its name may be needed again.
 
-        Where nobody is there to end it, as on a machine that does not answer, the engine forgets it and ends it when the
-        machine is back. What has ended stays to be seen. Returns at once; repeating is harmless. No error when it is gone.
+        On a machine that does not answer the engine forgets the replica, and ends it when the
+        machine is back. An ended replica stays observable. Returns at once; repeating is harmless. No error when it is
+        gone.
         """
         ...
 
 
 @runtime_checkable
 class CreatesGangs(Protocol):
-    """A capability of drivers that save requests when they are told of several replicas at once."""
+    """A capability of drivers that need fewer requests for several replicas at once."""
 
     def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
-        """``create`` of each, all of one attempt; for each, in turn, what stood against it."""
+        """``create`` each order, all of one attempt; returns each order's error, or ``None``, in the same sequence."""
         ...
 
 
 @runtime_checkable
 class ReportsUnkilledReplicas(Protocol):
-    """A capability of drivers whose engine may not get rid of a replica, and then has to go on without."""
+    """A capability of drivers that may give up on a replica which the engine cannot end."""
 
     def unkilled_replicas(self, attempt_id: AttemptId) -> Sequence[str]:
-        """After ``remove``: a sentence on each replica that it gave up and that may still hold what it has.
+        """After ``remove``: a sentence on each replica that could not be killed and may still hold its resources.
 
-        The same until they are forgotten; lost with the process.
+        Unchanged until :meth:`forget_unkilled_replicas`; lost when the process ends.
         """
         ...
 
     def forget_unkilled_replicas(self, attempt_id: AttemptId) -> None:
-        """They are written down. No error when there are none."""
+        """The caller has recorded them. No error when there are none."""
         ...

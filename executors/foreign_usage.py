@@ -1,4 +1,4 @@
-"""What others hold on a node, where a driver must tell device by device."""
+"""What other databases' replicas use on a node, device by device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executors.base import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class ForeignUsage:
-    """Of one replica. ``gpus``: ids, present or former ones."""
+    """Resources of one replica. ``gpus``: ids, present or former ones."""
 
     cpu_milli: int
     memory_bytes: int
@@ -19,7 +19,7 @@ class ForeignUsage:
 
 
 def subtract_usage(node: NodeInfo, usages: Iterable[ForeignUsage]) -> NodeInfo:
-    """``node`` as if what is ``usages`` were not there: neither the amounts nor the devices."""
+    """``node`` without the amounts and devices of ``usages``."""
     usages = tuple(usages)
     if not usages:
         return node

@@ -1,4 +1,4 @@
-"""Parts of GPUs: what a replica is told of its part beside what follows from its spec alone."""
+"""GPU sharing: the memory limit of a replica's share, which depends on the device and not on the spec alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 
 def with_memory_limit(order: ReplicaOrder, gpus: Iterable[Gpu]) -> ReplicaOrder:
-    """``order`` with its share of the device's memory for each of its processes, as NVIDIA's Multi-Process Service reads
-    it (https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-pinned-device-mem-limit); as it is, where that is unknown,
-    it has no part, or the user said something else.
+    """``order`` with its share of the device's memory for each of its processes, as NVIDIA's Multi-Process Service
+    reads it (https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-pinned-device-mem-limit); as it is, where that is
+    unknown, it has no part, or the user said something else.
 
     ``gpus``: of its node, or of all nodes under the names that it knows.
     """

@@ -1,4 +1,4 @@
-"""What every order file holds, whichever engine runs it: ``trainmaster_runtime.order`` reads it. Pure."""
+"""The fields of every order file, on each engine; ``trainmaster_runtime.order`` reads them. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def order_fields(
     """The fields that do not depend on the engine. The token that the runtime reports with is a file of its own.
 
     Args:
-        view: who makes ``/data``: ``private``, ``mapped`` or ``as_is``.
+        view: how ``/data`` is made: ``private``, ``mapped`` or ``as_is``.
         command: what to run; the order's own may be ``None``.
         env: instead of the order's.
         log_limit_bytes: room that the replica's log takes at most; 0: no limit.
@@ -63,8 +63,8 @@ def order_fields(
 
 
 def world_fields(order: ReplicaOrder) -> dict[str, Any]:
-    """What a running replica must know of another world than the one that it was started for. Nothing of it is secret:
-    variables of the job's own stay in the replica as they are.
+    """A world update for a running replica. It holds no secret:
+    variables of the job's spec stay in the replica as they are.
     """
     return {
         "world": order.world,

@@ -1,4 +1,4 @@
-"""``python -m scheduler``: the scheduler of the embedded mode, or a worker; ``python -m scheduler beat``: the clock."""
+"""``python -m scheduler``: the scheduler of the embedded mode, or a worker; ``python -m scheduler beat``: the beat."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from core.wakeups import WakeupSocket, wakeup_socket_path
 from core.wakeups.celery import TASK_OF_TOPIC
 from scheduler.messaging.beat import Beat, LeaderElection
 from scheduler.messaging.celery_app import QUEUES, make_app, schedule, send
-from scheduler.messaging.work_queue import PendingDeduplicator
 from scheduler.messaging.fallback import FallbackBeat, LocalTaskPool
 from scheduler.messaging.tasks import Tasks, register_tasks
 from scheduler.messaging.wakeups import AppWakeup, WakeupListener
+from scheduler.messaging.work_queue import PendingDeduplicator
 from scheduler.probe import ProcessProbe, serve_probe
 from scheduler.process import SchedulerProcess, new_holder, utc_now
 from scheduler.process_metrics import ProcessMetrics
@@ -41,15 +41,15 @@ from scheduler.process_metrics import ProcessMetrics
 log = structlog.get_logger(__name__)
 
 _CONCURRENCY: Final = 4
-# A snapshot of a large cluster is a million small values without a cycle among them: with Python's own thresholds a
-# plan spent half of its time looking through them for garbage (10,000 nodes, 50,000 waiting: 1.9 s instead of 1.0 s).
+# A snapshot of a large cluster is a million small values without reference cycles: with Python's default thresholds a
+# plan spent half of its time in garbage collection (10,000 nodes, 50,000 waiting: 1.9 s instead of 1.0 s).
 _GARBAGE_THRESHOLDS: Final = (50_000, 20, 100)
-# A turn of a clock takes a second; a database that hangs holds one of beat's for some seconds.
+# A loop iteration of a beat takes a second; a hanging database holds one of the leader election up for some seconds.
 _STUCK_AFTER_S: Final = 60.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 after a clean stop, 1 when it cannot start, with a sentence, or ends without being asked."""
+    """The exit code: 0 after a requested stop; 1, with a sentence, when it cannot start, or when it ends by itself."""
     parser = argparse.ArgumentParser(prog="python -m scheduler", description=__doc__)
     parser.add_argument("part", nargs="?", choices=("worker", "beat"), default="worker")
     parser.add_argument("--concurrency", type=int, default=_CONCURRENCY, help="threads of a worker")
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = get_settings()
         configure_logging(settings.log_level)
-        # It warns that memory:// has no host name.
+        # kombu warns that memory:// has no host name.
         logging.getLogger("kombu.connection").setLevel(logging.ERROR)
         if options.part == "beat":
             return _beat(settings)
@@ -70,14 +70,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _beat(settings: Settings) -> int:
     if settings.is_embedded_broker:
-        print("TRAINMASTER_BROKER_URL is not set: the embedded scheduler has its own clock.", file=sys.stderr)  # noqa: T201
+        print("TRAINMASTER_BROKER_URL is not set: the embedded scheduler has a beat.", file=sys.stderr)  # noqa: T201
         return 1
     app, every, metrics = make_app(settings), schedule(settings), ProcessMetrics()
     engine = make_engine(settings.resolved_database_url, pool_size=1)
     is_leader = LeaderElection(make_sessions(engine), new_holder(), timedelta(seconds=settings.lease_ttl_s), utc_now)
-    wakeup = _BeatBell(app, every, metrics)
+    wakeup = _BeatSender(app, every, metrics)
     beat = Beat(wakeup.notify, every, is_leader)
-    metrics.add_gauge("beat_leads", "Whether this beat is the one that rings.", lambda: beat.is_leading)
+    metrics.add_gauge("beat_is_leader", "Whether this beat is the leader, which sends.", lambda: beat.is_leading)
     _watch_servers(metrics, engine, wakeup)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: beat.stop())
@@ -91,8 +91,8 @@ def _beat(settings: Settings) -> int:
     return 0
 
 
-class _BeatBell:
-    """Sends beat's rings; tells once that the broker is away."""
+class _BeatSender:
+    """Sends the beat's messages; logs once that the broker is away."""
 
     def __init__(self, app: Celery, every: Mapping[str, float], metrics: ProcessMetrics) -> None:
         self._app = app
@@ -103,7 +103,7 @@ class _BeatBell:
     def notify(self, name: str) -> None:
         try:
             send(self._app, name, self._every[name])
-        except Exception as error:  # noqa: BLE001 - the next ring comes
+        except Exception as error:  # noqa: BLE001 - the next interval tries again
             if not self.is_broker_away:
                 log.warning("broker.away", why=str(error))
             self.is_broker_away = True
@@ -135,7 +135,7 @@ def _worker(settings: Settings, concurrency: int) -> int:
     register_tasks(app, tasks, deduplicator, fallback_beat.note_message)
     metrics.add_gauge("watched_attempts", "Attempts that this process watches.", lambda: process.watch.count)
     metrics.add_gauge(
-        "beat_missed", "Whether no beat is heard and this process keeps its own time.", lambda: fallback_beat.is_active
+        "beat_missed", "Whether no beat is alive and this process runs its own.", lambda: fallback_beat.is_active
     )
     _watch_servers(metrics, process.engine, wakeup)
     probe = ProcessProbe(
@@ -147,9 +147,9 @@ def _worker(settings: Settings, concurrency: int) -> int:
 
     def stop_early(*_: object) -> None:
         is_stopping.set()
-        worker_state.should_stop = EX_OK  # what its own handler does: a worker that begins after this ends at once
+        worker_state.should_stop = EX_OK  # as its own handler does: a worker that starts later ends at once
 
-    # Until the worker has handlers of its own: a stop while the database is away must not hang, nor be forgotten.
+    # Until the worker installs its own handlers: a stop while the database is away must neither hang nor be forgotten.
     signal.signal(signal.SIGTERM, stop_early)
     with _probed(settings, probe):
         fallback_beat.start()
@@ -168,22 +168,22 @@ def _worker(settings: Settings, concurrency: int) -> int:
         _run_worker(app, concurrency)
         for stop in stops:
             stop()
-    # An exit code where it was asked to end, 0 among them.
+    # An exit code, possibly 0, where the worker was asked to end.
     was_asked = worker_state.should_stop is not None or worker_state.should_terminate is not None
     log.info("scheduler.stopped", was_asked=was_asked)
-    return 0 if was_asked else 1  # what else can end it has been logged
+    return 0 if was_asked else 1  # any other cause has been logged
 
 
-def _watch_servers(metrics: ProcessMetrics, engine: Engine, wakeup: AppWakeup | _BeatBell) -> None:
+def _watch_servers(metrics: ProcessMetrics, engine: Engine, wakeup: AppWakeup | _BeatSender) -> None:
     metrics.add_gauge(
         "database_up", "Whether the database answered when it was last asked.", lambda: not is_away(engine)
     )
-    metrics.add_gauge("broker_up", "Whether the broker took the last ring.", lambda: not wakeup.is_broker_away)
+    metrics.add_gauge("broker_up", "Whether the broker took the last message.", lambda: not wakeup.is_broker_away)
 
 
 def _stuck(last_turn_s: float) -> str:
     late_s = time.monotonic() - last_turn_s
-    return f"its clock has stood still for {late_s:.0f} s" if late_s > _STUCK_AFTER_S else ""
+    return f"its loop has stood still for {late_s:.0f} s" if late_s > _STUCK_AFTER_S else ""
 
 
 @contextlib.contextmanager
@@ -200,10 +200,10 @@ def _probed(settings: Settings, probe: ProcessProbe) -> Iterator[None]:
 
 
 def _run_worker(app: Celery, concurrency: int) -> None:
-    """Work until SIGTERM or SIGINT; what is being worked on is finished first."""
-    # Replicas are started under their own limits; that the platform itself runs as root is the admin's choice.
+    """Run until SIGTERM or SIGINT; running tasks finish first."""
+    # Replicas start under limits of their own; whether the platform itself runs as root is the administrator's choice.
     warnings.filterwarnings("ignore", category=SecurityWarning)
-    # Whoever answers this signal keeps Celery from setting the log up its own way.
+    # A receiver of this signal keeps Celery from configuring logging its own way.
     setup_logging.connect(_keep_logging)
     worker = app.Worker(
         pool="threads",
@@ -216,7 +216,7 @@ def _run_worker(app: Celery, concurrency: int) -> None:
         without_gossip=True,
         without_mingle=True,
     )
-    with contextlib.suppress(SystemExit):  # that is how it ends after a signal
+    with contextlib.suppress(SystemExit):  # how it ends after a signal
         worker.start()
 
 
@@ -228,6 +228,6 @@ if __name__ == "__main__":
     code = main()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # All is closed by now. What libraries do at an interpreter's end takes seconds on a busy machine, and may wait for a
+    # Everything is closed by now. The exit handlers of libraries take seconds on a busy machine, and may wait for a
     # server that is away.
     os._exit(code)

@@ -1,8 +1,8 @@
-"""A thread that watches live attempts through the executor and rings when something has changed.
+"""A thread that polls live attempts through the executor and wakes up the reconciler when something has changed.
 
-A look costs a few file reads and no database, so that an exit is seen within a fraction of a second. Where the driver
-tells of changes itself (``ReportsChanges``) a second thread listens to it, and looks are made when there is something to
-see. Nothing is decided here: without it beat finds the same, later.
+Polling costs a few file reads and no database access, so that an exit is noticed within a fraction of a second. Where
+the driver pushes changes (``ReportsChanges``), a second thread receives its hints, and attempts are polled on a hint.
+Nothing is decided here: without this thread the resync finds the same, later.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from scheduler.control.attempts.reconcile_result import Fingerprint, ReconcileOu
 
 log = structlog.get_logger(__name__)
 
-# While an attempt starts or ends; grows by a half with every look that finds nothing.
+# Polling interval while an attempt starts or ends; grows by a half with every poll that finds nothing.
 _CHANGING_S: Final = 0.03
 _POLL_BACKOFF: Final = 1.5
-# The same where the driver tells of changes.
+# The same where the driver pushes changes.
 _CHANGING_PUSHED_S: Final = 1.0
-# A hint may come while a reconcile is at the attempt, and be newer than what that has seen. One for an attempt that
-# another process watches is forgotten after a while.
+# A hint may arrive during a reconcile, and be newer than what the reconcile has observed. A hint for an attempt that
+# another process watches is dropped after this time.
 _HINT_TTL_S: Final = 10.0
 _LISTEN_S: Final = 1.0
-# A gang that starts is told of replica by replica: looks at one attempt are at least so far apart.
-_LEAST_GAP_S: Final = 0.03
-# All looks together take at most this share of a core: 0.75 s of every minute, of the 3 s that the control plane may
-# cost while nothing happens. Up to a dozen replicas that is no limit.
+# The replicas of a starting gang cause one hint each: polls of one attempt are at least so far apart.
+_MIN_GAP_S: Final = 0.03
+# All polling together takes at most this share of a core: 0.75 s of every minute, of the 3 s that the idle control
+# plane may cost. Up to a dozen replicas the limit has no effect.
 _CPU_SHARE: Final = 0.0125
-# Where only the words on what a replica waits for have changed, a reconcile may be this young.
+# Where only the detail of a waiting replica has changed, reconciles are at least so far apart.
 _DETAIL_ONLY_GAP_S: Final = 1.0
-# Rung and no answer: the ring was lost, or every worker is busy.
+# No reconcile followed a wake-up: the wake-up was lost, or every worker is busy.
 _NOTIFY_AGAIN_S: Final = 1.0
 
 
@@ -55,10 +55,10 @@ class _Watched:
 
 
 class AttemptWatch:
-    """Call :meth:`note` after every reconcile; :meth:`start` begins the thread, :meth:`stop` ends it.
+    """Call :meth:`note_reconciled` after every reconcile; :meth:`start` begins the thread, :meth:`stop` ends it.
 
     Args:
-        every: how often an attempt that runs is looked at; ``None`` only keeps its appointments (``next_look``).
+        every: how often a running attempt is polled; ``None``: only at its ``recheck_at``.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class AttemptWatch:
         self._clock = clock
         self._watched: dict[AttemptId, _Watched] = {}
         self._heap: list[tuple[float, AttemptId]] = []
-        self._hinted: dict[AttemptId, float] = {}  # hints that no look has followed, oldest first
-        self._cost_s = 0.001  # of one look, smoothed
+        self._hinted: dict[AttemptId, float] = {}  # hints that no poll has followed, oldest first
+        self._cost_s = 0.001  # of one poll, smoothed
         self._wake = threading.Condition()
         self._is_stopping = False
         self._source = executor if isinstance(executor, ReportsChanges) else None
         self._threads: list[threading.Thread] = []
 
     def note_reconciled(self, attempt_id: AttemptId, result: ReconcileResult) -> None:
-        """What the last reconcile saw of the attempt."""
+        """Take over what the last reconcile of the attempt has observed."""
         with self._wake:
             if result.outcome is ReconcileOutcome.BUSY:
-                return  # whoever holds it watches it
+                return  # the process that holds its lease watches it
             is_hinted = self._hinted.pop(attempt_id, None) is not None
             if result.outcome is ReconcileOutcome.GONE:
                 self._watched.pop(attempt_id, None)
@@ -105,7 +105,7 @@ class AttemptWatch:
             self._wake.notify()
 
     def hint(self, attempt_id: AttemptId) -> None:
-        """Something may have changed: look at it now, if it is watched here."""
+        """The attempt may have changed: poll it now, if it is watched here."""
         with self._wake:
             now_s = time.monotonic()
             self._hinted.pop(attempt_id, None)
@@ -114,8 +114,8 @@ class AttemptWatch:
                 del self._hinted[oldest]
             watched = self._watched.get(attempt_id)
             if watched is None:
-                return  # another process watches it, or the reconcile that is at it will note it
-            due_s = max(now_s, watched.polled_s + max(_LEAST_GAP_S, self._cost_s / _CPU_SHARE))
+                return  # another process watches it, or its reconcile is running and will note it
+            due_s = max(now_s, watched.polled_s + max(_MIN_GAP_S, self._cost_s / _CPU_SHARE))
             if due_s < watched.due_s:
                 watched.due_s = due_s
                 heapq.heappush(self._heap, (due_s, attempt_id))
@@ -123,7 +123,7 @@ class AttemptWatch:
 
     @property
     def count(self) -> int:
-        """Attempts that are watched here."""
+        """Number of attempts that are watched here."""
         return len(self._watched)
 
     def start(self) -> None:
@@ -176,7 +176,7 @@ class AttemptWatch:
                     watched = self._watched.get(attempt_id)
                     if watched is not None and watched.due_s == due_s:
                         break
-                    heapq.heappop(self._heap)  # gone, or noted anew since
+                    heapq.heappop(self._heap)  # gone, or rescheduled since
                 if not self._heap:
                     self._wake.wait()
                 elif (left_s := self._heap[0][0] - time.monotonic()) > 0:
@@ -198,15 +198,15 @@ class AttemptWatch:
             try:
                 seen = fingerprint(self._executor.observe(attempt_id))
                 has_changed = seen != watched.fingerprint
-                # A gang that starts is told of replica by replica, each with several words on what it waits for.
+                # The replicas of a starting gang report one by one, each with several details.
                 is_early = (
                     has_changed
                     and _phases(seen) == _phases(watched.fingerprint)
                     and time.monotonic() - watched.reconciled_s < _DETAIL_ONLY_GAP_S
                 )
             except ExecutorTryAgain:
-                # The reconcile meets the same error and tells it; where the driver tells of changes nothing is missed
-                # by waiting, and a thousand reconciles would not bring the engine back.
+                # The reconcile meets the same error and logs it. Where the driver pushes changes, waiting misses
+                # nothing, and a thousand reconciles would not bring the engine back.
                 has_changed = self._source is None
             except Exception:  # noqa: BLE001 - a bug, which the reconcile meets, too, and logs
                 has_changed = True
@@ -216,7 +216,7 @@ class AttemptWatch:
             self._notify(attempt_id)
         with self._wake:
             if self._watched.get(attempt_id) is not watched:
-                return  # noted anew while we looked
+                return  # rescheduled during the poll
             watched.polled_s = time.monotonic()
             if is_timer_due or has_changed:
                 watched.interval_s = _NOTIFY_AGAIN_S

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSetup:
-    """A driver and how it wants to be watched: ``None`` where a look is too dear to be made in vain."""
+    """A driver and the interval of its polling: ``None`` where polling is too expensive."""
 
     executor: Executor
     watch_every: timedelta | None
@@ -26,7 +26,7 @@ def make_executor(settings: Settings) -> ExecutorSetup:
     """Build the driver.
 
     Raises:
-        BadSettings: what the settings say of it cannot be used.
+        BadSettings: a setting of the driver cannot be used.
     """
     match settings.executor:
         case "process":
@@ -40,7 +40,7 @@ def make_executor(settings: Settings) -> ExecutorSetup:
                 log_limit_bytes=settings.job_log_limit_bytes,
                 warm=WarmLimits(settings.warm_parents, settings.warm_parent_memory_bytes, settings.warm_idle_s),
             )
-            # A look reads one small file per replica. Where the kernel tells of changes it is only for hints that were lost.
+            # Polling reads one small file per replica. With inotify it only makes up for lost hints.
             return ExecutorSetup(driver, timedelta(milliseconds=1_000 if driver.listen() else 150))
         case "fake":
             from executors.fake import FakeEngine, FakeExecutor
@@ -77,7 +77,7 @@ def _docker(settings: Settings) -> ExecutorSetup:
         default_image=settings.default_image,
         gpus=(lambda: listed) if listed else find_gpus(engine),
     )
-    # The engine tells of changes; a look costs a few milliseconds.
+    # The engine pushes changes; polling costs a few milliseconds.
     return ExecutorSetup(driver, timedelta(seconds=2))
 
 
@@ -121,11 +121,11 @@ def _kubernetes(settings: Settings) -> ExecutorSetup:
     except ClusterUnknown as unknown:
         raise BadSettings(str(unknown)) from unknown
     except ExecutorTryAgain:
-        pass  # it may be readable when it is needed
+        pass  # it may be reachable when it is needed
     driver = KubernetesExecutor(
         KubernetesClient(access, qps=settings.kubernetes_qps), options, node_selector=settings.kubernetes_node_selector
     )
-    # The driver tells of changes: looks in between, into its copy, are only for hints that were lost.
+    # The driver pushes changes: polling its cache only makes up for lost hints.
     return ExecutorSetup(driver, timedelta(seconds=10))
 
 
@@ -134,7 +134,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
-    """``parse``'s result; its complaint as one about the setting.
+    """``parse``'s result; its error names the setting.
 
     Raises:
         BadSettings: the text cannot be used.

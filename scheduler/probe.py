@@ -1,4 +1,4 @@
-"""A small HTTP server for whoever watches a scheduler process: ``/live``, ``/ready`` and ``/metrics``."""
+"""A small HTTP server for probes of a scheduler process: ``/live``, ``/ready`` and ``/metrics``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_S: Final = 5.0
 class ProcessProbe:
     """``why_dead`` and ``why_not_ready`` give a sentence, or an empty one when all is well. They must not block.
 
-    Dead is what a new start would mend; a database that is away is not.
+    A process is dead when a restart would help; an unreachable database is no such reason.
     """
 
     why_dead: Callable[[], str]
@@ -28,13 +28,13 @@ class ProcessProbe:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a prober that hung up; who looks after a slow machine has no patience."""
+        """Stay silent about a prober that hung up: probers of a slow machine time out."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 def serve_probe(probe: ProcessProbe, host: str, port: int) -> ThreadingHTTPServer:
-    """Answer from now on, in a thread; ``shutdown()`` ends it. Raises ``OSError`` when the port is taken."""
+    """Serve from now on, in a thread; ``shutdown()`` ends it. Raises ``OSError`` when the port is taken."""
 
     class Answer(BaseHTTPRequestHandler):
         timeout = _READ_S
@@ -48,7 +48,7 @@ def serve_probe(probe: ProcessProbe, host: str, port: int) -> ThreadingHTTPServe
                 case "/metrics":
                     self._send(200, CONTENT_TYPE_LATEST, generate_latest(probe.registry))
                 case _:
-                    self._send(404, "text/plain", b"There are /live, /ready and /metrics.\n")
+                    self._send(404, "text/plain", b"Available: /live, /ready and /metrics.\n")
 
         def _tell(self, why_not: str) -> None:
             self._send(503 if why_not else 200, "text/plain", (why_not or "ok").encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Everything that a scheduler process has, wired from the settings."""
+"""The composition root of a scheduler process: everything that it has, wired from the settings."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ from scheduler.control.upkeep.nodes import sync_nodes
 from scheduler.control.upkeep.resync import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import RECONCILE
-from scheduler.messaging.work_queue import BatchQueue, SingleFlight
 from scheduler.messaging.duty_cycle import DutyCycle
 from scheduler.messaging.timers import Timers
+from scheduler.messaging.work_queue import BatchQueue, SingleFlight
 from scheduler.tuning.proposers import Proposers
 from scheduler.volume_check import refused_volumes
 
 log = structlog.get_logger(__name__)
 
-# The embedded scheduler is alone on its data folder, so the next one may take its leases over at once.
+# The embedded scheduler is alone on its data folder, so its successor may take its leases over at once.
 _EMBEDDED_HOLDER: Final = "embedded"
 
-# Starting a replica is mostly waiting; more at once only fight over the cores.
+# Starting a replica is mostly waiting; more at once only compete for the cores.
 _CREATE_AT_ONCE: Final = 4
 
-# Of a worker's threads these look at attempts; another one takes the messages meanwhile, so that they are looked at side by
-# side where there are many. An engine is slow to answer, and a thread that looks is free again with the slowest of its looks.
+# So many of a worker's threads reconcile attempts; another one consumes messages meanwhile, so that many attempts are
+# reconciled in one batch. An engine answers slowly, and a thread is free again with the slowest attempt of its batch.
 _RECONCILE_WORKERS: Final = 3
 _RECONCILE_BATCH: Final = 32
 
-# Seconds until beat's ring for an attempt is taken for lost.
+# Seconds until a wake-up for an attempt counts as lost.
 _NOTIFY_AGAIN_S: Final = 5.0
 
 
 def utc_now() -> datetime:
-    """The wall clock: the only place of the scheduler that reads it."""
+    """The wall clock: the only place where the scheduler reads it."""
     return datetime.now(UTC)  # noqa: TID251 - the edge
 
 
 class AlreadyReported(Exception):
-    """Something failed, and is told where it is known what: nobody else need tell it."""
+    """A task failed, and the failure has been logged where its cause is known."""
 
 
 class SchedulerProcess:
-    """The control loop of one process, and the work behind each task. Methods never raise for what is normal."""
+    """The control loop of one process, and the work of each task. Methods do not raise for what is expected."""
 
     def __init__(self, settings: Settings, wakeup: Wakeup) -> None:
         self.settings = settings
@@ -120,27 +120,27 @@ class SchedulerProcess:
         self._timer_lock = threading.Lock()
 
     def tick(self) -> None:
-        """Plan and start what can start."""
+        """Plan, and start the jobs that can start."""
         self._tick_flight.run(self._tick)
 
     def forecast(self) -> None:
-        """Answer those who ask what would become of a job, and begin with simulations."""
+        """Answer the questions about what would become of a job, and start the simulations."""
         self._forecast_flight.run(self._answer)
 
     def write_start_forecasts(self) -> None:
-        """Write when those that wait are expected to start."""
+        """Write the expected starts of the waiting jobs."""
         self._start_forecast_flight.run(self.start_forecasts.write)
 
     def reconcile(self, attempt_id: str) -> None:
-        """Look at one attempt; at many side by side where they come faster than they are looked at."""
+        """Reconcile one attempt; many side by side where they arrive faster than they are reconciled."""
         self._reconcile_queue.run(attempt_id)
 
     def _reconcile_batch(self, attempt_ids: Sequence[str]) -> None:
-        """Look at them, and log what fails, each with its own key: whoever is here may have brought another one.
+        """Reconcile them, and log each failure with its own key: the key may have come with another message.
 
         Raises:
             Unavailable: the database is away.
-            Logged: some of them failed.
+            AlreadyReported: some of them failed.
         """
         try:
             outcomes = self.reconciler.reconcile_all([AttemptId(key) for key in attempt_ids], self._note)
@@ -165,27 +165,27 @@ class SchedulerProcess:
             log.error("task.failed", task=RECONCILE, attempt=attempt_id, exc_info=outcome, **about)
 
     def study(self, study_id: str) -> None:
-        """Look at one study."""
-        self.studies.keep(study_id)
+        """Reconcile one study."""
+        self.studies.reconcile(study_id)
 
     def studies_due(self) -> None:
-        """Ring for every study that something may happen to."""
+        """Wake up every study that may have something to do."""
         self.studies.notify_due()
 
     def models(self) -> None:
-        """Begin with what is registered and deleted in the registry of models."""
+        """Start the registrar, which registers and deletes model versions."""
         self.registrar.start()
 
     def endpoint(self, endpoint_id: str) -> None:
-        """Look at one endpoint."""
-        self.endpoints.keep(endpoint_id)
+        """Reconcile one endpoint."""
+        self.endpoints.reconcile(endpoint_id)
 
     def endpoints_due(self) -> None:
-        """Ring for every endpoint that something may happen to."""
+        """Wake up every endpoint that may have something to do."""
         self.endpoints.notify_due()
 
     def reconcile_due(self) -> None:
-        """Ring for every live attempt that is worth a look: what a lost bell would have done."""
+        """Resync: wake up every live attempt that is due, or that has drifted, in case its wake-up was lost."""
         with unit_of_work(self.control.sessions, read_only=True) as session:
             due = due_attempts(session, utc_now(), steady=SAFETY_LOOK)
         due += [found for found in find_drifted(self.control, every=STEADY_LOOK) if found not in due]
@@ -193,7 +193,7 @@ class SchedulerProcess:
             self.control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
 
     def _not_notified_recently(self, due: list[AttemptId]) -> list[AttemptId]:
-        """A thousand gangs that start are due every second and take longer: a ring that waits need not be doubled."""
+        """A thousand starting gangs are due every second, and take longer: a pending wake-up is not sent twice."""
         now_s = time.monotonic()
         recent = {known: at_s for known, at_s in self._notified_at_s.items() if now_s - at_s < _NOTIFY_AGAIN_S}
         fresh = [attempt_id for attempt_id in due if attempt_id not in recent]
@@ -201,7 +201,7 @@ class SchedulerProcess:
         return fresh
 
     def sync_nodes(self) -> None:
-        """Keep the nodes table true, and end what waited too long."""
+        """Update the table of nodes, and end the jobs that waited longer than their ``max_wait``."""
         try:
             sync_nodes(self.control)
         except ExecutorTryAgain as away:
@@ -216,13 +216,13 @@ class SchedulerProcess:
             log.warning("executor.away", why=away.sentence)
 
     def housekeep(self) -> None:
-        """Clear away what piles up in the database and on the disk."""
+        """Garbage collection in the database and on the disk."""
         housekeep(self.control, self.settings)
 
     def wait_for_database(self, stop: threading.Event) -> None:
-        """Return when the database answers and the nodes are known; tell it once while it does not.
+        """Return when the database answers and the nodes are known; log once while it does not answer.
 
-        Then also tell of volumes that no job can have.
+        Then also log the volumes that jobs cannot use here.
         """
         is_logged = False
         while not stop.is_set():
@@ -231,7 +231,7 @@ class SchedulerProcess:
                 for sentence in refused_volumes(self.control.sessions, self.settings):
                     log.error("volume.refused", why=sentence)
                 self.registrar.start()
-                self.simulations.start()  # with those that a scheduler left when it died
+                self.simulations.start()  # also those that a scheduler left unfinished when it died
                 return
             except Unavailable as away:
                 if not is_logged:
@@ -262,7 +262,7 @@ class SchedulerProcess:
             self._tick_at(report.recheck_at)
 
     def _tick_at(self, at: datetime) -> None:
-        """Ring the tick when a back-off is over, not up to a whole interval later."""
+        """Wake the tick up when a back-off ends, instead of up to an interval later."""
         with self._timer_lock:
             if at in self._timers or len(self._timers) > 100:
                 return
@@ -270,7 +270,7 @@ class SchedulerProcess:
         self._notify_after(max(0.0, (at - utc_now()).total_seconds()), at)
 
     def _tick_after(self, left_s: float) -> None:
-        """Ring the tick when it has rested, once for all who have rung meanwhile."""
+        """Wake the tick up after its rest, once for all wake-ups that came meanwhile."""
         with self._timer_lock:
             if self._is_resting:
                 return
@@ -283,7 +283,7 @@ class SchedulerProcess:
         try:
             timer.start()
         except RuntimeError:
-            self._forget_timer(at)  # no thread is to be had: beat's ring finds it, and the next one may be set
+            self._forget_timer(at)  # no thread could be started: the beat's next message does the same
 
     def _notify_tick(self, at: datetime | None) -> None:
         self._forget_timer(at)

@@ -1,4 +1,4 @@
-"""What a scheduler process or a beat tells Prometheus of itself."""
+"""Prometheus metrics of a scheduler process or a beat."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-# Seconds. A look at one attempt takes milliseconds, a tick over thousands of jobs a second.
+# Seconds. Reconciling an attempt takes milliseconds, a tick over thousands of jobs a second.
 _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 class ProcessMetrics:
-    """Counts in a registry of its own."""
+    """Metrics in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -25,12 +25,14 @@ class ProcessMetrics:
             registry=self.registry,
         )
         self.tasks = Counter(
-            "trainmaster_tasks", "Runs of tasks by how they ended.", ["task", "outcome"], registry=self.registry
+            "trainmaster_tasks", "Runs of tasks by their outcome.", ["task", "outcome"], registry=self.registry
         )
-        self.beat_messages = Counter("trainmaster_beat_rings", "Rings of this beat.", ["task"], registry=self.registry)
+        self.beat_messages = Counter(
+            "trainmaster_beat_messages", "Messages that this beat has sent.", ["task"], registry=self.registry
+        )
 
     def add_gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A gauge ``trainmaster_<name>`` that is read when somebody asks."""
+        """A gauge ``trainmaster_<name>`` whose value is read at each scrape."""
         Gauge(f"trainmaster_{name}", text, registry=self.registry).set_function(value)
 
     @contextmanager

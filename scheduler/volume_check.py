@@ -1,4 +1,4 @@
-"""Which registered volumes jobs cannot have here: told at the start, before a restart of a running job is refused."""
+"""Registered volumes that jobs cannot use here: reported at the start, before the restart of a job is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from executors.base import VolumeSource
 
 
 def refused_volumes(sessions: SessionFactory, settings: Settings) -> Sequence[str]:
-    """A sentence on each local volume that the cluster's driver will refuse, by name; none with another executor.
+    """A sentence on each local volume that the Kubernetes driver will refuse, by name; none with another executor.
 
     Raises:
         Unavailable: the database is away.

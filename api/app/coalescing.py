@@ -62,9 +62,7 @@ class RequestBatcher:
             worker.add_done_callback(self._workers.discard)
         return cast("Answer", await request.answer)
 
-    async def _serve(
-        self, group: Hashable, handle_batch: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
-    ) -> None:
+    async def _serve(self, group: Hashable, handle_batch: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> None:
         queue = self._queues[group]
         batch: list[_Pending] = []
         try:

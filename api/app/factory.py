@@ -15,7 +15,7 @@ from api.app.graceful_shutdown import GracefulShutdown
 from api.app.unit_of_work import AppContext
 from api.app.volume_cache import VolumeCache
 from api.auth import CallerCache
-from api.checkpoints.inside import Insides
+from api.checkpoints.inside import CheckpointInspector
 from api.endpoints.proxy import Proxy
 from api.http import problems
 from api.http.middleware import Envelope, RequestLimits, ResponseEncoding
@@ -73,7 +73,7 @@ def create_app(
         shutdown.watch_signals()
         async with app.state.viewers.lifetime(), app.state.proxy.lifetime():
             yield
-        app.state.insides.close()
+        app.state.checkpoint_inspector.close()
         app.state.optuna.close()
         context.sessions.kw["bind"].dispose()
 
@@ -91,7 +91,7 @@ def create_app(
     app.state.sights = SightCache()
     app.state.viewers = Viewers(settings)
     app.state.proxy = Proxy(context)
-    app.state.insides = Insides(settings.home / "inspection")
+    app.state.checkpoint_inspector = CheckpointInspector(settings.home / "inspection")
     app.state.optuna = Storages(settings)
     app.state.shutdown = shutdown
     problems.install(app, page, xml_api.refusal)

@@ -1,4 +1,4 @@
-"""Code archives: named by their content, sent in chunks that may be resumed."""
+"""Code archives: content-addressed, uploaded in chunks that can be resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core.storage.archives import ArchiveStore, Upload
 
 router = new_router("archives", "/archives")
 
-_PIECE: Final = 2**20  # bytes written to the disk at once; what came before a break is kept in these
+_PIECE: Final = 2**20  # bytes written to the disk at once; an interrupted upload resumes after the last piece
 _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 DigestPath = Annotated[str, Path(pattern=_DIGEST, description="sha256:<hex> of the .tar.gz file.")]
 
@@ -25,9 +25,9 @@ DigestPath = Annotated[str, Path(pattern=_DIGEST, description="sha256:<hex> of t
 @router.post(
     "",
     operation_id="start_archive",
-    summary="Begin or go on with an upload",
+    summary="Begin or resume an upload",
     status_code=201,
-    responses={200: {"model": ArchiveView, "description": "The archive is here already."}},
+    responses={200: {"model": ArchiveView, "description": "The archive is already complete."}},
 )
 def start_archive(
     response: Response,
@@ -36,7 +36,7 @@ def start_archive(
     digest: Annotated[str, Query(pattern=_DIGEST)],
     size: Annotated[int, Query(ge=1, le=2**62)],
 ) -> ArchiveView:
-    """The answer tells from where to send. An archive that anybody has sent before is complete at once."""
+    """`received_bytes` is the offset to send from. An archive that any user has uploaded before is complete at once."""
     upload = service.announce(context, caller, digest, size)
     if upload.is_complete:
         response.status_code = 200
@@ -61,9 +61,10 @@ async def append_archive(
     context: AppContextDep,
     offset: Annotated[int, Query(ge=0, le=2**62)],
 ) -> ArchiveView:
-    """The raw body is added at `offset`, in pieces: after a break, ask how far it came.
+    """Append the raw body at `offset`. After an interruption, get the archive for the offset to resume from.
 
-    409 when `offset` is not the end of what is here; the sentence tells the end. The last byte proves the digest.
+    409 when `offset` is not the number of bytes received; the problem's detail has that number. The digest is verified
+    when the archive is complete.
     """
     store = service.store_of(context)
     upload: Upload | None = None
@@ -93,7 +94,7 @@ async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, pi
     return await run_in_threadpool(store.append, digest, caller.user_id, offset=offset, chunk=piece)
 
 
-@router.get("/{digest}", operation_id="get_archive", summary="How far an archive is")
+@router.get("/{digest}", operation_id="get_archive", summary="An archive and its upload progress")
 def get_archive(digest: DigestPath, caller: Reader, context: AppContextDep) -> ArchiveView:
-    """Complete, or how much the caller has sent of it."""
+    """`received_bytes` counts what the caller has uploaded."""
     return service.view_of(service.store_of(context).look(digest, caller.user_id))

@@ -1,4 +1,4 @@
-"""Rows of complete archives; the bytes are the store's."""
+"""Database rows of complete archives; the archive store has the bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def store_of(context: AppContext) -> ArchiveStore:
 def announce(context: AppContext, caller: Caller, digest: str, size_bytes: int) -> Upload:
     """Begin an upload, or find it complete.
 
-    The row's ``used_at`` is written before the file is looked at: the sweep of old archives, which deletes the row
-    first, either sees the new time or has deleted the file by then.
+    The row's ``used_at`` is written before the file is checked: the garbage collection of old archives, which deletes
+    the row first, either sees the new time or has deleted the file by then.
     """
     store = store_of(context)
     with context.write() as work:
@@ -29,7 +29,7 @@ def announce(context: AppContext, caller: Caller, digest: str, size_bytes: int) 
         if upload.is_complete:
             _note_complete(work, caller, upload)
         else:
-            # A row whose file was lost with a disk: nobody may submit with it.
+            # The file of a complete archive was lost with its disk: no job may be submitted with it.
             work.session.execute(delete(Archive).where(Archive.digest == digest))
     return upload
 
@@ -63,6 +63,6 @@ def _note_complete(work: UnitOfWork, caller: Caller, upload: Upload) -> None:
         "created_at": work.now,
         "used_at": work.now,
     }
-    # Two may bring the same archive at once.
+    # Two clients may upload the same archive at once.
     fresh = insert_into(work.session, Archive).values(digest=upload.digest, **values)
     work.session.execute(fresh.on_conflict_do_update(index_elements=["digest"], set_=values))

@@ -33,15 +33,13 @@ Number = Annotated[int, Path(ge=1, le=_NUMBER_LIMIT)]
 
 
 class AttemptQuery(PageQuery):
-    """Which launches to list."""
+    """Filter of a job's attempts."""
 
     after: Annotated[int, Field(ge=0, le=_NUMBER_LIMIT, description="Only attempts with larger numbers.")] = 0
 
 
-@router.get("", operation_id="list_attempts", summary="The launches of the gang, oldest first")
-def list_attempts(
-    job: JobViewer, context: AppContextDep, query: Annotated[AttemptQuery, Query()]
-) -> Page[AttemptView]:
+@router.get("", operation_id="list_attempts", summary="The attempts of a job, oldest first")
+def list_attempts(job: JobViewer, context: AppContextDep, query: Annotated[AttemptQuery, Query()]) -> Page[AttemptView]:
     after = query.after if query.cursor is None else _number_in(query.cursor)
     with context.read() as work:
         found = attempts_of_job(work.session, job.load(work.session).id, after=after, limit=query.limit + 1)
@@ -50,7 +48,7 @@ def list_attempts(
     return Page(items=items, next_cursor=make_cursor(items[-1].number) if has_more else None)
 
 
-@router.get("/{number}", operation_id="get_attempt", summary="One launch with its replicas")
+@router.get("/{number}", operation_id="get_attempt", summary="One attempt with its replicas")
 def get_attempt(job: JobViewer, number: Number, context: AppContextDep) -> AttemptView:
     with context.read() as work:
         row = job.load(work.session)
@@ -60,7 +58,7 @@ def get_attempt(job: JobViewer, number: Number, context: AppContextDep) -> Attem
         return attempt_view(*found)
 
 
-@router.get("/{number}/replicas", operation_id="list_replicas", summary="The members of one launch, in rank order")
+@router.get("/{number}/replicas", operation_id="list_replicas", summary="The replicas of one attempt, in rank order")
 def list_replicas(job: JobViewer, number: Number, context: AppContextDep, page: PageParams) -> Page[ReplicaView]:
     after = -1 if page.cursor is None else _number_in(page.cursor)
     with context.read() as work:
@@ -71,7 +69,7 @@ def list_replicas(job: JobViewer, number: Number, context: AppContextDep, page: 
     return Page(items=items, next_cursor=make_cursor(rows[-1].rank) if has_more else None)
 
 
-@router.get("/{number}/replicas/{name}", operation_id="get_replica", summary="One member of one launch")
+@router.get("/{number}/replicas/{name}", operation_id="get_replica", summary="One replica of one attempt")
 def get_replica(job: JobViewer, number: Number, name: str, context: AppContextDep) -> ReplicaView:
     """`name` is `<role>-<index>`, such as `worker-0`."""
     with context.read() as work:
@@ -92,7 +90,7 @@ def _attempt(work: UnitOfWork, job: JobAccess, number: int) -> Attempt:
 
 
 def _no_attempt(job: JobAccess, number: int, count: int) -> NotFound:
-    return NotFound(f"Job {job.ref!r} has no attempt {number}; it has had {count}.")
+    return NotFound(f"Job {job.ref!r} has no attempt {number}; it has {count}.")
 
 
 def _number_in(cursor: str) -> int:

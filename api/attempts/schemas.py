@@ -1,4 +1,4 @@
-"""From rows of attempts and replicas to what goes over the wire."""
+"""Conversion of attempt and replica rows to their REST views."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
 
 
 def replica_views(attempt: Attempt, replicas: Sequence[Replica]) -> list[ReplicaView]:
-    """Some of the attempt's replicas, with the addresses and ranks that its layout gives them."""
+    """Views of some of the attempt's replicas, with addresses and ranks from the attempt's layout."""
     layout = attempt.layout or ()
     addresses = {(member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in layout}
     ranked = ranked_roles(member["role"] for member in layout)
@@ -66,7 +66,7 @@ def _replica_view(replica: Replica, address: str | None, rank: int | None) -> Re
 
 
 def exit_view(stored: Mapping[str, Any] | None) -> ExitView | None:
-    """How something ended, as the control loop wrote it; ``kind`` and ``sentence`` are always there."""
+    """How a replica or an attempt ended, as the control loop stored it; ``kind`` and ``sentence`` are always set."""
     if not stored:
         return None
     return ExitView(

@@ -29,8 +29,8 @@ _LINES = 100
     responses={200: {"model": AutomlDetail, "description": "With `dry_run`: the plan; nothing was created."}},
 )
 def create_automl(body: AutomlCreate, caller: Writer, context: AppContextDep, key: IdempotencyKey = None) -> Response:
-    """The data are looked at, then a study is created, which goes on by itself: at its end the best model is tested on data
-    that no trial saw, and registered. Needs the role `member` in the project.
+    """Profile the data, then create a study that runs by itself. At its end the best model is tested on data that no
+    trial used, and registered. Needs the role `member` in the project.
     """
     digest = digest_of("automl", body.model_dump(mode="json", exclude={"wait_for_nodes"}))
     if not body.dry_run:
@@ -52,7 +52,7 @@ def get_automl(
     context: AppContextDep,
     limit: Annotated[int, Query(ge=1, le=1000, description="Lines of the leaderboard.")] = _LINES,
 ) -> AutomlDetail:
-    """404 also where the study is none of AutoML."""
+    """404 also for a study that AutoML did not create."""
     with context.read() as work:
         return automl_detail(work.session, study.load(work.session)[0], limit)
 

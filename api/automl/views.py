@@ -1,4 +1,4 @@
-"""An AutoML study as the wire shows it: its leaderboard, and the test of what was registered."""
+"""The REST view of an AutoML study: its leaderboard, and the test of the registered model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.wire.automl import AutomlDetail, AutomlRow, AutomlTest
 
 from api.studies.views import study_view, winner_view
 from core.db.repositories import studies
-from core.db.repositories.metrics.reads import Filter, find_series
+from core.db.repositories.metrics.reads import SeriesFilter, find_series
 from core.db.tables import Event, Study
 from core.domain.automl.columns import LEAKED
 from core.domain.automl.space import FAMILY
@@ -21,23 +21,23 @@ from core.domain.errors import NotFound
 from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
 
-_SERIES: Final = 2_000
-_NOTE: Final = "train.note"  # of a job's own program, in its history
-_NOTES: Final = 20
-_TEST: Final = "test_"
+_SERIES_LIMIT: Final = 2_000
+_NOTE: Final = "train.note"  # event kind of notes that the job's own program reports
+_NOTE_LIMIT: Final = 20
+_TEST_PREFIX: Final = "test_"
 _NO_INTERVAL: Final = (
-    "No interval of 95 % is told: the tested rows, drawn again and again, all score the same, or have no score. That does not make "
-    "it certain; more rows would tell."
+    "There is no 95 % confidence interval: all bootstrap samples of the test rows have the same score, or no score. The "
+    "score is not certain; test with more rows."
 )
 
 
 def plan_view(spec: StudySpec) -> AutomlDetail:
-    """Of a study that is not there yet."""
+    """The view of a study that does not exist yet."""
     return _about(spec.model_dump(mode="json"), spec)
 
 
 def automl_detail(session: Session, row: Study, limit: int) -> AutomlDetail:
-    """``limit``: lines of the leaderboard. Raises ``NotFound``: it is another study."""
+    """``limit``: rows of the leaderboard. Raises ``NotFound`` if AutoML did not create the study."""
     spec = StudySpec.model_validate(row.spec)
     about = _about(row.spec, spec)
     view = study_view(session, row)
@@ -60,9 +60,9 @@ def automl_detail(session: Session, row: Study, limit: int) -> AutomlDetail:
 
 
 def _about(raw: Mapping[str, Any], spec: StudySpec) -> AutomlDetail:
-    """Raises ``NotFound`` also where a study only has the label: anybody may write one, with any options."""
+    """Raises ``NotFound`` also for a study with only AutoML's label: any user can write that, with any options."""
     options = options_of(raw)
-    other = NotFound(f"Study {spec.name!r} is no AutoML study; `GET /api/v1/studies/{spec.name}` shows it.")
+    other = NotFound(f"Study {spec.name!r} is not an AutoML study; `GET /api/v1/studies/{spec.name}` shows it.")
     if options is None or FAMILY not in spec.parameters:
         raise other
     try:
@@ -75,10 +75,10 @@ def _about(raw: Mapping[str, Any], spec: StudySpec) -> AutomlDetail:
             goal=spec.metrics[0].goal.value,
             target=options.get("target"),
             data=str(options.get("data") or (spec.template.input if spec.template else "")),
-            families=[str(one) for one in spec.parameters[FAMILY].values or ()],
+            families=[str(family) for family in spec.parameters[FAMILY].values or ()],
             notes=list(options.get("notes") or ()),
         )
-    except (KeyError, TypeError, ValueError) as error:  # pydantic's is a ValueError
+    except (KeyError, TypeError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         raise other from error
 
 
@@ -89,21 +89,21 @@ def _leaderboard(session: Session, row: Study, spec: StudySpec, limit: int) -> l
         values = values_of(trial.result, [metric.name])
         if values is not None:
             found.append((metric.sign * values[0], trial))
-    ranked = sorted(found, key=lambda one: (one[0], one[1].number))[:limit]
+    ranked = sorted(found, key=lambda scored: (scored[0], scored[1].number))[:limit]
     jobs = studies.jobs_of(session, row.id, [trial.number for _, trial in ranked])
-    figures = _figures(session, [job for job in jobs.values() if job], metric.name)
+    scalars_of_jobs = _last_scalars(session, [job for job in jobs.values() if job], metric.name)
     rows = []
     for rank, (cost, trial) in enumerate(ranked, start=1):
         job = jobs.get(trial.number)
-        told = figures.get(job or "", {})
+        scalars = scalars_of_jobs.get(job or "", {})
         rows.append(
             AutomlRow(
                 rank=rank,
                 trial=trial.number,
                 family=str(trial.parameters.get(FAMILY, "")),
                 score=metric.sign * cost,
-                spread=told.get(f"{metric.name}_spread"),
-                seconds=told.get("seconds"),
+                spread=scalars.get(f"{metric.name}_spread"),
+                seconds=scalars.get("seconds"),
                 is_whole=trial.state == TrialState.SUCCEEDED,
                 parameters={name: value for name, value in trial.parameters.items() if name != FAMILY},
                 job=job,
@@ -113,64 +113,70 @@ def _leaderboard(session: Session, row: Study, spec: StudySpec, limit: int) -> l
 
 
 def _leaks(session: Session, job_ids: Sequence[str]) -> list[str]:
-    """What the trials found that nobody could see when the study was created, as in Parquet."""
+    """Target leaks that the trials reported: in Parquet, for example, profiling could not find them."""
     if not job_ids:
         return []
-    told = select(Event.reason).where(Event.job_id.in_(job_ids), Event.kind == _NOTE, Event.reason.contains(LEAKED))
-    return list(session.scalars(told.order_by(Event.id).limit(_NOTES)))
+    notes = select(Event.reason).where(Event.job_id.in_(job_ids), Event.kind == _NOTE, Event.reason.contains(LEAKED))
+    return list(session.scalars(notes.order_by(Event.id).limit(_NOTE_LIMIT)))
 
 
-def _figures(session: Session, job_ids: Sequence[str], metric: str) -> dict[str, dict[str, float]]:
+def _last_scalars(session: Session, job_ids: Sequence[str], metric: str) -> dict[str, dict[str, float]]:
     if not job_ids:
         return {}
-    only = Filter(names=[f"{metric}_spread", "seconds"], kind="scalar")
+    only = SeriesFilter(names=[f"{metric}_spread", "seconds"], kind="scalar")
     found: dict[str, dict[str, float]] = {}
-    for series in find_series(session, list(job_ids), only, limit=_SERIES):
+    for series in find_series(session, list(job_ids), only, limit=_SERIES_LIMIT):
         if series.last_value is not None:
             found.setdefault(series.owner_id, {})[series.name] = series.last_value
     return found
 
 
 def _test(session: Session, job_id: str, about: AutomlDetail) -> AutomlTest | None:
-    """``None``: it has not been tested yet."""
+    """``None``: the model has not been tested yet."""
     metric = about.metric
-    only = Filter(kind="scalar", without_prefix="system/")
-    told = {
-        series.name.removeprefix(_TEST): series.last_value
-        for series in find_series(session, [job_id], only, limit=_SERIES)
-        if series.name.startswith(_TEST) and series.last_value is not None
+    only = SeriesFilter(kind="scalar", without_prefix="system/")
+    scalars = {
+        series.name.removeprefix(_TEST_PREFIX): series.last_value
+        for series in find_series(session, [job_id], only, limit=_SERIES_LIMIT)
+        if series.name.startswith(_TEST_PREFIX) and series.last_value is not None
     }
-    if metric not in told or "rows" not in told:
+    if metric not in scalars or "rows" not in scalars:
         return None
     own = {f"{metric}_low", f"{metric}_high", f"{metric}_baseline", "rows"}
-    low, high, baseline = (told.get(f"{metric}_{what}") for what in ("low", "high", "baseline"))
-    if low == high:  # also of runs from before such an interval was left out
+    low, high, baseline = (scalars.get(f"{metric}_{what}") for what in ("low", "high", "baseline"))
+    if low == high:  # older runs reported such an interval
         low = high = None
     return AutomlTest(
-        score=told[metric],
+        score=scalars[metric],
         low=low,
         high=high,
-        rows=int(told["rows"]),
+        rows=int(scalars["rows"]),
         baseline=baseline,
-        hint=_unsure(told[metric], baseline, about.goal)
+        hint=_hint_without_interval(scalars[metric], baseline, about.goal)
         if low is None or high is None
-        else _doubt(low if about.goal == "maximize" else high, baseline, about.goal),
-        metrics={name: value for name, value in sorted(told.items()) if name not in own},
+        else _significance_hint(low if about.goal == "maximize" else high, baseline, about.goal),
+        metrics={name: value for name, value in sorted(scalars.items()) if name not in own},
     )
 
 
-def _unsure(score: float, baseline: float | None, goal: str) -> str:
-    """Of a test without an interval."""
+def _hint_without_interval(score: float, baseline: float | None, goal: str) -> str:
+    """The hint for a test without a confidence interval."""
     if baseline is None or (score > baseline if goal == "maximize" else score < baseline):
         return _NO_INTERVAL
-    return f"Not better than the baseline, which says the same of every row and scores {baseline:.4g} on these. {_NO_INTERVAL}"
+    return (
+        f"Not better than the baseline, which predicts the same for every row and scores {baseline:.4g} on the test "
+        f"rows. {_NO_INTERVAL}"
+    )
 
 
-def _doubt(nearest: float, baseline: float | None, goal: str) -> str:
-    """Whether the baseline lies within the interval, or beyond it. ``nearest``: the interval's end on the baseline's side."""
+def _significance_hint(nearest: float, baseline: float | None, goal: str) -> str:
+    """The hint for a test whose interval does not exclude the baseline.
+
+    ``nearest``: the interval's end on the baseline's side.
+    """
     if baseline is None or (nearest > baseline if goal == "maximize" else nearest < baseline):
         return ""
     return (
-        f"Not surely better than the baseline, which says the same of every row and scores {baseline:.4g} on these: the "
-        "interval does not exclude that. More data would tell."
+        f"Not significantly better than the baseline, which predicts the same for every row and scores {baseline:.4g} on "
+        "the test rows: the confidence interval includes that. More data would narrow it."
     )

@@ -1,4 +1,4 @@
-"""What users do to checkpoints: delete, keep for ever, set a retention; and which one a job goes on from."""
+"""What users do with checkpoints: delete, protect, set a retention policy, and choose one to resume from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, JobAccess
 from api.jobs.verbs import tell
-from core.db.repositories.checkpoints import forget, kept_paths, used_paths
+from core.db.repositories.checkpoints import forget, pinned_paths, used_paths
 from core.db.tables import Checkpoint, Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.jobs.retention import Rule
@@ -21,13 +21,13 @@ from core.storage.tree import Tree
 
 
 def find(session: Session, job: Job, path: str) -> tuple[Tree, Landed]:
-    """A checkpoint in the job's output. Raises ``NotFound``, or ``Conflict`` where the control plane does not see it."""
+    """A checkpoint in the job's output. Raises ``NotFound``, or ``Conflict`` if the control plane cannot read the volume."""
     tree = job_output(session, job)
     return tree, landed_at(tree, path)
 
 
 def find_complete(session: Session, job: Job, path: str) -> str:
-    """The path of a complete checkpoint that a job may go on from.
+    """The path of a complete checkpoint that a job may resume from.
 
     Raises:
         NotFound: there is none.
@@ -36,9 +36,9 @@ def find_complete(session: Session, job: Job, path: str) -> str:
     try:
         tree = job_output(session, job)
     except Conflict:
-        told = select(Checkpoint.path).where(Checkpoint.job_id == job.id, Checkpoint.path == path.strip("/"))
-        if session.scalars(told).first() is not None:
-            return path.strip("/")  # the control plane does not see the volume: the job's word is all there is
+        reported = select(Checkpoint.path).where(Checkpoint.job_id == job.id, Checkpoint.path == path.strip("/"))
+        if session.scalars(reported).first() is not None:
+            return path.strip("/")  # the control plane cannot read the volume, so it trusts the job's report
         raise
     landed = landed_at(tree, path)
     if not landed.is_complete:
@@ -49,38 +49,38 @@ def find_complete(session: Session, job: Job, path: str) -> str:
 
 
 def remove(context: AppContext, access: JobAccess, path: str) -> None:
-    """Delete a checkpoint's files. Raises ``Conflict`` while it is kept or in use."""
+    """Delete a checkpoint's files. Raises ``Conflict`` while it is protected or in use."""
     with context.write() as work:
         job = access.load(work.session)
         tree, landed = find(work.session, job, path)
-        if landed.path in kept_paths(work.session, job):
-            raise Conflict(f"{landed.path} is kept for ever; release it first, then delete it.", field="path")
+        if landed.path in pinned_paths(work.session, job):
+            raise Conflict(f"{landed.path} is protected; release it first, then delete it.", field="path")
         if landed.path in used_paths(work.session, job):
-            raise Conflict(f"{landed.path} is in use: a job that has not ended goes on from it.", field="path")
+            raise Conflict(f"{landed.path} is in use: a job that has not ended resumes from it.", field="path")
         forget(work.session, job, landed.path)
         tell(work, access.caller, job, "checkpoint.deleted", landed.path)
-    # After the commit: a crash in between leaves files, never a row that tells of what is gone.
+    # After the commit: a crash in between leaves files, never a row of a deleted checkpoint.
     for part in landed.parts:
         tree.delete(part)
 
 
 def keep(context: AppContext, access: JobAccess, path: str) -> None:
-    """No retention deletes it any more, and nobody by mistake."""
+    """Protect a checkpoint from retention and from deletion by users."""
     with context.write() as work:
         job = access.load(work.session)
         tree, landed = find(work.session, job, path)
-        if landed.path in kept_paths(work.session, job):
+        if landed.path in pinned_paths(work.session, job):
             return
         row = PinnedCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
         work.session.add(row)
         tell(work, access.caller, job, "checkpoint.kept", landed.path)
     if landed.is_dir:
         with suppress(TrainmasterError), tree.new_file(f"{landed.path}/{KEPT}"):
-            pass  # on a volume that is read-only here the training library does not hear of it
+            pass  # on a volume that is read-only here, the training library does not learn of it
 
 
 def release(context: AppContext, access: JobAccess, path: str) -> None:
-    """The opposite; fine where it was not kept, or is gone."""
+    """End the protection. Harmless if the checkpoint was not protected, or is gone."""
     with context.write() as work:
         job = access.load(work.session)
         same_output = select(Job.id).where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
@@ -103,22 +103,24 @@ def get_retention(session: Session, job: Job) -> RetentionView:
 
 
 def set_retention(work: UnitOfWork, caller: Caller, job: Job, wanted: RetentionRequest) -> RetentionView:
-    """Raises ``InvalidRequest`` for a rule that says nothing, or names no metric."""
+    """Raises ``InvalidRequest`` for an empty policy, or for ``best`` without a metric."""
     rule = Rule(wanted.last, wanted.best, wanted.metric, wanted.mode, wanted.every)
     if rule.is_empty:
         raise InvalidRequest(
             "State at least one of last, best and every; DELETE the retention to keep all checkpoints.", field="last"
         )
     if (rule.best is None) != (rule.metric is None):
-        raise InvalidRequest("best and metric go together: state the metric that tells which are best.", field="metric")
+        raise InvalidRequest(
+            "best and metric need each other: state the metric that ranks checkpoints.", field="metric"
+        )
     row = work.session.get(Retention, job.id)
     if row is None:
         row = Retention(job_id=job.id)
         work.session.add(row)
     row.rule, row.user, row.updated_at = rule.to_json(), caller.user, work.now
     work.session.flush()
-    said = ", ".join(f"{key} {value}" for key, value in rule.to_json().items() if value is not None)
-    tell(work, caller, job, "retention.set", said)
+    summary = ", ".join(f"{key} {value}" for key, value in rule.to_json().items() if value is not None)
+    tell(work, caller, job, "retention.set", summary)
     return get_retention(work.session, job)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint to take along: a file as it is, a folder or several files as a tar, made while it is sent."""
+"""Download of a checkpoint: a file as it is; a folder or several files as a tar archive, created while it is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHUNK: Final = 2**20
 
 
 def answer(tree: Tree, landed: Landed) -> Response:
-    """Of several files: with the length in advance, so that whoever takes it sees how far it is and whether it is whole."""
+    """The response. A tar has its Content-Length, so that clients see the progress and whether it is complete."""
     name = landed.path.rpartition("/")[2]
     if not landed.is_dir and len(landed.parts) == 1:
         return OpenFileResponse(tree.open_file(landed.parts[0]), media_type=OCTETS, name=name)
@@ -56,7 +56,7 @@ def _chunks(tree: Tree, files: list[tuple[str, tuple[bytes, int]]]) -> Iterator[
             while at < size:
                 data = os.pread(fd, min(_CHUNK, size - at), at)
                 if not data:
-                    # Broken off, so that nobody takes it for whole.
+                    # Abort, so that the client does not take the archive for complete.
                     raise ConnectionAbortedError("a file became shorter while it was sent")
                 at += len(data)
                 yield data
@@ -67,7 +67,7 @@ def _chunks(tree: Tree, files: list[tuple[str, tuple[bytes, int]]]) -> Iterator[
 
 
 def _head(name: str, status: os.stat_result) -> tuple[bytes, int]:
-    """A file's header in the tar, and its bytes."""
+    """A file's header in the tar, and the file's size in bytes."""
     entry = tarfile.TarInfo(name)
     entry.size = status.st_size
     entry.mtime = int(status.st_mtime)

@@ -1,14 +1,20 @@
-"""What is inside of checkpoints: lists of tensors, their figures, and how far two are apart; page by page."""
+"""Inspection of checkpoints, page by page: lists of tensors, their statistics, and the difference of two."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import orjson
+import structlog
 from trainmaster.wire.base import Page
 from trainmaster.wire.checkpoints import (
     DifferencePage,
@@ -21,24 +27,124 @@ from trainmaster.wire.checkpoints import (
 
 from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
-from api.checkpoints.figures import Figures
-from api.checkpoints.refusals import Refusals
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
-from core.domain.errors import InvalidRequest
+from core.domain.errors import CheckpointUnreadable, InvalidRequest
 from core.inspection.discovery import landed_at, signature
 from core.inspection.layers import of_layers
 from core.inspection.pool import Inspectors, Place
 from core.storage.outputs import job_output
 
-# A page of figures is answered after about so long, with what there is until then.
+log = structlog.get_logger(__name__)
+
+# Failures expire: a loaded machine may time out on a checkpoint that an idle one can read.
+_FAILURE_TTL_S: Final = 600.0
+_FAILURE_LIMIT: Final = 1_000
+_DISK_LIMIT_BYTES: Final = 256 * 2**20
+_MEMORY_LIMIT_FILES: Final = 4
+# A page of statistics is answered after about this time, with those computed until then.
 _BUDGET_S: Final = 1.5
-_LISTS: Final = 8
-_LIST_TENSORS: Final = 100_000  # of all lists that are kept in memory
+_LIST_LIMIT: Final = 8
+_TENSOR_LIMIT: Final = 100_000  # of all lists in memory together
+
+
+class UnreadableCache:
+    """Failed inspections, by a key that changes with the files: the same files fail again without a new inspection.
+
+    Thread-safe.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, tuple[float, CheckpointUnreadable]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def remember_failure(self, key: str) -> Iterator[None]:
+        """Wrap an inspection, which may fail only after half a minute. Raises a remembered ``CheckpointUnreadable``."""
+        with self._lock:
+            known = self._failures.get(key)
+        if known is not None and self._clock() < known[0]:
+            raise CheckpointUnreadable(known[1].sentence, field=known[1].field)
+        try:
+            yield
+        except CheckpointUnreadable as error:
+            with self._lock:
+                self._failures[key] = (self._clock() + _FAILURE_TTL_S, error)
+                self._failures.move_to_end(key)
+                while len(self._failures) > _FAILURE_LIMIT:
+                    self._failures.popitem(last=False)
+            raise
+
+
+class StatisticsCache:
+    """Tensor statistics computed before, in files of JSON lines, by a key that changes with the checkpoint's files.
+
+    Only a cache: damaged or deleted entries are computed again. Thread-safe, and safe for several processes, since
+    lines are only appended.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._read: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def get(self, key: str) -> Mapping[str, Any]:
+        """The cached statistics by the name of the tensor."""
+        name = _name(key)
+        with self._lock:
+            if name not in self._read:
+                self._read[name] = self._load(name)
+                if len(self._read) > _MEMORY_LIMIT_FILES:
+                    self._read.popitem(last=False)
+            self._read.move_to_end(name)
+            return dict(self._read[name])
+
+    def add(self, key: str, items: list[dict[str, Any]]) -> None:
+        name = _name(key)
+        with self._lock:
+            if name in self._read:
+                self._read[name] |= {item["name"]: item for item in items}
+            try:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path = self._folder / name
+                if not path.exists():
+                    self._make_room()
+                with path.open("ab") as file:
+                    file.write(b"".join(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in items))
+            except OSError as error:
+                log.warning("checkpoint.statistics_not_cached", why=str(error))
+
+    def _load(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        try:
+            with (self._folder / name).open("rb") as file:
+                for line in file:
+                    try:
+                        item = orjson.loads(line)
+                        found[item["name"]] = item
+                    except (ValueError, LookupError, TypeError):
+                        continue  # truncated by a crash
+        except OSError:
+            pass
+        return found
+
+    def _make_room(self) -> None:
+        files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(self._folder))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= _DISK_LIMIT_BYTES:
+                return
+            Path(path).unlink(missing_ok=True)
+            total -= size
+
+
+def _name(key: str) -> str:
+    return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest() + ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A checkpoint as it was a moment ago. ``key`` is another one when its files have changed."""
+class InspectedCheckpoint:
+    """The content list of a checkpoint. ``key`` changes when its files change."""
 
     place: Place
     key: str
@@ -50,25 +156,25 @@ class Opened:
         return found
 
 
-class Insides:
-    """The processes that look, and what they saw. Lives as long as the application."""
+class CheckpointInspector:
+    """The inspecting processes and the caches of their results. Lives as long as the application."""
 
     def __init__(self, folder: Path) -> None:
         self.inspectors = Inspectors()
-        self.figures = Figures(folder)
-        self._lists: OrderedDict[str, Opened] = OrderedDict()
-        self.refusals = Refusals()
+        self.statistics = StatisticsCache(folder)
+        self._lists: OrderedDict[str, InspectedCheckpoint] = OrderedDict()
+        self.unreadable = UnreadableCache()
         self._lock = threading.Lock()
 
     def close(self) -> None:
         self.inspectors.close()
 
-    def open(self, context: AppContext, access: JobAccess, path: str) -> Opened:
-        """What is at ``path`` in the job's output.
+    def open(self, context: AppContext, access: JobAccess, path: str) -> InspectedCheckpoint:
+        """The checkpoint at ``path`` in the job's output.
 
         Raises:
             NotFound: there is no checkpoint.
-            CheckpointUnreadable: it cannot be looked into.
+            CheckpointUnreadable: it cannot be inspected.
         """
         with context.read() as work:
             tree = job_output(work.session, access.load(work.session))
@@ -81,19 +187,25 @@ class Insides:
             if known is not None:
                 self._lists.move_to_end(key)
                 return known
-        with self.refusals.heeded(key):
-            opened = Opened(place, key, self.inspectors.inside(place, who=access.caller.user_id))
+        with self.unreadable.remember_failure(key):
+            opened = InspectedCheckpoint(place, key, self.inspectors.inside(place, who=access.caller.user_id))
         with self._lock:
             self._lists[key] = opened
             while len(self._lists) > 1 and (
-                len(self._lists) > _LISTS or sum(len(one.tensors) for one in self._lists.values()) > _LIST_TENSORS
+                len(self._lists) > _LIST_LIMIT
+                or sum(len(listed.tensors) for listed in self._lists.values()) > _TENSOR_LIMIT
             ):
                 self._lists.popitem(last=False)
         return opened
 
 
 def tensor_page(
-    opened: Opened, *, search: str, kind: Literal["weight", "optimizer"] | None, cursor: str | None, limit: int
+    opened: InspectedCheckpoint,
+    *,
+    search: str,
+    kind: Literal["weight", "optimizer"] | None,
+    cursor: str | None,
+    limit: int,
 ) -> TensorPage:
     found = [
         tensor
@@ -118,52 +230,69 @@ def tensor_page(
 
 
 def statistics_page(
-    insides: Insides, opened: Opened, *, who: str, names: list[str], cursor: str | None, limit: int
+    inspector: CheckpointInspector,
+    opened: InspectedCheckpoint,
+    *,
+    who: str,
+    names: list[str],
+    cursor: str | None,
+    limit: int,
 ) -> Page[TensorStatistics]:
-    """The figures of the tensors ``names``, asked for by ``who``; of all where it is empty; as many as can be had in a moment."""
+    """Statistics of the tensors ``names``, or of all where it is empty; as many as fit the time budget.
+
+    ``who``: the user id; the pool of inspectors is shared fairly among users.
+    """
     every = [tensor["name"] for tensor in opened.tensors]
     if unknown := set(names) - set(every):
         raise InvalidRequest(f"tensor: {min(unknown)!r} is not in this checkpoint.", field="tensor")
     wanted = names or every
     start = _start(cursor)
-    asked = wanted[start : start + limit]
-    known = insides.figures.get(opened.key)
-    with insides.refusals.heeded("\0".join((opened.key, *asked))):
+    page_names = wanted[start : start + limit]
+    known = inspector.statistics.get(opened.key)
+    with inspector.unreadable.remember_failure("\0".join((opened.key, *page_names))):
         items = _known_or_new(
-            asked, known, lambda left: insides.inspectors.statistics(opened.place, left, who=who, budget_s=_BUDGET_S)
+            page_names,
+            known,
+            lambda left: inspector.inspectors.statistics(opened.place, left, who=who, budget_s=_BUDGET_S),
         )
     fresh = [item for item in items if item["name"] not in known]
     if fresh:
-        insides.figures.add(opened.key, fresh)
+        inspector.statistics.add(opened.key, fresh)
     views = [TensorStatistics.model_validate(item) for item in items]
     return Page(items=views, next_cursor=_next(start + len(items), len(wanted)))
 
 
 def difference_page(
-    insides: Insides, before: Opened, after: Opened, *, who: str, cursor: str | None, limit: int
+    inspector: CheckpointInspector,
+    before: InspectedCheckpoint,
+    after: InspectedCheckpoint,
+    *,
+    who: str,
+    cursor: str | None,
+    limit: int,
 ) -> DifferencePage:
-    """How far two are apart; as many tensors as can be had in a moment."""
+    """The difference of two checkpoints; as many tensors as fit the time budget."""
     rows = _pairs(before, after)
     counts = {
-        change: sum(row["change"] == change for row in rows) for change in ("appeared", "went", "reshaped", "both")
+        change: sum(row["change"] == change for row in rows) for change in ("added", "removed", "reshaped", "both")
     }
     start = _start(cursor)
-    asked = rows[start : start + limit]
+    page_rows = rows[start : start + limit]
     key = f"{before.key}\0{after.key}"
-    known = insides.figures.get(key)
-    names = [row["name"] for row in asked if row["change"] == "both"]
-    with insides.refusals.heeded("\0".join((key, *names))):
+    known = inspector.statistics.get(key)
+    names = [row["name"] for row in page_rows if row["change"] == "both"]
+    with inspector.unreadable.remember_failure("\0".join((key, *names))):
         new = _known_or_new(
             names,
             known,
-            lambda left: insides.inspectors.differences(before.place, after.place, left, who=who, budget_s=_BUDGET_S),
+            lambda left: inspector.inspectors.differences(before.place, after.place, left, who=who, budget_s=_BUDGET_S),
         )
     found = {item["name"]: item for item in new}
     fresh = [item for name, item in found.items() if name not in known]
     if fresh:
-        insides.figures.add(key, fresh)
+        inspector.statistics.add(key, fresh)
     items: list[dict[str, Any]] = []
-    for row in asked:
+    for row in page_rows:
         if row["change"] == "both" and row["name"] not in found:
             break  # the next page begins here
         items.append({**row, **found.get(row["name"], {})})
@@ -175,8 +304,8 @@ def difference_page(
     return DifferencePage(
         items=[_difference_view(item) for item in items],
         next_cursor=_next(end, len(rows)),
-        appeared_count=counts["appeared"],
-        went_count=counts["went"],
+        added_count=counts["added"],
+        removed_count=counts["removed"],
         reshaped_count=counts["reshaped"],
         common_count=counts["both"],
         layers=None if layers is None else [LayerDifference.model_validate(layer) for layer in layers],
@@ -184,11 +313,11 @@ def difference_page(
 
 
 def _known_or_new(
-    names: list[str], known: Mapping[str, Any], ask: Callable[[list[str]], Iterable[dict[str, Any]]]
+    names: list[str], known: Mapping[str, Any], compute: Callable[[list[str]], Iterable[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """The figures of ``names`` in order: those that are known, and then as many new ones as come in time."""
+    """The results for ``names`` in order, cached or computed, up to the first that was not computed in time."""
     left = [name for name in names if name not in known]
-    new = {item["name"]: item for item in ask(left)} if left else {}
+    new = {item["name"]: item for item in compute(left)} if left else {}
     found = []
     for name in names:
         item = known.get(name) or new.get(name)
@@ -198,30 +327,30 @@ def _known_or_new(
     return found
 
 
-def _pairs(before: Opened, after: Opened) -> list[dict[str, Any]]:
-    """Every tensor of both, with what its shapes tell: first those that are not in both alike."""
-    ones = {tensor["name"]: tensor for tensor in before.tensors}
-    others = {tensor["name"]: tensor for tensor in after.tensors}
+def _pairs(before: InspectedCheckpoint, after: InspectedCheckpoint) -> list[dict[str, Any]]:
+    """Every tensor of either checkpoint with the change of its shape; those that are equal in shape come last."""
+    old_tensors = {tensor["name"]: tensor for tensor in before.tensors}
+    new_tensors = {tensor["name"]: tensor for tensor in after.tensors}
     rows = []
-    for name in [*ones, *(name for name in others if name not in ones)]:
-        one, other = ones.get(name), others.get(name)
-        some = one or other or {}
-        if one is None:
-            change = "appeared"
-        elif other is None:
-            change = "went"
+    for name in [*old_tensors, *(name for name in new_tensors if name not in old_tensors)]:
+        old, new = old_tensors.get(name), new_tensors.get(name)
+        either = old or new or {}
+        if old is None:
+            change = "added"
+        elif new is None:
+            change = "removed"
         else:
-            change = "both" if one["shape"] == other["shape"] else "reshaped"
+            change = "both" if old["shape"] == new["shape"] else "reshaped"
         rows.append(
             {
                 "name": name,
-                "layer": some["layer"],
-                "is_optimizer": some["is_optimizer"],
+                "layer": either["layer"],
+                "is_optimizer": either["is_optimizer"],
                 "change": change,
-                "shape_before": one and one["shape"],
-                "shape_after": other and other["shape"],
-                "dtype_before": one and one["dtype"],
-                "dtype_after": other and other["dtype"],
+                "shape_before": old and old["shape"],
+                "shape_after": new and new["shape"],
+                "dtype_before": old and old["dtype"],
+                "dtype_after": new and new["dtype"],
             }
         )
     return sorted(rows, key=lambda row: row["change"] == "both")

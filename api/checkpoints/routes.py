@@ -18,13 +18,13 @@ from trainmaster.wire.jobs import CheckpointView
 from api.app.unit_of_work import AppContextDep
 from api.auth import JobAccess, JobMember, JobViewer
 from api.checkpoints import actions, download, service
-from api.checkpoints.inside import Insides, difference_page, statistics_page, tensor_page
+from api.checkpoints.inside import CheckpointInspector, difference_page, statistics_page, tensor_page
 from api.http.paging import PageQuery
 from api.http.routing import new_router
 
 router = new_router("checkpoints", "/jobs/{job}/checkpoints")
 
-Where = Annotated[
+CheckpointPath = Annotated[
     str,
     Query(
         alias="path",
@@ -36,77 +36,83 @@ Where = Annotated[
 _CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
 
-def insides_of(request: Request) -> Insides:
-    insides: Insides = request.app.state.insides
-    return insides
+def inspector_of(request: Request) -> CheckpointInspector:
+    inspector: CheckpointInspector = request.app.state.checkpoint_inspector
+    return inspector
 
 
 class CheckpointQuery(PageQuery):
-    incomplete: Annotated[bool, Field(description="Also those that are being written or were never finished.")] = False
+    incomplete: Annotated[
+        bool, Field(description="Include checkpoints that are being written or were never finished.")
+    ] = False
 
 
 class PathQuery(PageQuery):
-    """Which checkpoint, and which part of what is in it."""
+    """A checkpoint and a page of its content."""
 
     path: Annotated[str, Field(min_length=1, max_length=4096, description="As in the list of checkpoints.")]
     limit: Annotated[int, Field(ge=1, le=1000)] = 200
 
 
 class TensorQuery(PathQuery):
-    search: Annotated[str, Field(max_length=200, description="A part of the name.")] = ""
+    search: Annotated[str, Field(max_length=200, description="Part of the tensor's name.")] = ""
     kind: Annotated[Literal["weight", "optimizer"] | None, Field(description="Unstated: both.")] = None
 
 
 class StatisticsQuery(PathQuery):
-    tensor: Annotated[list[str], Field(max_length=1000, description="Only these; repeat it. Unstated: all.")] = []  # noqa: RUF012 (a model's default is copied)
+    tensor: Annotated[
+        list[str], Field(max_length=1000, description="Only this tensor; may be repeated. Unstated: all.")
+    ] = []  # noqa: RUF012 (a model's default is copied)
 
 
 class DifferenceQuery(PathQuery):
-    other: Annotated[str, Field(min_length=1, max_length=4096, description="The later one of the two.")]
-    other_job: Annotated[str | None, Field(max_length=100, description="Its job. Unstated: the same.")] = None
+    other: Annotated[str, Field(min_length=1, max_length=4096, description="The path of the later checkpoint.")]
+    other_job: Annotated[
+        str | None, Field(max_length=100, description="The job of the later checkpoint. Unstated: the same.")
+    ] = None
 
 
 @router.get("", operation_id="list_checkpoints", summary="Checkpoints of a job, newest first")
 def list_checkpoints(
     job: JobViewer, context: AppContextDep, query: Annotated[CheckpointQuery, Query()]
 ) -> Page[CheckpointView]:
-    """Those that the job told of, with their metrics, and those of any known format that lie in its output."""
+    """Checkpoints that the job reported, with their metrics, and those of any known format found in its output."""
     return service.list_page(context, job, query, incomplete=query.incomplete)
 
 
-@router.get("/tensors", operation_id="list_tensors", summary="What is inside of a checkpoint")
+@router.get("/tensors", operation_id="list_tensors", summary="The tensors of a checkpoint")
 def list_tensors(
     request: Request, job: JobViewer, context: AppContextDep, query: Annotated[TensorQuery, Query()]
 ) -> TensorPage:
-    """Names, shapes and dtypes; elements are not read. Nothing of the file is executed."""
-    opened = insides_of(request).open(context, job, query.path)
+    """Names, shapes and dtypes; elements are not read. No code in the file is executed."""
+    opened = inspector_of(request).open(context, job, query.path)
     return tensor_page(opened, search=query.search, kind=query.kind, cursor=query.cursor, limit=query.limit)
 
 
-@router.get("/statistics", operation_id="list_tensor_statistics", summary="Figures of a checkpoint's tensors")
+@router.get("/statistics", operation_id="list_tensor_statistics", summary="Statistics of a checkpoint's tensors")
 def list_tensor_statistics(
     request: Request, job: JobViewer, context: AppContextDep, query: Annotated[StatisticsQuery, Query()]
 ) -> Page[TensorStatistics]:
-    """A page holds what can be computed in about two seconds, one tensor at least; go on with `next_cursor`."""
-    insides = insides_of(request)
-    opened = insides.open(context, job, query.path)
+    """A page has what can be computed in about two seconds, at least one tensor; continue with `next_cursor`."""
+    inspector = inspector_of(request)
+    opened = inspector.open(context, job, query.path)
     return statistics_page(
-        insides, opened, who=job.caller.user_id, names=query.tensor, cursor=query.cursor, limit=query.limit
+        inspector, opened, who=job.caller.user_id, names=query.tensor, cursor=query.cursor, limit=query.limit
     )
 
 
-@router.get("/diff", operation_id="diff_checkpoints", summary="How far two checkpoints are apart")
+@router.get("/diff", operation_id="diff_checkpoints", summary="The difference of two checkpoints")
 def diff_checkpoints(
     request: Request, job: JobViewer, context: AppContextDep, query: Annotated[DifferenceQuery, Query()]
 ) -> DifferencePage:
-    """From `path` to `other`: tensors that appeared, went or changed their shape come first, then how far the others have
-    moved. A page holds what can be computed in about two seconds. `layers` are on the last page.
+    """From `path` to `other`: tensors that were added, removed or changed in shape come first, then the distances of the
+    others. A page has what can be computed in about two seconds. `layers` are on the last page.
     """
-    insides = insides_of(request)
-    before = insides.open(context, job, query.path)
+    inspector = inspector_of(request)
+    before = inspector.open(context, job, query.path)
     there = job if query.other_job is None else JobAccess(job.caller, query.other_job, "viewer")
-    after = insides.open(context, there, query.other)
-    return difference_page(insides, before, after, who=job.caller.user_id, cursor=query.cursor, limit=query.limit)
+    after = inspector.open(context, there, query.other)
+    return difference_page(inspector, before, after, who=job.caller.user_id, cursor=query.cursor, limit=query.limit)
 
 
 @router.get(
@@ -117,41 +123,43 @@ def diff_checkpoints(
     responses={200: _CONTENT, 206: {**_CONTENT, "description": "A range of a file."}},
 )
 @router.head("/content", include_in_schema=False)
-def download_checkpoint(job: JobViewer, context: AppContextDep, path: Where) -> Response:
+def download_checkpoint(job: JobViewer, context: AppContextDep, path: CheckpointPath) -> Response:
     with context.read() as work:
         tree, landed = actions.find(work.session, job.load(work.session), path)
     return download.answer(tree, landed)
 
 
 @router.delete("", operation_id="delete_checkpoint", summary="Delete a checkpoint", status_code=204)
-def delete_checkpoint(job: JobMember, context: AppContextDep, path: Where) -> Response:
-    """Refused while it is kept for ever, or a job that has not ended goes on from it."""
+def delete_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
+    """Refused while the checkpoint is protected, or while a job that has not ended resumes from it."""
     actions.remove(context, job, path)
     return Response(status_code=204)
 
 
-@router.put("/kept", operation_id="keep_checkpoint", summary="Keep a checkpoint for ever", status_code=204)
-def keep_checkpoint(job: JobMember, context: AppContextDep, path: Where) -> Response:
-    """No retention deletes it, and nobody before it is released."""
+@router.put("/kept", operation_id="keep_checkpoint", summary="Protect a checkpoint from deletion", status_code=204)
+def keep_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
+    """Neither retention nor a user can delete it until it is released."""
     actions.keep(context, job, path)
     return Response(status_code=204)
 
 
-@router.delete("/kept", operation_id="release_checkpoint", summary="Keep it no longer", status_code=204)
-def release_checkpoint(job: JobMember, context: AppContextDep, path: Where) -> Response:
+@router.delete(
+    "/kept", operation_id="release_checkpoint", summary="End the protection of a checkpoint", status_code=204
+)
+def release_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
     actions.release(context, job, path)
     return Response(status_code=204)
 
 
-@router.get("/retention", operation_id="get_retention", summary="Which checkpoints of the job stay")
+@router.get("/retention", operation_id="get_retention", summary="The retention policy of a job's checkpoints")
 def get_retention(job: JobViewer, context: AppContextDep) -> RetentionView:
     with context.read() as work:
         return actions.get_retention(work.session, job.load(work.session))
 
 
-@router.put("/retention", operation_id="set_retention", summary="Set which checkpoints of the job stay")
+@router.put("/retention", operation_id="set_retention", summary="Set the retention policy of a job's checkpoints")
 def set_retention(body: RetentionRequest, job: JobMember, context: AppContextDep) -> RetentionView:
-    """The others are deleted by and by; never the newest one, one that is kept for ever, or one in use."""
+    """Other checkpoints are deleted in the background; never the newest, a protected one, or one in use."""
     with context.write() as work:
         return actions.set_retention(work, job.caller, job.load(work.session), body)
 

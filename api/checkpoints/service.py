@@ -1,4 +1,4 @@
-"""Checkpoints: what jobs told of and what lies in their output, as one list."""
+"""One list of the checkpoints that jobs reported and those found in their output."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import PageQuery, cut
-from core.db.repositories.checkpoints import kept_paths, used_paths
-from core.db.repositories.metrics.reads import Filter, find_names
+from core.db.repositories.checkpoints import pinned_paths, used_paths
+from core.db.repositories.metrics.reads import SeriesFilter, find_names
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
@@ -27,37 +27,35 @@ from core.inspection.discovery import Landed, all_landed
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
-# Newest first, as numbers and text that a cursor can hold: has a step, the step, the time in microseconds, and the
-# digest of the path instead of the path, which may be long.
-Order: TypeAlias = tuple[int, int, int, str]
-# Metrics that are shown where none were told with a checkpoint: of so many names, of so many replicas of each role, and
-# read from so many chunks, half a second's work.
-_NAMES: Final = 24
-_REPLICAS: Final = 2
-_CHUNKS: Final = 600
+# Newest first, as values that a cursor can contain: whether it has a step, the step, the time in microseconds, and the
+# digest of the path, since the path may be too long.
+SortKey: TypeAlias = tuple[int, int, int, str]
+# Limits of the metrics shown for checkpoints that were reported without any: reading them takes half a second at most.
+_METRIC_LIMIT: Final = 24  # names
+_REPLICA_LIMIT: Final = 2  # of each role
+_CHUNK_LIMIT: Final = 600
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def list_page(
     context: AppContext, access: JobAccess, page: PageQuery, *, incomplete: bool = False
 ) -> Page[CheckpointView]:
-    """Checkpoints, newest first. One that was told of and is gone from the output is left out.
+    """Checkpoints, newest first. A reported checkpoint that is gone from the output is left out.
 
-    Args:
-        incomplete: also those that are being written, or whose writer did not finish.
+    ``incomplete``: include those that are being written, or whose writer did not finish.
     """
     with context.read() as work:
         job = access.load(work.session)
-        told = {view.path: view for view in _told(work.session, job.id)}
-        launches = _launches(work.session, job.id)
-        kept, used = kept_paths(work.session, job), used_paths(work.session, job)
+        reported = {view.path: view for view in _reported(work.session, job.id)}
+        attempts = _attempt_writes(work.session, job.id)
+        protected, used = pinned_paths(work.session, job), used_paths(work.session, job)
         try:
             tree: Tree | None = job_output(work.session, job)
         except Conflict:
-            tree = None  # the control plane does not see the volume: what was told is all we know
-    views = list(told.values()) if tree is None else _seen(tree, told, launches)
+            tree = None  # the control plane cannot read the volume: only the reports are known
+    views = list(reported.values()) if tree is None else _merge_with_output(tree, reported, attempts)
     ordered = sorted(
-        ((_order(view), view) for view in views if incomplete or view.is_complete), key=_first, reverse=True
+        ((_sort_key(view), view) for view in views if incomplete or view.is_complete), key=_first, reverse=True
     )
     if page.cursor is not None:
         last = tuple(read_cursor(page.cursor, (int, int, int, str)))
@@ -65,20 +63,20 @@ def list_page(
     items, has_more = cut(ordered, page.limit)
     with context.read() as work:
         without = [view.step for _, view in items if view.step is not None and not view.metrics]
-        only = Filter(kind="scalar", without_prefix=SYSTEM)
-        names = [row.name for row in find_names(work.session, job.id, only, limit=_NAMES)] if without else []
+        only = SeriesFilter(kind="scalar", without_prefix=SYSTEM)
+        names = [row.name for row in find_names(work.session, job.id, only, limit=_METRIC_LIMIT)] if without else []
         at_steps = values_at(
             work.session,
             job.id,
             without,
             names,
-            replicas=_REPLICAS,
-            chunks=_CHUNKS,
+            replicas=_REPLICA_LIMIT,
+            chunks=_CHUNK_LIMIT,
         )
     marked = [
         view.model_copy(
             update={
-                "is_kept": view.path in kept,
+                "is_kept": view.path in protected,
                 "is_in_use": view.path in used,
                 "metrics": view.metrics or ({} if view.step is None else at_steps.get(view.step, {})),
             }
@@ -88,33 +86,35 @@ def list_page(
     return Page(items=marked, next_cursor=make_cursor(*items[-1][0]) if has_more else None)
 
 
-def _seen(tree: Tree, told: Mapping[str, CheckpointView], launches: Sequence[_Launch]) -> list[CheckpointView]:
-    """What was told of and is there, and what is there besides."""
+def _merge_with_output(
+    tree: Tree, reported: Mapping[str, CheckpointView], attempts: Sequence[_AttemptWrites]
+) -> list[CheckpointView]:
+    """Reported checkpoints that exist, and unreported ones of the output."""
     found = {item.path: item for item in all_landed(tree)}
     views = [
-        _with_form(view, found[path]) if path in found else view
-        for path, view in told.items()
+        _with_found_files(view, found[path]) if path in found else view
+        for path, view in reported.items()
         if path in found or _exists(tree, path)
     ]
-    return views + [_view_of(item, launches) for path, item in found.items() if path not in told]
+    return views + [_view_of(item, attempts) for path, item in found.items() if path not in reported]
 
 
-def _with_form(told: CheckpointView, found: Landed) -> CheckpointView:
-    """What the job told of it, and what is seen of it now."""
-    return told.model_copy(
+def _with_found_files(reported: CheckpointView, found: Landed) -> CheckpointView:
+    """The job's report, completed by what was found in the output."""
+    return reported.model_copy(
         update={
-            "size_bytes": found.size_bytes if told.size_bytes is None else told.size_bytes,
-            "step": found.step if told.step is None else told.step,
+            "size_bytes": found.size_bytes if reported.size_bytes is None else reported.size_bytes,
+            "step": found.step if reported.step is None else reported.step,
             "format": found.format,
             "is_dir": found.is_dir,
-            # Of a folder the job knows best when it is complete; of a file its end tells.
+            # The job decides when a folder is complete; a file is complete if its end can be parsed.
             "is_complete": found.is_dir or found.is_complete,
             "problem": "" if found.is_dir else found.problem,
         }
     )
 
 
-def _told(session: Session, job_id: str) -> Iterator[CheckpointView]:
+def _reported(session: Session, job_id: str) -> Iterator[CheckpointView]:
     query = (
         select(Checkpoint, Attempt.number)
         .join(Attempt, Attempt.id == Checkpoint.attempt_id)
@@ -132,8 +132,8 @@ def _told(session: Session, job_id: str) -> Iterator[CheckpointView]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
-    """An attempt: when it could write, and what its replicas told last."""
+class _AttemptWrites:
+    """An attempt: when it could write, and the last progress of its replicas."""
 
     number: int
     began: datetime
@@ -144,13 +144,13 @@ class _Launch:
         return self.began <= at and (self.ended is None or at <= self.ended)
 
     def metrics_at(self, step: int | None) -> dict[str, Any]:
-        """The metrics that were told of this step; only the last ones are kept."""
-        told = (progress for progress in self.progress if step is not None and progress.get("step") == step)
-        return next((dict(progress["metrics"]) for progress in told if progress.get("metrics")), {})
+        """The metrics reported for this step, if it is the last one of a replica: earlier ones are not stored here."""
+        reported = (progress for progress in self.progress if step is not None and progress.get("step") == step)
+        return next((dict(progress["metrics"]) for progress in reported if progress.get("metrics")), {})
 
 
-def _launches(session: Session, job_id: str) -> list[_Launch]:
-    told: dict[str, list[Mapping[str, Any]]] = {}
+def _attempt_writes(session: Session, job_id: str) -> list[_AttemptWrites]:
+    reported: dict[str, list[Mapping[str, Any]]] = {}
     query = (
         select(Replica.attempt_id, Replica.progress)
         .join(Attempt, Attempt.id == Replica.attempt_id)
@@ -159,14 +159,17 @@ def _launches(session: Session, job_id: str) -> list[_Launch]:
     )
     for attempt_id, progress in session.execute(query):
         if progress:
-            told.setdefault(attempt_id, []).append(progress)
+            reported.setdefault(attempt_id, []).append(progress)
     attempts = select(Attempt.id, Attempt.number, Attempt.created_at, Attempt.ended_at).where(Attempt.job_id == job_id)
-    return [_Launch(number, began, ended, told.get(id_, ())) for id_, number, began, ended in session.execute(attempts)]
+    return [
+        _AttemptWrites(number, began, ended, reported.get(id_, ()))
+        for id_, number, began, ended in session.execute(attempts)
+    ]
 
 
-def _view_of(found: Landed, launches: Sequence[_Launch]) -> CheckpointView:
-    """One that nobody told of: the attempt that ran when it was written wrote it."""
-    by = next((launch for launch in launches if launch.wrote(found.modified_at)), None)
+def _view_of(found: Landed, attempts: Sequence[_AttemptWrites]) -> CheckpointView:
+    """An unreported checkpoint: the attempt that ran when it was modified is taken for its writer."""
+    by = next((attempt for attempt in attempts if attempt.wrote(found.modified_at)), None)
     return CheckpointView(
         path=found.path,
         step=found.step,
@@ -188,11 +191,11 @@ def _exists(tree: Tree, path: str) -> bool:
         return False
 
 
-def _order(view: CheckpointView) -> Order:
+def _sort_key(view: CheckpointView) -> SortKey:
     micros = (view.created_at - _EPOCH) // timedelta(microseconds=1)
     digest = hashlib.blake2b(view.path.encode(errors="surrogatepass"), digest_size=12).hexdigest()
     return (int(view.step is not None), view.step or 0, micros, digest)
 
 
-def _first(item: tuple[Order, CheckpointView]) -> Order:
+def _first(item: tuple[SortKey, CheckpointView]) -> SortKey:
     return item[0]

@@ -19,7 +19,7 @@ def diff_code(
     context: AppContextDep,
     other: Annotated[str, Query(min_length=1, max_length=100, description="The job to compare with, by id or name.")],
 ) -> CodeDifference:
-    """From `job` to `other`, with the texts of small text files. Nothing is unpacked onto a disk, and what is damaged or larger
-    than code is gets a sentence.
+    """From `job` to `other`, with the texts of small text files. Archives are not unpacked to disk. A damaged or
+    oversized archive is an error.
     """
     return service.difference(context, job, JobAccess(job.caller, other, "viewer"))

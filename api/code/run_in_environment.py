@@ -1,10 +1,12 @@
-"""Runs a command over packages that its image does not have: ``run_in_environment.py INSTALL… -- COMMAND…``.
+"""Runs a command with packages that its image lacks: ``run_in_environment.py PACKAGE… -- COMMAND…``.
 
-Sent to the job as it stands, as ``python3 -c``: the standard library alone, Python >= 3.8. The packages are installed
-into an environment of this replica's own over the image's: replicas may share one Python, and often may not write to it.
+The source of this module is sent to the job as ``python3 -c``: standard library only, Python >= 3.8. The packages are
+installed into a virtual environment of this replica on top of the image's Python: replicas may share one Python, and
+often may not write to it.
 
-What begins with ``/`` is a package file, as Vertex AI's clients stage them, installed anew whatever the image has. All
-else are lines of one requirements file. ``python``, ``python3`` and programs of the packages are the environment's.
+An argument that begins with ``/`` is a package file, as Vertex AI's clients stage them; it is installed even if the
+image has the package. All other arguments are lines of one requirements file. ``python``, ``python3`` and the packages'
+programs come from the environment.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ def main(argv: Sequence[str]) -> None:
 
 
 def make_environment(folder: str) -> str:
-    """Its interpreter. What the running one can import, it can, too; pip is the running one's."""
+    """Make the environment; return its interpreter, which can import all that this interpreter can. Pip is not in it."""
     made = subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", folder], check=False
     )
     if made.returncode != 0:
-        sys.exit("This image's Python cannot make an environment for the packages; its message stands above.")
+        sys.exit("This image's Python cannot make an environment for the packages; see its message above.")
     site = folder + "/lib/python%d.%d/site-packages" % sys.version_info[:2]
-    # An environment over an environment sees the interpreter below both, and nothing of the one in between.
+    # A venv made by a venv's Python only sees the packages of the base interpreter, not those of the first venv.
     with open(site + "/_below.pth", "w") as stream:
         for path in sys.path:
             if path.endswith("-packages"):
@@ -62,7 +64,7 @@ def install(python: str, *words: str) -> None:
     for _ in range(2):
         if subprocess.run(command, check=False).returncode == 0:
             return
-    sys.exit("%s: it cannot be installed; pip's message stands above." % words[-1])
+    sys.exit("%s: it cannot be installed; see pip's message above." % words[-1])
 
 
 main(sys.argv[1:])

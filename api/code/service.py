@@ -1,4 +1,4 @@
-"""The code of two jobs, file by file."""
+"""Difference of the code of two jobs, file by file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from api.auth import JobAccess
 from core.domain.errors import NotFound, Unavailable
 from core.storage.code_listing import CodeFile, CodeText, list_code, read_texts
 
-_ITEMS: Final = 500
-_PATIENCE_S: Final = 20.0
+_FILE_LIMIT: Final = 500
+_LOCK_TIMEOUT_S: Final = 20.0
 _NO_TEXT: Final = CodeText(None)
-# One at a time: two large archives take a processor for seconds, and few people ask.
-_turn: Final = threading.Lock()
+# One comparison at a time: two large archives take a processor for seconds, and comparisons are rare.
+_comparison_lock: Final = threading.Lock()
 
 
 def difference(context: AppContext, before: JobAccess, after: JobAccess) -> CodeDifference:
@@ -25,29 +25,29 @@ def difference(context: AppContext, before: JobAccess, after: JobAccess) -> Code
 
     Raises:
         NotFound: an archive is gone.
-        CodeUnreadable: one is damaged, or larger than code is.
-        Unavailable: others are compared at this moment.
+        CodeUnreadable: an archive is damaged or oversized.
+        Unavailable: another comparison is running.
     """
     with context.read() as work:
-        one, other = (access.load(work.session).spec.get("code") for access in (before, after))
-    if one == other:
-        return CodeDifference(before=one, after=other, same_count=0, differ_count=0, items=[])
-    if not _turn.acquire(timeout=_PATIENCE_S):
+        old_digest, new_digest = (access.load(work.session).spec.get("code") for access in (before, after))
+    if old_digest == new_digest:
+        return CodeDifference(before=old_digest, after=new_digest, same_count=0, differ_count=0, items=[])
+    if not _comparison_lock.acquire(timeout=_LOCK_TIMEOUT_S):
         raise Unavailable("The code of other jobs is being compared; try again in a moment.")
     try:
-        return _difference(context, one, other)
+        return _difference(context, old_digest, new_digest)
     finally:
-        _turn.release()
+        _comparison_lock.release()
 
 
-def _difference(context: AppContext, one: str | None, other: str | None) -> CodeDifference:
-    olds, news = _files(context, one), _files(context, other)
+def _difference(context: AppContext, old_digest: str | None, new_digest: str | None) -> CodeDifference:
+    olds, news = _files(context, old_digest), _files(context, new_digest)
     paths = sorted(path for path in {*olds, *news} if olds.get(path) != news.get(path))
-    shown = paths[:_ITEMS]
-    texts_before, texts_after = _texts(context, one, shown), _texts(context, other, shown)
+    shown = paths[:_FILE_LIMIT]
+    texts_before, texts_after = _texts(context, old_digest, shown), _texts(context, new_digest, shown)
     return CodeDifference(
-        before=one,
-        after=other,
+        before=old_digest,
+        after=new_digest,
         same_count=len({*olds, *news}) - len(paths),
         differ_count=len(paths),
         items=[
@@ -65,7 +65,7 @@ def _item(
     note = before.note or after.note
     return CodeFileDifference(
         path=path.encode("utf-8", "replace").decode(),  # a name need not be UTF-8; JSON must
-        change="appeared" if old is None else "went" if new is None else "changed",
+        change="added" if old is None else "removed" if new is None else "changed",
         size_before=old and old.size_bytes,
         size_after=new and new.size_bytes,
         text_before=None if note else before.text,
@@ -93,4 +93,4 @@ def _texts(context: AppContext, digest: str | None, paths: list[str]) -> dict[st
 
 
 def _gone() -> NotFound:
-    return NotFound("A code archive is gone: those that no job needs any more are swept away.")
+    return NotFound("A code archive is gone: archives that no job needs any more are deleted.")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from random import Random  # noqa: TID251 (for its type alone)
 from typing import Final
 
-from core.db.repositories.serving import Target
+from core.db.repositories.serving import ServingTarget
 
 # Seconds for which a replica that refused a connection is left alone; the control loop finds out meanwhile what it has.
 _AVOIDED_S: Final = 2.0
@@ -27,8 +27,8 @@ class Balancer:
         self._avoided: dict[str, float] = {}
 
     def choose(
-        self, targets: Sequence[Target], *, deployment: str | None = None, without: Collection[str] = ()
-    ) -> Target | None:
+        self, targets: Sequence[ServingTarget], *, deployment: str | None = None, without: Collection[str] = ()
+    ) -> ServingTarget | None:
         """``None``: nobody is left.
 
         Args:
@@ -47,7 +47,7 @@ class Balancer:
         return self._chance.choice(best) if best else None
 
     @contextmanager
-    def using(self, target: Target) -> Iterator[None]:
+    def using(self, target: ServingTarget) -> Iterator[None]:
         """While a request to it is open."""
         self._open[target.replica_id] = self._open.get(target.replica_id, 0) + 1
         try:
@@ -57,13 +57,13 @@ class Balancer:
             if not self._open[target.replica_id]:
                 del self._open[target.replica_id]
 
-    def avoid(self, target: Target) -> None:
+    def avoid(self, target: ServingTarget) -> None:
         """It refused a connection."""
         now_s = self._clock_s()
         self._avoided = {name: until for name, until in self._avoided.items() if until > now_s}
         self._avoided[target.replica_id] = now_s + _AVOIDED_S
 
-    def _of_one_deployment(self, targets: Sequence[Target]) -> list[Target]:
+    def _of_one_deployment(self, targets: Sequence[ServingTarget]) -> list[ServingTarget]:
         """Those of one that is drawn by its part, of those that have a ready replica: a new version that has none yet
         costs nobody an answer.
         """

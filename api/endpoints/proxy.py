@@ -23,7 +23,7 @@ from api.endpoints.balance import Balancer
 from api.endpoints.upstream import Body, Handed, send, too_large
 from api.endpoints.views import not_ready_words
 from api.http.content_length import content_length
-from core.db.repositories.serving import Target, targets_of
+from core.db.repositories.serving import ServingTarget, targets_of
 from core.domain.errors import (
     InvalidRequest,
     ModelTooSlow,
@@ -65,7 +65,7 @@ _CLIENT_GONE: Final = 499  # nginx's word for it; nobody reads it
 class _Known:
     endpoint_id: str
     name: str
-    targets: tuple[Target, ...]
+    targets: tuple[ServingTarget, ...]
     read_at: datetime
 
 
@@ -131,7 +131,7 @@ class Proxy:
         known: _Known,
         deployment: str | None,
         stack: AsyncExitStack,
-    ) -> tuple[Target, httpx.Response] | None:
+    ) -> tuple[ServingTarget, httpx.Response] | None:
         """Who answered, and with what, its body unread; ``stack`` lets both go. ``None``: who asked has gone away.
 
         Raises:
@@ -175,7 +175,7 @@ class Proxy:
             f"Endpoint {known.name!r} has no ready replica: {words.rstrip('.')}.", retry_after_s=_RETRY_AFTER_S
         )
 
-    async def _ask(self, request: Request, body: Body, target: Target) -> httpx.Response:
+    async def _ask(self, request: Request, body: Body, target: ServingTarget) -> httpx.Response:
         """Raises ``httpx.ConnectError``, ``httpx.ConnectTimeout``: it was not asked. ``ClientDisconnect``, and as ``_try``."""
         headers = {name: request.headers[name] for name in _ASKED if name in request.headers}
         headers["X-Request-ID"] = request.scope["state"]["request_id"]
@@ -260,7 +260,7 @@ def _is_new(known: _Known, now: datetime, than: datetime | None) -> bool:
     return now - known.read_at < TARGETS_TTL and (than is None or known.read_at > than)
 
 
-def _about(target: Target) -> dict[str, str]:
+def _about(target: ServingTarget) -> dict[str, str]:
     """Who answered; and what keeps an answer from being a page of the platform's, whatever is in it."""
     return {
         ANSWERED_BY: "model",

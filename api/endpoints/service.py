@@ -18,9 +18,7 @@ from trainmaster.wire.serving import (
 from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.endpoints.access import EndpointAccess
-from api.endpoints.images import own_image
-from api.endpoints.model_files import check_model_files
-from api.endpoints.outputs import demand_own_output
+from api.endpoints.checks import check_model_files, demand_own_output, own_image
 from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
 from core.db.repositories import serving
 from core.db.repositories.events import append_event

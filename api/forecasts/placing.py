@@ -14,7 +14,7 @@ from api.auth import Caller
 from api.forecasts.service import ask_of, forecast
 from api.jobs.service import Submission
 from core.db.leases import TICK_DONE, marked_at
-from core.db.repositories.questions import Ask
+from core.db.repositories.questions import ForecastQuestion
 from core.domain.errors import TrainmasterError
 
 _PATIENCE_S: Final = 3.0
@@ -42,7 +42,7 @@ def why_never(context: AppContext, caller: Caller, submission: Submission) -> Wa
     return reason if reason is not None and reason.is_impossible else None
 
 
-async def _asked(context: AppContext, caller: Caller, ask: Ask) -> WaitReasonView | None:
+async def _asked(context: AppContext, caller: Caller, ask: ForecastQuestion) -> WaitReasonView | None:
     with anyio.move_on_after(_PATIENCE_S):
         try:
             return (await forecast(context, caller, ask)).wait_reason

@@ -12,7 +12,7 @@ from api.forecasts.service import ask_of, ask_of_job, check_waits, explain, fore
 from api.http.routing import new_router
 from api.jobs.cloning import changed_spec
 from api.jobs.service import canonical, check_submission, read_spec
-from core.db.repositories.questions import Ask
+from core.db.repositories.questions import ForecastQuestion
 from core.db.tables import Job
 from core.domain.errors import InvalidRequest
 
@@ -33,7 +33,7 @@ async def forecast_spec(body: ForecastRequest, caller: Writer, context: AppConte
     return await forecast(context, caller, await context.run_bounded(_checked, body, caller, context))
 
 
-def _checked(body: ForecastRequest, caller: Caller, context: AppContext) -> Ask:
+def _checked(body: ForecastRequest, caller: Caller, context: AppContext) -> ForecastQuestion:
     if body.job is not None:
         if body.spec is not None or body.spec_text is not None:
             raise InvalidRequest("Give a `spec` or the `job` that is meant, one of the two.", field="job")
@@ -44,7 +44,7 @@ def _checked(body: ForecastRequest, caller: Caller, context: AppContext) -> Ask:
     return in_cluster(ask_of(context, caller, check_submission(context, caller, spec)), body.cluster)
 
 
-def _changed(body: ForecastRequest, ref: str, caller: Caller, context: AppContext) -> Ask:
+def _changed(body: ForecastRequest, ref: str, caller: Caller, context: AppContext) -> ForecastQuestion:
     with context.read() as work:
         job = JobAccess(caller, ref, "viewer").load(work.session)
         check_waits(job)
@@ -65,7 +65,7 @@ async def forecast_job(job: JobViewer, context: AppContextDep) -> ForecastView:
     return await forecast(context, job.caller, await context.run_bounded(_waiting, job, context))
 
 
-def _waiting(job: JobAccess, context: AppContext) -> Ask:
+def _waiting(job: JobAccess, context: AppContext) -> ForecastQuestion:
     with context.read() as work:
         return ask_of_job(work.session, job.load(work.session))
 

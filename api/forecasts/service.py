@@ -25,7 +25,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.jobs.service import Submission
 from core.db.repositories import questions
-from core.db.repositories.questions import ERROR, Ask, Kind
+from core.db.repositories.questions import ERROR, ForecastQuestion, QuestionKind
 from core.db.tables import Job, Project, User
 from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.domain.jobs.states import JobState
@@ -39,11 +39,11 @@ _LAST_LOOK_S: Final = 0.25
 _RING_AGAIN_S: Final = 1.0
 
 
-def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job | None = None) -> Ask:
+def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job | None = None) -> ForecastQuestion:
     """The question about a job that is not submitted, or about ``job``, which waits, with another spec."""
     spec = submission.spec
     gang = gang_of(spec).to_json()
-    asked = Ask(
+    asked = ForecastQuestion(
         "",
         spec.name,
         spec.project,
@@ -59,7 +59,7 @@ def ask_of(context: AppContext, caller: Caller, submission: Submission, job: Job
     return replace(asked, job_id=job.id, name=job.name, queued_at=job.queued_at)
 
 
-def ask_of_job(session: Session, job: Job) -> Ask:
+def ask_of_job(session: Session, job: Job) -> ForecastQuestion:
     """The question about a job that waits.
 
     Raises:
@@ -69,7 +69,9 @@ def ask_of_job(session: Session, job: Job) -> Ask:
     project = session.get_one(Project, job.project_id).name
     user = session.get_one(User, job.user_id).name
     code = job.spec.get("code") or ""
-    return Ask(job.id, job.name, project, user, job.priority, job.queued_at, job.gang, job.max_run_time_s, code)
+    return ForecastQuestion(
+        job.id, job.name, project, user, job.priority, job.queued_at, job.gang, job.max_run_time_s, code
+    )
 
 
 def check_waits(job: Job) -> None:
@@ -77,7 +79,7 @@ def check_waits(job: Job) -> None:
         raise Conflict(f"Job {job.name} does not wait for a place: it is {job.state}.")
 
 
-def in_cluster(ask: Ask, cluster: ClusterChange | None) -> Ask:
+def in_cluster(ask: ForecastQuestion, cluster: ClusterChange | None) -> ForecastQuestion:
     """``ask`` in another cluster.
 
     Raises:
@@ -90,13 +92,13 @@ def in_cluster(ask: Ask, cluster: ClusterChange | None) -> Ask:
     return replace(ask, more_nodes=cluster.more_nodes, like=cluster.like, without=tuple(cluster.without))
 
 
-async def forecast(context: AppContext, caller: Caller, ask: Ask) -> ForecastView:
+async def forecast(context: AppContext, caller: Caller, ask: ForecastQuestion) -> ForecastView:
     """The planner's own answer, mostly within a tenth of a second.
 
     Raises:
         Unavailable: no scheduler answers in time, or too much is asked.
     """
-    return forecast_view(await answer(context, caller, Kind.FORECAST, ask.to_json()))
+    return forecast_view(await answer(context, caller, QuestionKind.FORECAST, ask.to_json()))
 
 
 async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | None) -> ExplanationView:
@@ -107,7 +109,7 @@ async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | 
         Unavailable: no scheduler answers in time, or too much is asked.
     """
     asked = {"job_id": job.id, "name": job.name, "at": None if at is None else at.isoformat()}
-    told = await answer(context, caller, Kind.EXPLANATION, asked)
+    told = await answer(context, caller, QuestionKind.EXPLANATION, asked)
     return ExplanationView(
         job_id=job.id,
         at=told["at"],
@@ -125,7 +127,9 @@ async def explain(context: AppContext, caller: Caller, job: Job, at: datetime | 
     )
 
 
-async def answer(context: AppContext, caller: Caller, kind: Kind, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+async def answer(
+    context: AppContext, caller: Caller, kind: QuestionKind, asked: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """What the scheduler says; who asks waits for it.
 
     Raises:
@@ -173,7 +177,7 @@ async def _wait(context: AppContext, question_id: str) -> Mapping[str, Any]:
         pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
 
-def put(context: AppContext, question_id: str, user_id: str, kind: Kind, asked: Mapping[str, Any]) -> None:
+def put(context: AppContext, question_id: str, user_id: str, kind: QuestionKind, asked: Mapping[str, Any]) -> None:
     with context.write() as work:
         questions.put(work.session, question_id, user_id, asked, work.now, kind)
         work.notify(TOPIC_FORECAST)

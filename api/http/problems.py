@@ -167,7 +167,9 @@ def _http_problem(request: Request, error: HTTPException) -> Problem:
     status = error.status_code
     match status:
         case 404:
-            detail = f"There is nothing at {request.url.path}; the API is under /api/v1, its description at /openapi.json."
+            detail = (
+                f"There is nothing at {request.url.path}; the API is under /api/v1, its description at /openapi.json."
+            )
         case 405:
             detail = f"{request.method} is not possible at {request.url.path}; use {_methods_of(request)}."
         case 400:

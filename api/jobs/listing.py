@@ -17,7 +17,7 @@ from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from api.http.paging import PageQuery, plain, read_position
 from api.jobs.schemas import job_view
 from api.studies.access import StudyAccess
-from core.db.repositories.jobs import NOT_RUN, JobFilter, JobOrder, Position, list_jobs, runs_of
+from core.db.repositories.jobs import NOT_RUN, JobCursor, JobFilter, JobSort, list_jobs, runs_of
 from core.db.rows import AnyRow
 from core.domain.errors import InvalidRequest
 
@@ -47,7 +47,7 @@ class JobQuery(PageQuery):
     since: Annotated[datetime | None, Field(description="Submitted then or later; without an offset: UTC.")] = None
     until: Annotated[datetime | None, Field(description="Submitted before.")] = None
     search: Annotated[str, Field(max_length=100, description="Part of the name or of a label's value, or an id.")] = ""
-    sort: Annotated[JobOrder, Field(description="A cursor is good for the order that it came from.")] = JobOrder.NEWEST
+    sort: Annotated[JobSort, Field(description="A cursor is good for the order that it came from.")] = JobSort.NEWEST
 
 
 JobQueryParams = Annotated[JobQuery, Query()]
@@ -71,41 +71,41 @@ def list_page(work: UnitOfWork, caller: Caller, query: JobQuery) -> Page[JobView
 
 
 # What an order's cursors hold besides the time and the id.
-_KEYS: Final[dict[JobOrder, type]] = {
-    JobOrder.NAME: str,
-    JobOrder.PRIORITY: int,
-    JobOrder.STATE: str,
-    JobOrder.USER: str,
-    JobOrder.STARTED: str,  # empty: never
-    JobOrder.GPUS: int,
+_KEYS: Final[dict[JobSort, type]] = {
+    JobSort.NAME: str,
+    JobSort.PRIORITY: int,
+    JobSort.STATE: str,
+    JobSort.USER: str,
+    JobSort.STARTED: str,  # empty: never
+    JobSort.GPUS: int,
 }
 
 
-def _cursor(row: AnyRow, order: JobOrder) -> str:
+def _cursor(row: AnyRow, order: JobSort) -> str:
     place = (row.created_at.isoformat(), row.id)
     match order:
-        case JobOrder.NEWEST | JobOrder.OLDEST:
+        case JobSort.NEWEST | JobSort.OLDEST:
             return make_cursor(*place)
-        case JobOrder.STARTED:
+        case JobSort.STARTED:
             return make_cursor(*place, row.started_at.isoformat() if row.started_at else "")
-        case JobOrder.GPUS:
+        case JobSort.GPUS:
             return make_cursor(*place, row.gpu_milli)
         case _:
             return make_cursor(*place, getattr(row, order.value))
 
 
-def _position(cursor: str, order: JobOrder) -> Position:
+def _position(cursor: str, order: JobSort) -> JobCursor:
     if order not in _KEYS:
-        return Position(*read_position(cursor))
+        return JobCursor(*read_position(cursor))
     made_at, job_id, key = read_cursor(cursor, (str, str, _KEYS[order]))
     place = read_position(make_cursor(made_at, job_id))
     if not isinstance(key, str):
         if abs(key) > _MOST:
             raise bad_cursor()
-        return Position(*place, key)
-    if order is JobOrder.STARTED:
-        return Position(*place, read_position(make_cursor(key, job_id))[0] if key else None)
-    return Position(*place, plain(key))
+        return JobCursor(*place, key)
+    if order is JobSort.STARTED:
+        return JobCursor(*place, read_position(make_cursor(key, job_id))[0] if key else None)
+    return JobCursor(*place, plain(key))
 
 
 def _filter(session: Session, caller: Caller, query: JobQuery) -> JobFilter:

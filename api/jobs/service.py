@@ -17,7 +17,7 @@ from api.app.unit_of_work import AppContext, UnitOfWork
 from api.auth import Caller, ProjectMembership
 from api.jobs.places import Output, check_places
 from core.db.json import dump_json
-from core.db.repositories.new_jobs import JobOrder, new_job
+from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
 from core.db.tables import Archive, Job, Project, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
@@ -148,7 +148,7 @@ def digest_of(kind: str, content: Mapping[str, Any]) -> str:
 
 
 def _new_job(work: UnitOfWork, caller: Caller, submission: Submission) -> NewJob:
-    order = JobOrder(
+    order = JobSubmission(
         id=new_id("job"),
         spec=submission.spec,
         project_id=submission.member.project_id,

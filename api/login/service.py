@@ -103,7 +103,7 @@ def open_session(work: UnitOfWork, caller: Caller) -> tuple[str, timedelta]:
         scopes=sorted(caller.scopes),
         now=work.now,
         ttl=left,
-        opened_by=shown.id,
+        parent_token_id=shown.id,
     )
     return token, left
 

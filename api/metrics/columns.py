@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from core.db.repositories.metrics.reads import Chart, Series
+from core.db.repositories.metrics.reads import ChartData, StoredSeries
 from core.domain.metrics.digests import Digests
 from core.domain.metrics.points import Points
 
@@ -22,7 +22,7 @@ def plain_value(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def series_fields(series: Series, job: str) -> Plain:
+def series_fields(series: StoredSeries, job: str) -> Plain:
     """The fields of a ``MetricView``."""
     return {
         "job": job,
@@ -40,7 +40,7 @@ def series_fields(series: Series, job: str) -> Plain:
     }
 
 
-def chart_fields(chart: Chart) -> Plain:
+def chart_fields(chart: ChartData) -> Plain:
     """The two columns of a ``ChartSeries`` that differ by how much there is."""
     return {
         "points": None if chart.points is None else point_fields(chart.points),

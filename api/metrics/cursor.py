@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from core.db.repositories.metrics.reads import Series
+from core.db.repositories.metrics.reads import StoredSeries
 from core.domain.errors import InvalidRequest
 
 _CURSOR: Final = re.compile(r"^$|^[0-9a-z]{1,12}:[0-9a-z]{1,12}(,[0-9a-z]{1,12}:[0-9a-z]{1,12}){0,399}$")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def write_cursor(series: Iterable[Series]) -> str:
+def write_cursor(series: Iterable[StoredSeries]) -> str:
     return of_counts({one.id: one.count for one in series})
 
 

@@ -14,7 +14,7 @@ from trainmaster.wire.metrics import GpuUse, ReplicaUse, ResourceSummary
 
 from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
-from core.db.repositories.metrics.reads import Filter, Series, find_series, values_since
+from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, values_since
 from core.db.tables import MetricStream
 from core.domain.metrics.limits import SERIES_OF_JOB, SYSTEM
 
@@ -46,9 +46,9 @@ def summarise(context: AppContext, access: JobAccess, *, attempt: int | None, wi
     with context.read() as work:
         job = access.load(work.session)
         number = attempt or _newest_attempt(work.session, job.id)
-        only = Filter(attempt=number, kind="scalar", prefix=SYSTEM)
+        only = SeriesFilter(attempt=number, kind="scalar", prefix=SYSTEM)
         found = find_series(work.session, [job.id], only, limit=SERIES_OF_JOB)
-        by_replica: defaultdict[tuple[str, int], list[Series]] = defaultdict(list)
+        by_replica: defaultdict[tuple[str, int], list[StoredSeries]] = defaultdict(list)
         for series in found:
             by_replica[series.role, series.index].append(series)
         since = {one.id: begin for own in by_replica.values() for begin in [_begin(own, window_s)] for one in own}
@@ -120,12 +120,12 @@ def _newest_attempt(session: Session, job_id: str) -> int:
     return session.execute(query).scalar_one() or 0
 
 
-def _begin(series: Sequence[Series], window_s: float) -> int:
+def _begin(series: Sequence[StoredSeries], window_s: float) -> int:
     """When the window before a replica's newest sample begins, in milliseconds since 1970."""
     return _newest(series) - int(window_s * 1000)
 
 
-def _newest(series: Sequence[Series]) -> int:
+def _newest(series: Sequence[StoredSeries]) -> int:
     return max((one.last_time or 0) for one in series)
 
 
@@ -133,7 +133,7 @@ def _is_shown(name: str) -> bool:
     return name.removeprefix(SYSTEM) in _OWN or _GPU.match(name) is not None
 
 
-def _use(series: Sequence[Series], values: Mapping[int, Sequence[float]]) -> ReplicaUse:
+def _use(series: Sequence[StoredSeries], values: Mapping[int, Sequence[float]]) -> ReplicaUse:
     first = series[0]
     own: dict[str, float | None] = {}
     gpus: defaultdict[int, dict[str, float | None]] = defaultdict(dict)

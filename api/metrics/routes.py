@@ -24,7 +24,7 @@ from api.metrics.columns import Plain, as_json
 from api.metrics.cursor import read_cursor
 from api.metrics.service import ChartQuery, only_of
 from api.metrics.stream import MetricStreamer
-from core.db.repositories.metrics.reads import Filter, Window
+from core.db.repositories.metrics.reads import ChartWindow, SeriesFilter
 from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState
 from core.domain.metrics.digests import By
@@ -95,9 +95,7 @@ def list_metrics(job: JobViewer, context: AppContextDep, query: Annotated[Metric
 
 
 @router.get("/jobs/{job}/metrics/names", operation_id="list_metric_names", summary="What a job's series are called")
-def list_metric_names(
-    job: JobViewer, context: AppContextDep, query: Annotated[NameQuery, Query()]
-) -> Page[MetricName]:
+def list_metric_names(job: JobViewer, context: AppContextDep, query: Annotated[NameQuery, Query()]) -> Page[MetricName]:
     """Each name once for each kind, by name: of a gang of many replicas far fewer than there are series."""
     only = _only([], query.prefix, None, None, None, system=query.system, kind=query.kind)
     return service.list_names(context, job, only, limit=query.limit, cursor=query.cursor)
@@ -249,7 +247,7 @@ def _only(
     *,
     system: bool,
     kind: str | None,
-) -> Filter:
+) -> SeriesFilter:
     return only_of(
         {
             "names": tuple(names),
@@ -263,14 +261,14 @@ def _only(
     )
 
 
-def _window(by: By, low: float | None, high: float | None) -> Window:
+def _window(by: By, low: float | None, high: float | None) -> ChartWindow:
     scale = 1 if by == "step" else 1000
     for name, end in (("from", low), ("to", high)):
         if end is not None and abs(end * scale) > STEP_LIMIT:
             raise InvalidRequest(f"{name} is beyond all that a chart holds.", field=name)
     if low is not None and high is not None and low > high:
         raise InvalidRequest("from is larger than to.", field="from")
-    return Window(by, None if low is None else round(low * scale), None if high is None else round(high * scale))
+    return ChartWindow(by, None if low is None else round(low * scale), None if high is None else round(high * scale))
 
 
 def _state(context: AppContextDep, access: JobAccess) -> tuple[str, str]:

@@ -16,7 +16,15 @@ from api.http.cursors import make_cursor, read_cursor
 from api.http.paging import cut
 from api.metrics.columns import Plain, chart_fields, series_fields
 from api.metrics.cursor import write_cursor
-from core.db.repositories.metrics.reads import Filter, Series, Window, find_names, find_series, list_objects, read_chart
+from core.db.repositories.metrics.reads import (
+    ChartWindow,
+    SeriesFilter,
+    StoredSeries,
+    find_names,
+    find_series,
+    list_objects,
+    read_chart,
+)
 from core.db.tables import MetricObject
 from core.domain.errors import InvalidRequest, NotFound
 
@@ -31,12 +39,14 @@ _OBJECT_BYTES: Final = 4 * 2**20  # of histograms and texts in one answer
 class ChartQuery:
     """``buckets``: of each series at most; fewer where there are very many series."""
 
-    only: Filter
-    window: Window
+    only: SeriesFilter
+    window: ChartWindow
     buckets: int
 
 
-def list_metrics(context: AppContext, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> Plain:
+def list_metrics(
+    context: AppContext, access: JobAccess, only: SeriesFilter, *, limit: int, cursor: str | None
+) -> Plain:
     """A page of the job's series, by attempt, role, index and name."""
     after = read_cursor(cursor, (int,))[0] if cursor is not None else None
     with context.read() as work:
@@ -49,7 +59,7 @@ def list_metrics(context: AppContext, access: JobAccess, only: Filter, *, limit:
 
 
 def list_names(
-    context: AppContext, access: JobAccess, only: Filter, *, limit: int, cursor: str | None
+    context: AppContext, access: JobAccess, only: SeriesFilter, *, limit: int, cursor: str | None
 ) -> Page[MetricName]:
     """A page of what the job's series are called."""
     after = read_cursor(cursor, (int,))[0] if cursor is not None else None
@@ -76,7 +86,9 @@ def chart(context: AppContext, accesses: Sequence[JobAccess], query: ChartQuery)
     return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}
 
 
-def objects(context: AppContext, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> dict[str, Any]:
+def objects(
+    context: AppContext, access: JobAccess, only: SeriesFilter, *, limit: int, cursor: str | None
+) -> dict[str, Any]:
     """A page of one series' histograms, images or texts, oldest first.
 
     Raises:
@@ -116,8 +128,8 @@ def image(context: AppContext, access: JobAccess, object_id: int) -> tuple[str, 
         return found.media_type, found.data
 
 
-def only_of(values: Mapping[str, Any]) -> Filter:
-    return replace(Filter(), **{name: value for name, value in values.items() if value is not None})
+def only_of(values: Mapping[str, Any]) -> SeriesFilter:
+    return replace(SeriesFilter(), **{name: value for name, value in values.items() if value is not None})
 
 
 def _is_of(work: UnitOfWork, found: MetricObject, job_id: str) -> bool:
@@ -128,7 +140,7 @@ def _is_of(work: UnitOfWork, found: MetricObject, job_id: str) -> bool:
     return stream is not None and stream.owner_id == job_id
 
 
-def _object(row: Any, job_id: str, one: Series) -> MetricObjectView:
+def _object(row: Any, job_id: str, one: StoredSeries) -> MetricObjectView:
     data: Any = None
     if one.kind == "histogram":
         data = orjson.loads(row.data)

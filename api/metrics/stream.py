@@ -14,7 +14,7 @@ from api.http.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from api.metrics.columns import point_fields, series_fields
 from api.metrics.cursor import of_counts
 from api.metrics.service import SERIES_LIMIT
-from core.db.repositories.metrics.reads import Filter, find_series, position_of, read_points
+from core.db.repositories.metrics.reads import SeriesFilter, find_series, position_of, read_points
 from core.domain.errors import Unavailable
 
 # Seconds between two looks: a point is on the chart within half of the two seconds that it may take.
@@ -34,7 +34,7 @@ class MetricStreamer:
 
     context: AppContext
     job_id: str
-    only: Filter
+    only: SeriesFilter
     look: Callable[[], Awaitable[bool]]
     run: Callable[..., Awaitable[Any]]
     shutdown: GracefulShutdown

@@ -76,9 +76,7 @@ def list_models(
 
 
 @router.get("/models", operation_id="find_models", summary="Models of all projects, by name")
-def find_models(
-    caller: Reader, context: AppContextDep, query: Annotated[ModelsQuery, Query()]
-) -> Page[wire.ModelView]:
+def find_models(caller: Reader, context: AppContextDep, query: Annotated[ModelsQuery, Query()]) -> Page[wire.ModelView]:
     """Those that the caller may see."""
     with context.read() as work:
         return find_page(work, caller, query)

@@ -43,9 +43,7 @@ def cordon_node(
 
 
 @router.post("/nodes/{node}/drain", operation_id="drain_node", summary="Empty a node")
-def drain_node(
-    node: str, caller: PlatformAdmin, context: AppContextDep, body: ReasonRequest | None = None
-) -> NodeView:
+def drain_node(node: str, caller: PlatformAdmin, context: AppContextDep, body: ReasonRequest | None = None) -> NodeView:
     """Nothing new is placed there, and what runs there is stopped with its grace and goes on elsewhere from its last checkpoint,
     which does not count as a restart. Jobs that are not preemptible run to their end. `uncordon` opens the node again.
     """

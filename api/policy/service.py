@@ -11,7 +11,7 @@ from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.policy.settings import BY_NAME, SETTINGS, duration_text, read_settings, text_of, view_of
 from core.db.repositories.events import append_event
-from core.db.repositories.planning import KeptPolicy, read_policy, write_policy
+from core.db.repositories.planning import StoredPolicy, read_policy, write_policy
 from core.domain.sharing.policy import Policy, QueueOrder, parse_policy
 from core.wakeups import TOPIC_TICK
 
@@ -37,7 +37,7 @@ def change(work: UnitOfWork, caller: Caller, body: PolicyUpdate) -> PolicyView:
     return _view(kept)
 
 
-def _view(kept: KeptPolicy) -> PolicyView:
+def _view(kept: StoredPolicy) -> PolicyView:
     return PolicyView(
         settings=[view_of(setting, kept.policy) for setting in SETTINGS],
         updated_at=kept.updated_at,
@@ -46,7 +46,7 @@ def _view(kept: KeptPolicy) -> PolicyView:
     )
 
 
-def _unreadable(kept: KeptPolicy) -> list[str]:
+def _unreadable(kept: StoredPolicy) -> list[str]:
     found = []
     for field, why in kept.wrong.items():
         setting = BY_NAME.get(field)

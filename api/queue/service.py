@@ -21,9 +21,9 @@ from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from api.http.paging import PageQuery, rows_by_name
 from api.jobs.schemas import wait_reason_of
 from api.quotas.amounts import shown
-from core.db.repositories.jobs import NOT_RUN, Run, runs_of
+from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of
 from core.db.repositories.nodes import is_holding
-from core.db.repositories.queue import QueuePlace, held_by_job, waiting_count, waiting_page
+from core.db.repositories.queue import QueueCursor, held_by_job, waiting_count, waiting_page
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.jobs.progress_rate import told_progress
@@ -64,7 +64,7 @@ def _cursor(row: AnyRow) -> str:
     return make_cursor(row.place, row.priority, row.queued_at.isoformat(), row.id)
 
 
-def _place(cursor: str) -> QueuePlace:
+def _place(cursor: str) -> QueueCursor:
     place, priority, since, job_id = read_cursor(cursor, (int, int, str, str))
     try:
         queued_at = datetime.fromisoformat(since)
@@ -72,7 +72,7 @@ def _place(cursor: str) -> QueuePlace:
         raise bad_cursor() from error
     if queued_at.tzinfo is None or abs(place) > _MOST or abs(priority) > _MOST or "\0" in job_id:
         raise bad_cursor()
-    return QueuePlace(place, priority, queued_at, job_id)
+    return QueueCursor(place, priority, queued_at, job_id)
 
 
 def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
@@ -143,7 +143,7 @@ def running(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[RunningJo
     return Page(items=items, next_cursor=cursor)
 
 
-def _done_at(row: AnyRow, run: Run) -> datetime | None:
+def _done_at(row: AnyRow, run: RunSummary) -> datetime | None:
     """When it will be done at the pace that it tells of itself; ``None`` where it tells none."""
     told = told_progress(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
     return datetime.fromisoformat(told) if isinstance(told, str) else told

@@ -12,9 +12,9 @@ from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from api.quotas.amounts import capacity, models_of, shown
 from core.db.repositories.planning import read_policy, read_usage
-from core.db.repositories.queue import held_by_user, wanted_by_project
+from core.db.repositories.queue import demand_by_project, held_by_user
 from core.db.tables import Project, User
-from core.domain.sharing.entitlement import Claim, entitlements
+from core.domain.sharing.entitlement import ShareClaim, entitlements
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
@@ -46,7 +46,7 @@ def view(work: UnitOfWork, caller: Caller) -> SharesView:
     weights = {project_id: projects[project_id].weight if project_id in projects else 1.0 for project_id in parts}
     wholes = {project_id: _whole(of_users.values()) for project_id, of_users in parts.items()}
     claims = {
-        project_id: Claim(weights[project_id], min(1.0, _dominant(whole.wanted(), has)))
+        project_id: ShareClaim(weights[project_id], min(1.0, _dominant(whole.wanted(), has)))
         for project_id, whole in wholes.items()
     }
     due = entitlements(claims)
@@ -95,7 +95,7 @@ def _parts(work: UnitOfWork, has: Mapping[str, int]) -> dict[str, dict[str, _Par
         for user_id, amounts in of_users.items():
             found.setdefault(project_id, {})[user_id] = _Part(dict(amounts), running=amounts[JOBS])
     models = models_of(has)
-    for (project_id, user_id), (count, gangs) in wanted_by_project(work.session).items():
+    for (project_id, user_id), (count, gangs) in demand_by_project(work.session).items():
         part = found.setdefault(project_id, {}).setdefault(user_id, _Part())
         part.waiting += count
         for gang, times in gangs:

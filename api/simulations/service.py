@@ -14,8 +14,8 @@ from api.forecasts.service import unless_error
 from api.policy.settings import read_settings
 from core.db.repositories import questions, simulations
 from core.db.repositories.planning import read_policy
-from core.db.repositories.questions import Kind
-from core.db.repositories.simulations import Standing
+from core.db.repositories.questions import QuestionKind
+from core.db.repositories.simulations import SimulationStatus
 from core.domain.errors import NotFound
 from core.domain.sharing.policy import parse_policy
 from core.domain.sharing.wait_phrases import in_full
@@ -38,7 +38,7 @@ def begin(work: UnitOfWork, caller: Caller, body: SimulationRequest) -> Simulati
     cluster = None if body.cluster is None else body.cluster.model_dump(mode="json")
     simulation_id = new_id("question")
     asked = {"policy": dict(policy), "cluster": cluster, "days": body.days}
-    questions.put(work.session, simulation_id, caller.user_id, asked, work.now, Kind.SIMULATION)
+    questions.put(work.session, simulation_id, caller.user_id, asked, work.now, QuestionKind.SIMULATION)
     work.notify(TOPIC_FORECAST)
     return SimulationStatusView(
         id=simulation_id, state="waiting", sentence="It waits for a scheduler to begin with it."
@@ -53,7 +53,7 @@ def get(work: UnitOfWork, caller: Caller, simulation_id: str) -> SimulationStatu
         TrainmasterError: what kept it from being done.
     """
     try:
-        found = simulations.standing(work.session, simulation_id, caller.user_id, work.now)
+        found = simulations.status_of(work.session, simulation_id, caller.user_id, work.now)
     except LookupError as error:
         raise NotFound(
             f"There is no simulation {simulation_id!r} of yours; results are kept for an hour. Ask for it again."
@@ -74,7 +74,7 @@ def get(work: UnitOfWork, caller: Caller, simulation_id: str) -> SimulationStatu
     return SimulationStatusView(id=simulation_id, state="done", sentence="It is done.", result=result)
 
 
-def _waiting(work: UnitOfWork, simulation_id: str, found: Standing) -> SimulationStatusView:
+def _waiting(work: UnitOfWork, simulation_id: str, found: SimulationStatus) -> SimulationStatusView:
     work.notify(TOPIC_FORECAST)  # the first ring may have been lost
     sentence = "It waits for a scheduler to begin with it."
     if found.before:

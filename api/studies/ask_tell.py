@@ -19,7 +19,7 @@ from api.jobs.service import digest_of
 from api.studies.access import StudyAccess
 from api.studies.views import trial_views
 from core.db.repositories.idempotency import claim_key, find_key
-from core.db.repositories.studies import change_study, end_trial, hear_of, numbers_of_client, running_count
+from core.db.repositories.studies import change_study, end_trial, numbers_of_client, record_heartbeats, running_count
 from core.db.repositories.submission import KeyClaim
 from core.db.tables import Study, Trial
 from core.domain.errors import Conflict, IdempotencyMismatch, InvalidRequest, NotFound, StaleWrite
@@ -143,7 +143,7 @@ class _Giving:
         if asked.client is not None:
             held = list(numbers_of_client(work.session, row.id, asked.client, asked.count))
             if held:
-                hear_of(work.session, row.id, held, work.now)
+                record_heartbeats(work.session, row.id, held, work.now)
         kept = trial_views(work.session, row.id, limit=len(held), numbers=held) if held else []
         lacking = asked.count - len(held)
         ahead = self._ahead()
@@ -208,7 +208,7 @@ def _claim(access: StudyAccess, row: Study, asked: Ask) -> KeyClaim | None:
 
 def _again(work: UnitOfWork, row: Study, numbers: list[int]) -> Given:
     """What an equal request was given, as it is now."""
-    hear_of(work.session, row.id, numbers, work.now)
+    record_heartbeats(work.session, row.id, numbers, work.now)
     trials = trial_views(work.session, row.id, limit=len(numbers), numbers=numbers)
     return Given(Suggestions(trials=trials), is_new=False)
 
@@ -226,7 +226,7 @@ def heartbeat(work: UnitOfWork, access: StudyAccess, number: int) -> TrialView:
     """
     row, _ = access.load(work.session)
     _demand_asked(row)
-    hear_of(work.session, row.id, [number], work.now)
+    record_heartbeats(work.session, row.id, [number], work.now)
     found = trial_views(work.session, row.id, limit=1, numbers=[number])
     if not found:
         raise _no_trial(row, number)

@@ -12,7 +12,7 @@ from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyCurves, TrialColumns, TrialCurve
 
 from api.studies.views import results
-from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
+from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
 from core.db.tables import Study, Trial
 from core.domain.studies.curves import make_curve, thinned
 from core.domain.studies.states import TrialState
@@ -76,8 +76,8 @@ def _running_curves(session: Session, study_id: str, metric: str, limit: int) ->
     numbers = {one.job_id: one.number for one in session.execute(query.order_by(Trial.number.desc()).limit(limit))}
     if not numbers:
         return []
-    first: dict[tuple[str, int], Series] = {}
-    for series in find_series(session, list(numbers), Filter(names=[metric], kind="scalar"), limit=20 * _RUNNING):
+    first: dict[tuple[str, int], StoredSeries] = {}
+    for series in find_series(session, list(numbers), SeriesFilter(names=[metric], kind="scalar"), limit=20 * _RUNNING):
         known = first.get((series.owner_id, series.attempt))
         if known is None or _weight(series) < _weight(known):
             first[series.owner_id, series.attempt] = series
@@ -100,5 +100,5 @@ def _finite(curve: Any) -> dict[str, Any]:
     return {"steps": curve["steps"], "values": curve["values"]}
 
 
-def _weight(series: Series) -> tuple[tuple[int, str], int]:
+def _weight(series: StoredSeries) -> tuple[tuple[int, str], int]:
     return role_order(series.role), series.index

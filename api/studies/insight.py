@@ -15,7 +15,7 @@ from api.app.unit_of_work import AppContext
 from api.forecasts.service import answer
 from api.studies.access import StudyAccess
 from api.studies.views import results
-from core.db.repositories.questions import Kind
+from core.db.repositories.questions import QuestionKind
 from core.domain.errors import InvalidRequest
 from core.domain.studies.results import best
 
@@ -73,7 +73,7 @@ async def _asked(context: AppContext, access: StudyAccess, count: int, asked: Ma
     with _lock:
         known = _answers.get(key)
     if known is None:
-        known = await answer(context, access.caller, Kind.STUDY, asked)
+        known = await answer(context, access.caller, QuestionKind.STUDY, asked)
         with _lock:
             _answers[key] = known
             while len(_answers) > _ANSWERS:

@@ -14,7 +14,7 @@ from api.protocols.vertex.table import Table, stored_table, table_with
 from api.protocols.vertex.table_entries import Entry, document_of, kept_of, read_entries, read_kept
 from api.vertex_table.warnings import Cluster, cluster_of, warnings_of
 from core.db.repositories.events import append_event
-from core.db.repositories.vertex.table import KeptTable, read_vertex_table, write_vertex_table
+from core.db.repositories.vertex.table import StoredVertexTable, read_vertex_table, write_vertex_table
 from core.db.tables import Volume
 from core.domain.errors import Conflict, InvalidRequest, together
 from core.settings import Settings
@@ -84,7 +84,7 @@ def changes(before: Iterable[Entry], after: Iterable[Entry]) -> list[str]:
     return [path for path in {**was, **now} if was.get(path, none) != now.get(path, none)][:100]
 
 
-def _conflict(kept: KeptTable, generation: int) -> str:
+def _conflict(kept: StoredVertexTable, generation: int) -> str:
     if not kept.generation:
         return f"Nobody has stored a table yet, so its generation is 0, not {generation}; read it again."
     at = f" at {kept.updated_at:%Y-%m-%d %H:%M:%S} UTC" if kept.updated_at is not None else ""
@@ -94,7 +94,7 @@ def _conflict(kept: KeptTable, generation: int) -> str:
     )
 
 
-def _view(work: UnitOfWork, settings: Settings, caller: Caller, kept: KeptTable) -> VertexTableView:
+def _view(work: UnitOfWork, settings: Settings, caller: Caller, kept: StoredVertexTable) -> VertexTableView:
     stored, wrong = read_kept(kept.entries)
     table = table_with(stored, settings)
     may_see = _Sight(work, caller)

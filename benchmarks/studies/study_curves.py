@@ -25,7 +25,7 @@ from core.domain.metrics.points import Points
 from core.domain.studies.curves import make_curve
 from core.domain.studies.stopping import judge_all, judge_traces
 from scheduler.control.studies.follow import TraceFollower
-from scheduler.control.studies.measure import measure
+from scheduler.control.studies.reported_metrics import read_metrics
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 NEW = 10
@@ -63,7 +63,7 @@ def report(session: Session, job_id: str, begin: int, count: int) -> None:
 
 
 def whole(session: Session, jobs: dict[int, str], rule: Stopping) -> None:
-    told = measure(session, list(jobs.values()), ["loss"])
+    told = read_metrics(session, list(jobs.values()), ["loss"])
     curves = [make_curve(number, told[job_id].points.get("loss", ())) for number, job_id in jobs.items()]
     judge_all(rule, Goal.MINIMIZE, curves, [])
 

@@ -57,8 +57,8 @@ def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
     token file: the caller does so after the commit (see ``prepare_home``).
     """
     admin_id = _make_missing(session, settings, now)
-    kept = read_token(settings)
-    if kept is not None and _is_good(session, kept, now):
+    stored_token = read_token(settings)
+    if stored_token is not None and _is_good(session, stored_token, now):
         return Bootstrap(admin_id, None)
     token = add_token(session, user_id=admin_id, name="first start", scopes=_ALL_SCOPES, now=now)
     return Bootstrap(admin_id, token)
@@ -139,7 +139,7 @@ def add_token(
     now: datetime,
     ttl: timedelta | None = None,
     token: str | None = None,
-    opened_by: str | None = None,
+    parent_token_id: str | None = None,
 ) -> str:
     """A new token of the user; this is the only time that it can be seen. ``token``: one that was chosen already.
     ``opened_by``: the id of the token whose session it is.
@@ -154,7 +154,7 @@ def add_token(
             scopes=list(scopes),
             created_at=now,
             expires_at=now + ttl if ttl else None,
-            parent_token_id=opened_by,
+            parent_token_id=parent_token_id,
         )
     )
     session.flush()

@@ -17,11 +17,11 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from core.db.json import Unkeepable, dump_json
+from core.db.json import UnstorableValue, dump_json
 from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 
 if TYPE_CHECKING:
-    from core.db.liveness import Pulse
+    from core.db.liveness import ServerLiveness
 
 SessionFactory = sessionmaker[Session]
 
@@ -90,41 +90,41 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
         },
         **json,
     )
-    _watch_pulse(engine)
+    _watch_liveness(engine)
     event.listen(engine, "checkin", _on_checkin)
     event.listen(engine, "checkout", _on_checkout)
     return engine
 
 
-_pulses: Final[WeakKeyDictionary[Engine, Pulse]] = WeakKeyDictionary()
+_liveness_of: Final[WeakKeyDictionary[Engine, ServerLiveness]] = WeakKeyDictionary()
 
 
 def is_away(engine: Engine) -> bool:
     """Whether the database is known not to answer; ``False`` also means that nobody has asked lately."""
-    pulse = _pulses.get(engine)
+    pulse = _liveness_of.get(engine)
     return pulse is not None and pulse.is_away
 
 
-def _watch_pulse(engine: Engine) -> None:
+def _watch_liveness(engine: Engine) -> None:
     """Make the engine's connections give up on a server that does not answer."""
     import psycopg  # SQLite's users need not load it
 
-    from core.db.liveness import DoesNotAnswer, Pulse, WatchedConnection, knocker
+    from core.db.liveness import ServerLiveness, ServerNotResponding, WatchedConnection, make_probe
 
     arguments, parameters = engine.dialect.create_connect_args(engine.url)
-    pulse = _pulses[engine] = Pulse(knocker(*arguments, **parameters))
+    pulse = _liveness_of[engine] = ServerLiveness(make_probe(*arguments, **parameters))
 
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> WatchedConnection:
         if pulse.is_away:
-            raise DoesNotAnswer("the server does not answer")
+            raise ServerNotResponding("the server does not answer")
         try:
             connection = WatchedConnection.connect(*arguments, **parameters)
         except psycopg.errors.ConnectionTimeout:
-            pulse.lost()
+            pulse.declare_away()
             raise
         except psycopg.OperationalError as error:
             if error.sqlstate is None:
-                pulse.doubt()
+                pulse.suspect()
             raise
         connection.may_wait = pulse.may_wait
         return connection
@@ -143,7 +143,7 @@ def _dump_json(value: Any) -> str:
 def _on_error(context: ExceptionContext) -> None:
     """SQLite's driver has no error of its own for a number that no column takes."""
     if isinstance(context.original_exception, OverflowError):
-        raise Unkeepable("A number in the request is out of range: at most 64 bits are kept.", field="body")
+        raise UnstorableValue("A number in the request is out of range: at most 64 bits are kept.", field="body")
 
 
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
@@ -232,13 +232,13 @@ def unit_of_work(
     except PoolTimeout as error:
         raise Unavailable(_BUSY, retry_after_s=2.0) from error
     except DBAPIError as error:
-        told = _in_words(error)
-        if told is None:
+        public = _public_error(error)
+        if public is None:
             raise
-        raise told from error
+        raise public from error
 
 
-def _in_words(error: DBAPIError) -> TrainmasterError | None:
+def _public_error(error: DBAPIError) -> TrainmasterError | None:
     """What the user is told of a failure that is not our bug; ``None`` for one that is."""
     original = error.orig
     if isinstance(original, sqlite3.Error):

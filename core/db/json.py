@@ -15,7 +15,7 @@ _DEPTH: Final = 250
 _SHOWN: Final = 6  # parts of a path in a sentence
 
 
-class Unkeepable(InvalidRequest, DontWrapMixin):
+class UnstorableValue(InvalidRequest, DontWrapMixin):
     """A value cannot be kept; ``field`` says where in it. SQLAlchemy hands this error on as it is."""
 
 
@@ -34,7 +34,7 @@ def dump_json(value: Any, *, sorts_keys: bool = False) -> bytes:
         if found is None:
             raise
         path, sentence = found
-        raise Unkeepable(f"{path}: {sentence}.", field=path) from error
+        raise UnstorableValue(f"{path}: {sentence}.", field=path) from error
 
 
 def _fault(value: Any) -> tuple[str, str] | None:
@@ -43,11 +43,11 @@ def _fault(value: Any) -> tuple[str, str] | None:
     while waiting:
         item, path, depth = waiting.pop()
         if isinstance(item, int) and not -(2**63) <= item < 2**64:
-            return _words(
+            return _path_text(
                 path
             ), "a whole number beyond 64 bits cannot be kept; write it as text or with a decimal point"
         if depth > _DEPTH:
-            return _words(path), f"is nested deeper than {_DEPTH} levels; flatten it"
+            return _path_text(path), f"is nested deeper than {_DEPTH} levels; flatten it"
         below: list[tuple[str, Any]] = []
         if isinstance(item, Mapping):
             below = [(str(name), part) for name, part in item.items()]
@@ -58,6 +58,6 @@ def _fault(value: Any) -> tuple[str, str] | None:
     return None
 
 
-def _words(path: tuple[str, ...]) -> str:
+def _path_text(path: tuple[str, ...]) -> str:
     words = ".".join(path[:_SHOWN])[:200] or "body"
     return f"{words}.…" if len(path) > _SHOWN else words

@@ -27,7 +27,7 @@ _KNOCK_AGAIN_S: Final = 0.5
 _LOST_AFTER_S: Final = 75.0
 
 
-class Pulse:
+class ServerLiveness:
     """What is known of one server. Safe for threads.
 
     Args:
@@ -65,14 +65,14 @@ class Pulse:
         try:
             asking.is_well = self._is_well()
             if not asking.is_well:
-                self.lost()
+                self.declare_away()
         finally:
             with self._lock:
                 self._asking = None
             asking.done.set()
         return asking.is_well
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         """A connection could not be made: knock in the background, and tell everybody when nobody answers."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
@@ -80,13 +80,13 @@ class Pulse:
             self._thread = threading.Thread(target=self._watch, name="database-pulse", daemon=True)
             self._thread.start()
 
-    def lost(self) -> None:
+    def declare_away(self) -> None:
         """The server does not answer: until it does, nobody waits for it any more."""
         with self._lock:
             is_new, self._is_away = not self._is_away, True
         if is_new:
             log.warning("database.away")
-        self.doubt()
+        self.suspect()
 
     def _watch(self) -> None:
         while not self._is_well():
@@ -118,7 +118,7 @@ class _Answer:
         self.is_well = False
 
 
-class DoesNotAnswer(psycopg.OperationalError):
+class ServerNotResponding(psycopg.OperationalError):
     """The server is away, or this connection is dead."""
 
 
@@ -144,14 +144,14 @@ class WatchedConnection(psycopg.Connection[Any]):
                 if not ready and (now := time.monotonic()) - asked >= SILENCE_S:
                     if now - began > _LOST_AFTER_S or not may_wait():
                         self.close()
-                        raise DoesNotAnswer("the server does not answer")
+                        raise ServerNotResponding("the server does not answer")
                     asked = time.monotonic()
                 wanted = gen.send(ready)
         except StopIteration as done:
             return done.value
 
 
-def knocker(*arguments: Any, **parameters: Any) -> Callable[[], None]:
+def make_probe(*arguments: Any, **parameters: Any) -> Callable[[], None]:
     """What ``Pulse`` asks with: a new connection and the smallest question."""
 
     def knock() -> None:

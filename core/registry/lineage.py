@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.enums import role_order
 from trainmaster.wire.models import ModelLineage
 
-from core.db.repositories.metrics.reads import Filter, Series, find_names, find_series
+from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_names, find_series
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Job, MlflowRun, Trial, User
 from core.domain.metrics.limits import SYSTEM
@@ -93,15 +93,16 @@ def _parameters(session: Session, job: Job) -> dict[str, Any]:
 
 def _metrics_at(session: Session, job_id: str, step: int) -> dict[str, float]:
     names = [
-        row.name for row in find_names(session, job_id, Filter(kind="scalar", without_prefix=SYSTEM), limit=_NAMES)
+        row.name
+        for row in find_names(session, job_id, SeriesFilter(kind="scalar", without_prefix=SYSTEM), limit=_NAMES)
     ]
     return values_at(session, job_id, [step], names, replicas=2).get(step, {}) if names else {}
 
 
 def _last_metrics(session: Session, job_id: str) -> dict[str, float]:
     """The last value of each: of the newest attempt that told it, of the chief before a worker, of the first of a role."""
-    best: dict[str, Series] = {}
-    for one in find_series(session, [job_id], Filter(kind="scalar", without_prefix=SYSTEM), limit=_SERIES):
+    best: dict[str, StoredSeries] = {}
+    for one in find_series(session, [job_id], SeriesFilter(kind="scalar", without_prefix=SYSTEM), limit=_SERIES):
         if one.last_value is None or not math.isfinite(one.last_value):
             continue
         known = best.get(one.name)
@@ -110,7 +111,7 @@ def _last_metrics(session: Session, job_id: str) -> dict[str, float]:
     return {name: one.last_value for name, one in sorted(best.items())[:_NAMES] if one.last_value is not None}
 
 
-def _weight(series: Series) -> tuple[Any, ...]:
+def _weight(series: StoredSeries) -> tuple[Any, ...]:
     return (-series.attempt, role_order(series.role), series.index)
 
 

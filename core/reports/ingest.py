@@ -16,7 +16,7 @@ from trainmaster.wire.metrics import NewMetrics
 from trainmaster.wire.runtime import Report, ReportItem
 
 from core.db.repositories.events import append_event
-from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
+from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
 from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
@@ -139,7 +139,7 @@ class _Taker:
         self.refusals: list[str] = []
         self._points: dict[str, Points] = {}
         self._printed: dict[str, Points] = {}
-        self._objects: list[NewObject] = []
+        self._objects: list[NewMetricObject] = []
         self._told: int | None = None  # lines of this attempt so far; counted when the first one comes
 
     def take(self, item: ReportItem) -> None:

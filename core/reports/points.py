@@ -46,7 +46,7 @@ def columns_of(series: Iterable[NewPoints], now: datetime, faults: list[str]) ->
     return found
 
 
-def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[writes.NewObject]:
+def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -> list[writes.NewMetricObject]:
     """Objects as they are kept; those that cannot be used are told in ``faults``."""
     found = []
     for one in objects:
@@ -56,7 +56,7 @@ def objects_of(objects: Iterable[NewObject], now: datetime, faults: list[str]) -
         except Refused as refusal:
             faults.append(f"{one.kind} {one.name[:60]!r}: {refusal}")
             continue
-        found.append(writes.NewObject(one.name, one.kind, step, time, media_type, data))
+        found.append(writes.NewMetricObject(one.name, one.kind, step, time, media_type, data))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's bell: a hint that there is something to do. Losing a ring costs latency, never truth."""
+"""Wake-ups: hints to the scheduler that there is work. A lost one costs latency, never correctness."""
 
 from __future__ import annotations
 

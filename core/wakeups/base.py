@@ -11,22 +11,22 @@ TOPIC_ENDPOINT: Final = "endpoint"  # key: the endpoint's id
 
 
 class Wakeup(Protocol):
-    """Rings the scheduler after a commit. Never raises and never blocks for more than 50 ms."""
+    """Wakes the scheduler up after a commit. Never raises and never blocks for more than 50 ms."""
 
     def notify(self, topic: str, key: str = "") -> None: ...
 
 
 @runtime_checkable
 class ReportsProblem(Protocol):
-    """A bell that needs somebody between it and the scheduler."""
+    """A wake-up channel with a broker between the sender and the scheduler."""
 
     def problem(self, *, is_asking: bool = True) -> str | None:
-        """What is wrong with that one, in words, or ``None``. Without ``is_asking``: as it was last, at once."""
+        """What is wrong with the broker, in words, or ``None``. Without ``is_asking``: the last answer, at once."""
         ...
 
 
 class NoWakeup:
-    """Rings nobody; the scheduler's own clock finds the work."""
+    """Sends nothing; the scheduler's periodic tasks find the work."""
 
     def notify(self, topic: str, key: str = "") -> None:
         pass

@@ -1,4 +1,4 @@
-"""The production bell: a Celery message, sent by name, so that the sender needs none of the scheduler's code."""
+"""Wake-ups of production: Celery messages sent by name, so that the sender needs none of the scheduler's code."""
 
 from __future__ import annotations
 
@@ -19,53 +19,55 @@ TASK_OF_TOPIC: Final = {
     TOPIC_MODELS: "trainmaster.models",
     TOPIC_ENDPOINT: "trainmaster.endpoint",
 }
-# Who asks for a forecast waits for it: it does not stand in line behind a thousand reconciles.
+# A user waits for a forecast: it does not queue behind a thousand reconciles.
 QUEUE_OF_TOPIC: Final = {
     TOPIC_TICK: "tick",
     TOPIC_FORECAST: "tick",
     TOPIC_RECONCILE: "reconcile",
     TOPIC_STUDY: "reconcile",
-    TOPIC_MODELS: "care",
+    TOPIC_MODELS: "maintenance",
     TOPIC_ENDPOINT: "reconcile",
 }
-# More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
-_WAITING_RINGS: Final = 1000
-# Who asks how the broker is, asks for the whole platform's health and waits for it.
-_ASK_WITHIN_S: Final = 0.3
-_ANSWER_HOLDS_S: Final = 1.0
-_AWAY: Final = "Redis, the broker, does not answer; jobs are taken, but the schedulers look at their own interval only"
+# More pending wake-ups are dropped: the broker is away, and the beat sends again when it is back.
+_MAX_PENDING: Final = 1000
+# The request for the platform's health waits for this answer.
+_CHECK_WITHIN_S: Final = 0.3
+_ANSWER_TTL_S: Final = 1.0
+_AWAY: Final = (
+    "Redis, the broker, does not answer; jobs are accepted, but the schedulers run at their own interval only"
+)
 
 
 class CeleryWakeup:
-    """Hands each ring to one background thread: a broker that is slow or away never holds a request up."""
+    """Hands each wake-up to one background thread: a broker that is slow or away never delays a request."""
 
     def __init__(self, broker_url: str) -> None:
-        self._app = Celery("trainmaster-bell", broker=broker_url, set_as_current=False)
+        self._app = Celery("trainmaster-wakeup", broker=broker_url, set_as_current=False)
         self._app.conf.update(
             broker_connection_timeout=2,
             broker_transport_options={"socket_timeout": 2, "socket_connect_timeout": 2},
             task_ignore_result=True,
         )
-        self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(_WAITING_RINGS)
+        self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(_MAX_PENDING)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._problem: str | None = None
-        self._asked_at = float("-inf")
-        self._asking = threading.Lock()
+        self._checked_at = float("-inf")
+        self._checking = threading.Lock()
 
     def problem(self, *, is_asking: bool = True) -> str | None:
-        """What is wrong with the broker, in words. Asks it within about a second, or tells what it said last.
+        """What is wrong with the broker, in words: connects to it within about a second, or gives the last answer.
 
-        A ring tells nothing here: a quiet platform rings nobody for hours.
+        Sent wake-ups tell nothing here: a quiet platform sends none for hours.
         """
-        # One asks for all: the others would only wait for the same answer.
-        if is_asking and self._asking.acquire(blocking=False):
+        # One thread connects for all: the others would only wait for the same answer.
+        if is_asking and self._checking.acquire(blocking=False):
             try:
-                if time.monotonic() - self._asked_at >= _ANSWER_HOLDS_S:
+                if time.monotonic() - self._checked_at >= _ANSWER_TTL_S:
                     self._problem = None if _answers(self._app) else _AWAY
-                    self._asked_at = time.monotonic()
+                    self._checked_at = time.monotonic()
             finally:
-                self._asking.release()
+                self._checking.release()
         return self._problem
 
     def notify(self, topic: str, key: str = "") -> None:
@@ -76,7 +78,7 @@ class CeleryWakeup:
         if self._thread is None or not self._thread.is_alive():  # not alive: the process has forked since
             with self._starting:
                 if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(target=self._send, name="bell", daemon=True)
+                    self._thread = threading.Thread(target=self._send, name="wakeups", daemon=True)
                     self._thread.start()
 
     def _send(self) -> None:
@@ -87,16 +89,16 @@ class CeleryWakeup:
                 self._app.send_task(
                     TASK_OF_TOPIC[topic], args=(key,) if key else (), queue=QUEUE_OF_TOPIC[topic], **options
                 )
-            except Exception:  # noqa: BLE001, S110 - the edge of a hint: whatever the broker says, the ring may be lost
+            except Exception:  # noqa: BLE001, S110 - the edge of a hint: whatever the broker says, the wake-up may be lost
                 pass
 
 
 def _answers(app: Celery) -> bool:
-    # ``max_retries``: one more try at once, for a connection may be refused by chance.
-    patience = {"socket_timeout": _ASK_WITHIN_S, "socket_connect_timeout": _ASK_WITHIN_S}
+    # ``max_retries``: one immediate retry, since a connection may be refused by chance.
+    patience = {"socket_timeout": _CHECK_WITHIN_S, "socket_connect_timeout": _CHECK_WITHIN_S}
     try:
-        with app.connection_for_write(connect_timeout=_ASK_WITHIN_S, transport_options=patience) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=_ASK_WITHIN_S)
-    except Exception:  # noqa: BLE001 - whatever the broker's library says: it is not well
+        with app.connection_for_write(connect_timeout=_CHECK_WITHIN_S, transport_options=patience) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=_CHECK_WITHIN_S)
+    except Exception:  # noqa: BLE001 - any error of the broker's library means that it does not answer
         return False
     return True

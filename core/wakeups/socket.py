@@ -1,4 +1,4 @@
-"""The embedded bell: one datagram to the scheduler process on the same machine."""
+"""Wake-ups of the embedded mode: one datagram to the scheduler process on the same machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MAX_MESSAGE: Final = 512
 
 
 def wakeup_socket_path(run_dir: Path) -> Path:
-    """Where the scheduler listens."""
-    return run_dir / "bell.sock"
+    """The socket on which the scheduler listens."""
+    return run_dir / "wakeup.sock"
 
 
 class SocketWakeup:
-    """Sends ``topic key`` to a Unix datagram socket. With nobody there the ring is lost, as a ring may be."""
+    """Sends ``topic key`` to a Unix datagram socket. Without a listener the wake-up is lost, as it may be."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,7 +31,7 @@ class SocketWakeup:
             _reachable(self._path) as address,
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
         ):
-            # A full buffer means that the scheduler has plenty to do already: one more ring adds nothing.
+            # A full buffer means that the scheduler has plenty to do already: one more wake-up adds nothing.
             sender.setblocking(False)
             sender.sendto(f"{topic} {key}".encode()[:_MAX_MESSAGE], address)
 
@@ -49,7 +49,7 @@ class WakeupSocket:
         path.chmod(0o600)
 
     def receive(self, timeout_s: float) -> tuple[str, str] | None:
-        """The next ring as (topic, key), or ``None`` when none came in time or the socket was closed."""
+        """The next wake-up as (topic, key), or ``None`` when none came in time or the socket was closed."""
         try:
             self._socket.settimeout(timeout_s)
             message = self._socket.recv(_MAX_MESSAGE).decode(errors="replace")
@@ -65,7 +65,7 @@ class WakeupSocket:
 
 @contextlib.contextmanager
 def _reachable(path: Path) -> Iterator[str]:
-    """An address of ``path`` that fits: a long path is reached through a descriptor of its folder (Linux)."""
+    """An address of ``path`` that fits into sockaddr_un: a long path is reached through a descriptor of its folder."""
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
         return

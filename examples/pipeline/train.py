@@ -50,7 +50,7 @@ def main() -> None:
         os._exit(1)
 
 
-def train(world: distributed.World, options: argparse.Namespace, images: torch.Tensor, labels: torch.Tensor) -> None:
+def train(world: distributed.RankInfo, options: argparse.Namespace, images: torch.Tensor, labels: torch.Tensor) -> None:
     torch.manual_seed(options.seed)
     layers = make_layers()
     if world.size > len(layers):
@@ -105,7 +105,7 @@ def cut(layers: list[nn.Module], rank: int, stages: int) -> nn.Module:
 
 
 def run(
-    schedule: Schedule1F1B, world: distributed.World, images: torch.Tensor, labels: torch.Tensor
+    schedule: Schedule1F1B, world: distributed.RankInfo, images: torch.Tensor, labels: torch.Tensor
 ) -> list[torch.Tensor]:
     """One batch, forwards and backwards. Only the first stage needs the images, only the last one the labels."""
     losses: list[torch.Tensor] = []
@@ -144,7 +144,7 @@ def resume(module: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> in
     return found.step
 
 
-def evaluate(schedule: Schedule1F1B, world: distributed.World, file: Path) -> float:
+def evaluate(schedule: Schedule1F1B, world: distributed.RankInfo, file: Path) -> float:
     """The share of the test images that are read right, known to every stage."""
     images, labels = load(file)
     right = torch.zeros(1)

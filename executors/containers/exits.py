@@ -1,4 +1,4 @@
-"""How a container ended: the runtime's record says it best; without one, what the engine saw."""
+"""How a container ended: by the runtime's exit record, or without one by the engine's exit code."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def exit_without_record(
     def end(cause: ExitCause, sentence: str) -> ReplicaExit:
         return ReplicaExit(cause, code, sentence, at, log_tail)
 
-    said = f" ({reason})" if reason and reason not in ("Error", "Completed") else ""
+    cause_note = f" ({reason})" if reason and reason not in ("Error", "Completed") else ""
     if code == 0 and not is_out_of_memory:
         return end(ExitCause.EXITED, "The command ended with exit code 0.")
     if is_out_of_memory:
@@ -88,16 +88,16 @@ def exit_without_record(
     if was_asked:
         return end(ExitCause.STOPPED, "Stopped because the platform asked.")
     if reason in _NEVER_STARTED or reason.partition(":")[0] in _NEVER_STARTED:
-        return end(ExitCause.START_FAILED, f"The container could not be started{said}.")
+        return end(ExitCause.START_FAILED, f"The container could not be started{cause_note}.")
     if code is None:
-        return end(ExitCause.UNKNOWN, f"The container is gone and left no exit code{said}.")
+        return end(ExitCause.UNKNOWN, f"The container is gone and left no exit code{cause_note}.")
     number = _signal(code)
     if number is not None:
         return end(
             ExitCause.SIGNALLED,
-            f"The container was killed by {number} from outside, before the runtime could say why{said}.",
+            f"The container was killed by {number} from outside, before the runtime could say why{cause_note}.",
         )
-    return end(ExitCause.EXITED, f"The container ended with exit code {code}{said}.")
+    return end(ExitCause.EXITED, f"The container ended with exit code {code}{cause_note}.")
 
 
 def phase_of(ended: ReplicaExit) -> Phase:
@@ -110,8 +110,8 @@ def stop_mark(grace: timedelta) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """What the runtime tells of a replica that has not ended. ``started_at``: of the user's code. ``facts``: of an
+class ReplicaStatus:
+    """Status file of a replica that has not ended. ``started_at``: of the user's code. ``facts``: of an
     elastic gang, see ``executors.base.ChangesWorlds``; none of any other.
     """
 
@@ -121,15 +121,19 @@ class Status:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_status(status: bytes) -> Status:
+def read_status(status: bytes) -> ReplicaStatus:
     """From the bytes of ``STATUS`` (empty: the runtime has not written it yet)."""
     data = _object(status)
-    told = data.get("facts")
-    facts = {name: told[name] for name in _WORLD_FACTS if name in told} if isinstance(told, dict) else {}
+    facts_of_runtime = data.get("facts")
+    facts = (
+        {name: facts_of_runtime[name] for name in _WORLD_FACTS if name in facts_of_runtime}
+        if isinstance(facts_of_runtime, dict)
+        else {}
+    )
     if data.get("phase") == "running":
         detail = str(data.get("detail") or "") if facts else ""
-        return Status(Phase.RUNNING, detail, _time(data.get("started_at")), facts)
-    return Status(Phase.PENDING, str(data.get("detail") or "Preparing."), None, facts)
+        return ReplicaStatus(Phase.RUNNING, detail, _time(data.get("started_at")), facts)
+    return ReplicaStatus(Phase.PENDING, str(data.get("detail") or "Preparing."), None, facts)
 
 
 def _object(content: bytes) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Labels: by them a driver finds again what it made, and tells its own from another platform's."""
+"""Labels by which a driver finds its own objects on an engine, among those of other platforms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def replica_labels(instance: str, order: ReplicaOrder) -> dict[str, str]:
-    """What is one replica's: its container, Pod, Secret."""
+    """Labels of one replica's container, Pod or Secret."""
     key = order.key
     return {
         **attempt_labels(instance, order),
@@ -36,7 +36,7 @@ def replica_labels(instance: str, order: ReplicaOrder) -> dict[str, str]:
 
 
 def attempt_labels(instance: str, order: ReplicaOrder) -> dict[str, str]:
-    """What all replicas of an attempt share: its network, its Service."""
+    """Labels of what all replicas of an attempt share: its network, its Service."""
     labels = {INSTANCE: instance, JOB: order.key.job_id, ATTEMPT: order.key.attempt_id}
     if order.project:
         labels[PROJECT] = label_value(order.project)
@@ -46,7 +46,7 @@ def attempt_labels(instance: str, order: ReplicaOrder) -> dict[str, str]:
 
 
 def key_of(labels: Mapping[str, str]) -> ReplicaKey | None:
-    """Whose it is; ``None`` when it is no replica's (an attempt's network, or labels that are not ours)."""
+    """The replica that the labels name; ``None`` for an attempt's network, or for labels of another program."""
     try:
         return ReplicaKey(
             JobId(labels[JOB]),
@@ -60,24 +60,24 @@ def key_of(labels: Mapping[str, str]) -> ReplicaKey | None:
 
 
 def databases(found: Iterable[Mapping[str, str] | None]) -> dict[AttemptId, str]:
-    """By the labels of what an engine holds: attempt -> the database that knows it, empty where nothing of it says so."""
-    held: dict[AttemptId, str] = {}
-    for own in found:
-        if own and own.get(ATTEMPT):
-            attempt_id = AttemptId(own[ATTEMPT])
-            held[attempt_id] = own.get(DATABASE) or held.get(attempt_id, "")
-    return held
+    """Attempt -> id of its database, from the labels of an engine's objects; empty where no label says it."""
+    by_attempt: dict[AttemptId, str] = {}
+    for thing_labels in found:
+        if thing_labels and thing_labels.get(ATTEMPT):
+            attempt_id = AttemptId(thing_labels[ATTEMPT])
+            by_attempt[attempt_id] = thing_labels.get(DATABASE) or by_attempt.get(attempt_id, "")
+    return by_attempt
 
 
-def is_of_another_database(own: Mapping[str, str], database_id: str) -> bool:
-    """Whether labels say so; what says nothing of its database counts as of this one."""
-    return bool(database_id) and own.get(DATABASE, "") not in ("", database_id)
+def is_of_another_database(thing_labels: Mapping[str, str], database_id: str) -> bool:
+    """Whether the labels name another database; an object without the label counts as this database's."""
+    return bool(database_id) and thing_labels.get(DATABASE, "") not in ("", database_id)
 
 
 def selector(instance: str, attempt_id: AttemptId | None = None) -> dict[str, str]:
-    """Labels of all that is this platform's, or of one attempt of it."""
-    own = {INSTANCE: instance}
-    return own if attempt_id is None else {**own, ATTEMPT: attempt_id}
+    """Labels that select all objects of this platform, or those of one attempt."""
+    thing_labels = {INSTANCE: instance}
+    return thing_labels if attempt_id is None else {**thing_labels, ATTEMPT: attempt_id}
 
 
 def label_value(text: str) -> str:

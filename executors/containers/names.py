@@ -1,4 +1,4 @@
-"""Deterministic names: creating twice meets itself. All are RFC 1123 labels that begin with a letter."""
+"""Deterministic names, so that creation is idempotent. All are RFC 1123 labels that begin with a letter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executors.base import ReplicaKey
 MAX_NAME: Final = 63
 _LABEL: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _HASH_CHARS: Final = 16
-# Below those that Linux gives out to whoever connects, and above the well-known ones.
+# Below Linux's ephemeral ports, and above the well-known ones.
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 9_000
 
@@ -37,9 +37,10 @@ def host_name(role: str, index: int) -> str:
 
 
 def ports_of_world(world: int, first: Ports) -> Ports:
-    """The ports of a replica that has an address of its own: ``first``, the well-known ones, in its attempt's first world.
+    """The ports of a replica that has an address of its own: ``first``, the well-known ones, in its attempt's first
+    world.
 
-    In each later one others, the same only after 2250 worlds: who does not know that its world is over must neither find
+    Each later world has other ports, the same only after 2250 worlds: a process of an earlier world must neither find
     nor hinder the newest one.
     """
     if world <= 1:

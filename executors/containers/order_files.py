@@ -1,4 +1,6 @@
-"""The files of ``/trainmaster/order``: ``order.json`` for the runtime, ``order.sh`` for images without Python, ``token``."""
+"""The files of ``/trainmaster/order``: ``order.json`` for the runtime, ``order.sh`` for images without Python,
+``token``.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def render_order(
         code_path: where the driver has put the code archive *in the container*; ``None``: fetched from the API.
         termination_path: a file that gets the exit record too, cut to 4096 bytes, such as ``/dev/termination-log``.
         enforced: limits that the engine enforces, of ``cpu``, ``memory`` and ``pids``. The runtime watches over
-            memory and pids where they are missing, and tells in the log that a CPU limit is not kept.
+            memory and pids where they are missing, and logs that a CPU limit is not enforced.
         log_limit_bytes: room that the replica's log takes at most; 0: no limit.
         is_watched: the engine follows paths when it starts the container, after they were looked at, and its machine is
             this one: `start` compares the inodes of what it mounted with those that were seen, before anything runs.
@@ -51,7 +53,7 @@ def render_order(
             field=f"roles.{order.key.role}.command",
         )
     if order.code_digest is not None and code_path is None and (order.api_url is None or order.token is None):
-        raise ExecutorRefused("The code archive cannot be fetched, for replicas are told no API address.")
+        raise ExecutorRefused("The code archive cannot be fetched, because replicas get no API address.")
     fields = order_fields(
         order, view="as_is", command=command, env=_own_devices(order.env, order), log_limit_bytes=log_limit_bytes
     )
@@ -59,7 +61,7 @@ def render_order(
     fields["args"] = list(order.args) if order.command else []
     fields["process_env"] = [_own_devices(extra, order) for extra in order.process_env]
     fields["code_path"] = code_path
-    # Where a driver mounts from is no business of the job's.
+    # The job need not know the host's paths.
     fields["mounts"] = [{**mount, "source": mount["target"]} for mount in fields["mounts"]]
     fields["cwd"] = WORK if order.command else None
     fields["termination_path"] = termination_path
@@ -69,14 +71,14 @@ def render_order(
     files = {"order.json": json.dumps(fields).encode(), "order.sh": _script(fields).encode()}
     if order.token is not None:
         files["token"] = order.token.encode()
-    seen = [f"{mount.inode} {mount.target}\n" for mount in order.mounts if mount.inode is not None]
-    if is_watched and seen:
-        files[MOUNT_INODES] = "".join(seen).encode()
+    inodes = [f"{mount.inode} {mount.target}\n" for mount in order.mounts if mount.inode is not None]
+    if is_watched and inodes:
+        files[MOUNT_INODES] = "".join(inodes).encode()
     return files
 
 
 def render_world(order: ReplicaOrder) -> bytes:
-    """What a running replica is told of another world, as JSON. Nothing of it is secret."""
+    """The world update for a running replica, as JSON. It holds no secret."""
     fields = world_fields(order)
     fields["env"] = _own_devices(fields["env"], order)
     fields["process_env"] = [_own_devices(extra, order) for extra in fields["process_env"]]
@@ -86,7 +88,7 @@ def render_world(order: ReplicaOrder) -> bytes:
 def command_of_image(
     entrypoint: Sequence[str] | None, cmd: Sequence[str] | None, args: Sequence[str]
 ) -> tuple[str, ...]:
-    """What an image runs by itself: ``args`` take the place of its CMD, as everywhere. Empty: it has no command."""
+    """The command of an image: ``args`` replace its CMD, as in Docker. Empty: the image has none."""
     return (*(entrypoint or ()), *(args or cmd or ()))
 
 

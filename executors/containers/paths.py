@@ -11,28 +11,28 @@ WORK: Final = "/data"
 RUNTIME: Final = "/trainmaster/runtime"
 ORDER: Final = "/trainmaster/order"
 STATE: Final = "/trainmaster/state"
-CODE: Final = "/trainmaster/code.tar.gz"  # where a driver that puts the archive in itself puts it, read-only
+CODE: Final = "/trainmaster/code.tar.gz"  # read-only; for drivers that copy the archive into the container
 EXIT_RECORD: Final = f"{STATE}/exit.json"
 STOP_MARK: Final = f"{STATE}/stop.json"
 STATUS: Final = f"{STATE}/status.json"
 WORLD: Final = f"{STATE}/world.json"  # of an elastic gang: the newest world
-# Where an engine can change a file of a running container but send it no signal without losing its end: empty until
+# For engines that can change a file of a running container, but lose its exit by a signal: empty until
 # the stop is asked for, then what STOP_MARK would hold.
 ASKED: Final = "/trainmaster/asked"
 STOP_REQUEST: Final = f"{ASKED}/stop"
 # The same for WORLD: empty, or its content compressed by zlib and then in base64.
 WORLD_REQUEST: Final = f"{ASKED}/world"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' own default
-# In ORDER: what must be mounted where, a line each, "<inode> <target>"; `start` compares.
+# In ORDER: the expected inode of each mount, one line "<inode> <target>" each; `start` compares them.
 MOUNT_INODES: Final = "places"
 OWN: Final = f"{WORK}/.trainmaster"
-JOINS: Final = f"{OWN}/joins"  # made by a replica that joins an elastic gang, when it waits for nothing but its world
+JOINS: Final = f"{OWN}/joins"  # written by a replica that joins an elastic gang, when it is ready for its world
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchFolder:
     """An empty folder, new for every container, in which the container's user may write: mode 0777 where the engine
-    cannot know who that is. ``holds_secrets``: keep it away from other users of the machine.
+    cannot know that user. ``holds_secrets``: keep it away from other users of the machine.
     """
 
     target: str

@@ -1,5 +1,5 @@
-"""The engine's API as far as the driver needs it. What it answers is told in two families: ``ExecutorTryAgain`` when the
-engine is away or in trouble, :class:`EngineError` when it answered and will not.
+"""The part of the engine's API that the driver uses. Errors come in two families: ``ExecutorTryAgain`` when the
+engine is unreachable or fails, :class:`EngineError` when it refuses a request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from core.domain.errors import ExecutorTryAgain
 
 T = TypeVar("T")
 _TIMEOUT_S: Final = 60  # starting a container on a busy machine takes seconds
-_POOL: Final = 32  # connections that are kept open, so threads that talk at once
+_POOL: Final = 32  # open connections, which is the number of concurrent requests
 _AWAY_STATUS: Final = (502, 503, 504)  # what a proxy in front of the engine says for it
 
 
 class EngineError(Exception):
-    """The engine's answer to a request that it will not do. ``message`` is its own word."""
+    """The engine refused a request. ``message`` is the engine's own text."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -59,7 +59,7 @@ class DockerEngine:
 
     @property
     def is_local(self) -> bool:
-        """Whether the engine is on this machine, as far as its address tells."""
+        """Whether the engine's address is one of this machine (a Unix socket)."""
         url = self._arguments().get("base_url") or "unix://"
         return str(url).startswith(("unix://", "http+unix://"))
 
@@ -112,7 +112,7 @@ class DockerEngine:
         return str(created["Id"])
 
     def rename(self, container: str, name: str) -> None:
-        """Raises :class:`NameTaken` when another container has that name: of all who try, one succeeds."""
+        """Raises :class:`NameTaken` when another container has that name: of concurrent callers one succeeds."""
         self._ask(lambda client: client.rename(container, name))
 
     def start(self, container: str) -> None:

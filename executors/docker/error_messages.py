@@ -30,24 +30,27 @@ def not_created(error: EngineError, order: ReplicaOrder, image: str) -> Executor
         return ExecutorTryAgain("The disk of the Docker engine's machine is full; free space there. It is tried again.")
     if _NO_ADDRESSES.search(message):
         return ExecutorTryAgain(
-            "The Docker engine has no addresses left for one more network (each running job has one); it is tried again. "
+            "The Docker engine has no addresses left for one more network (each running job has one); it is tried "
+            "again. "
             "For more, the administrator widens `default-address-pools` of the engine."
         )
     if _NO_TOOLKIT.search(message):
         return ExecutorRefused(
-            "The Docker engine cannot give GPUs to containers; the administrator installs the NVIDIA container toolkit.",
+            "The Docker engine cannot give GPUs to containers; the administrator installs the NVIDIA container "
+            "toolkit.",
             field=f"roles.{role}.resources.gpus",
         )
     if found := _NO_DEVICE.search(message):
         return ExecutorTryAgain(f"A GPU of this replica does not answer ({found.group(1)}). It is tried again.")
     if _OTHER_ARCHITECTURE.search(message):
         return ExecutorRefused(
-            f"Image {image} is made for another kind of processor than the engine's machine has; build it for that one.",
+            f"Image {image} is made for another kind of processor than the engine's machine has; build it for that "
+            "one.",
             field=f"roles.{role}.image",
         )
     if found := _NO_USER.search(message):
         return ExecutorRefused(
-            f"Image {image} wants to run as {found.group(1)}, whom it does not know; mend its USER.",
+            f"Image {image} has the USER {found.group(1)}, which does not exist in it; correct its USER.",
             field=f"roles.{role}.image",
         )
     if isinstance(error, EngineObjectMissing):  # the image, or the network: taken away since we looked
@@ -69,7 +72,7 @@ def _no_source(order: ReplicaOrder, path: str) -> ExecutorRefused:
 
 
 _NO_ACCESS: Final = (
-    "its registry has no such image, or shows it only to those who are logged in; check the name, or have the "
+    "its registry has no such image, or shows it only after a login; check the name, or have the "
     "administrator run `docker login` for the platform's user"
 )
 # Pulling. The first that fits counts; ``True``: the user's or the administrator's to mend, so no use in trying again.

@@ -19,7 +19,8 @@ log = structlog.get_logger(__name__)
 
 _EVENTS: Final = ("start", "die", "oom", "destroy", "pause", "unpause")
 _AGAIN_S: Final = 2.0  # after the engine went away
-# The engine tells of no file: replicas that start are looked at so often, in at most a fifth of the time.
+# The engine has no file events: status files of starting replicas are polled at this period, in at most a fifth of the
+# time.
 _LOOK_S: Final = 0.1
 _MAX_POLL_SHARE: Final = 0.2
 

@@ -1,12 +1,13 @@
 """The driver for one Docker engine.
 
 Its memory is the engine: containers, networks and volumes found by their labels. A replica's container is made under a
-name of nobody's, filled, and then renamed to its own name, which the engine gives to one alone; what has that name may be
-started by anybody. Whoever dies on the way leaves something that the next creator starts, or that ``remove`` finds.
+temporary name, filled, and then renamed to its own name, which the engine allows once; a container of that name may be
+started by any process. A creator that dies on the way leaves a container that the next creator starts, or ``remove``
+finds.
 
 An attempt that was removed leaves an empty volume with its name for a day: a ``create`` that comes late looks for it
-after it has made its container and before it starts it, and ``remove`` makes it before it looks for containers. So one of
-the two sees the other.
+after it has made its container and before it starts it, and ``remove`` makes it before it looks for containers. So one
+of the two sees the other.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from executors.gpu_sharing import with_memory_limit
 
 T = TypeVar("T")
 _NETWORK_TIMEOUT_S: Final = 10.0  # for another creator to finish the attempt's network
-_REMOVAL_TIMEOUT_S: Final = 20.0  # for the engine to remove what it was told to remove
+_REMOVAL_TIMEOUT_S: Final = 20.0  # for the engine to complete a removal
 _LOOK_S: Final = 0.02
 _TOMBSTONE_LIFE: Final = timedelta(days=1)
 _CLEAN_EVERY_S: Final = 600.0
@@ -134,7 +135,7 @@ class DockerExecutor:
                 raise _foreign(name)
             elif found["State"]["Status"] != "created":
                 return
-            # Only now: who removes the attempt from here on has our container before its eyes.
+            # Only now: a removal that begins from here on finds this container in the engine.
             self._check_tombstone(order.key.attempt_id, tidy=True)
             self._engine.start(name)
         except EngineError as error:
@@ -181,11 +182,13 @@ class DockerExecutor:
             return
         except EngineError as error:
             raise ExecutorTryAgain(
-                f"The Docker engine did not tell it of world {world}: {error.message}; it is tried again."
+                f"The Docker engine did not deliver world {world}: {error.message}; it is tried again."
             ) from error
 
     def kill(self, key: ReplicaKey) -> None:
-        """See :class:`executors.base.ChangesWorlds`. A container that has ended keeps its name, and with it its record."""
+        """See :class:`executors.base.ChangesWorlds`. A container that has ended keeps its name, and with it its
+        record.
+        """
         name = render.container_name(key)
         found = self._ask(lambda: self._engine.container(name))
         if found is None or not self._is_own(found) or not found["State"].get("Running"):
@@ -281,7 +284,7 @@ class DockerExecutor:
             raise
 
     def _owner(self, found: Mapping[str, Any]) -> files.Owner:
-        """Who runs in a container."""
+        """The user in a container."""
         return files.owner_of(self._settings.uid, self._settings.gid, str(found["Config"].get("User") or ""))
 
     def _is_own(self, found: Mapping[str, Any]) -> bool:
@@ -308,7 +311,7 @@ class DockerExecutor:
             self._engine.put(container, "/", archive)
 
     def _make_network(self, wanted: ReplicaOrder) -> None:
-        """See that the attempt has its network. Of all who try at once one makes it, and the others wait for that one."""
+        """Create the attempt's network. Of concurrent callers one creates it, and the others wait for it."""
         own = labels.selector(self._settings.instance, wanted.key.attempt_id)
         body = render.render_network(wanted, self._settings)
         end = time.monotonic() + _NETWORK_TIMEOUT_S
@@ -319,7 +322,7 @@ class DockerExecutor:
                 is_being_made = isinstance(error, NameTaken) or "bridge name" in error.message
                 if not is_being_made or time.monotonic() > end:
                     raise
-                time.sleep(_LOOK_S)  # noqa: TID251 - the engine tells nobody when another's network is complete
+                time.sleep(_LOOK_S)  # noqa: TID251 - the engine has no event for a network that another process completes
 
     # Looking and removing
 
@@ -334,7 +337,7 @@ class DockerExecutor:
         def take(thing: Mapping[str, Any]) -> str:
             try:
                 take_away(str(thing[key]))
-            except (EngineObjectMissing, NameTaken):  # gone, or somebody else is at it
+            except (EngineObjectMissing, NameTaken):  # gone, or another process is removing it
                 return ""
             except EngineError as error:
                 return error.message
@@ -371,7 +374,7 @@ class DockerExecutor:
 
     @staticmethod
     def _ask(question: Callable[[], T]) -> T:
-        """The answer; a no that nobody expected is tried again."""
+        """The answer; an unexpected refusal becomes ``ExecutorTryAgain``."""
         try:
             return question()
         except EngineError as error:

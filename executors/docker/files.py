@@ -21,12 +21,12 @@ class Owner:
     gid: int = 0
 
     def mode(self, mode: int) -> int:
-        """``mode`` of a file for the owner alone, widened to everybody where the owner is unknown."""
+        """``mode`` of a file for the owner alone, widened to all users where the owner is unknown."""
         return mode if self.uid is not None else mode | (mode >> 3) | (mode >> 6)
 
 
 def owner_of(uid: int, gid: int, image_user: str) -> Owner:
-    """Who runs in the container: the platform's ``uid``, or with 0 the image's own user."""
+    """The container's user: the platform's ``uid``, or with 0 the image's own user."""
     if uid:
         return Owner(uid, gid)
     user, _, group = image_user.partition(":")

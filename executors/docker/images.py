@@ -15,9 +15,9 @@ from executors.docker.error_messages import not_pulled
 
 log = structlog.get_logger(__name__)
 
-# A pull that ended quickly is told in the same call: most failures do, and small images.
+# The call waits this long for a pull: most failures, and pulls of small images, end within it.
 _PULL_WAIT_S: Final = 1.0
-# A failure is told again without another pull for so long: the replicas of a gang ask one after another.
+# A failure is repeated without another pull for this long: the replicas of a gang ask one after another.
 _FAILURE_CACHE_S: Final = 10.0
 
 

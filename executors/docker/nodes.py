@@ -60,13 +60,13 @@ def read_usage(container: Mapping[str, Any]) -> ForeignUsage:
     """What a replica's container was given, as :mod:`executors.docker.render` has written it down."""
     host, own = container["HostConfig"], container["Config"].get("Labels") or {}
     gpus = {gpu for wanted in host.get("DeviceRequests") or () for gpu in wanted.get("DeviceIDs") or ()}
-    # Of a version that wrote no such label only a limit tells.
+    # Containers of a version without this label: only the limit is known.
     memory_bytes = int(own.get(MEMORY) or host.get("Memory") or 0)
     return ForeignUsage(int(host.get("CpuShares") or 0) * 1000 // 1024, memory_bytes, frozenset(gpus))
 
 
 def find_gpus(engine: DockerEngine) -> Callable[[], tuple[Gpu, ...]]:
-    """Asks this machine's driver, by UUID, where the engine is on this machine; elsewhere there is nobody to ask."""
+    """Asks this machine's driver, by UUID, where the engine is on this machine; no GPUs for a remote engine."""
     if not engine.is_local:
         return tuple
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

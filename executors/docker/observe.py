@@ -1,7 +1,7 @@
 """From what the engine shows of a container to an :class:`Observation`.
 
-What costs a request of its own and cannot change any more is asked once and kept: the end of a container, and that its
-command runs. Losing it costs asking again.
+Facts that need a request of their own and cannot change any more are cached: the end of a container, and that its
+command runs. A lost cache costs the requests again.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _NEVER_RAN: Final = frozenset(
 _LOG_TAIL_LINES: Final = 20  # lines
 
 
-_FRESH: Final = exits.Status(Phase.PENDING, "The runtime is being started.")
+_FRESH: Final = exits.ReplicaStatus(Phase.PENDING, "The runtime is being started.")
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was seen of one container. ``stamp``: of the status file when it was read. ``announced_world``: the newest world that this
-    process has told it of.
+    """Cached facts of one container. ``stamp``: of the status file when it was read. ``announced_world``: the newest
+    world that this process has sent to it.
     """
 
     key: ReplicaKey
     stamp: str | None = None
-    status: exits.Status = _FRESH
+    status: exits.ReplicaStatus = _FRESH
     end: Observation | None = None
     announced_world: int = 0
     is_starting: bool = False
@@ -61,10 +61,10 @@ class ContainerObserver:
         self._lock = threading.Lock()
 
     def observe(self, summary: Mapping[str, Any]) -> Observation | None:
-        """What there is to say of one container of the engine's list.
+        """The observation of one container from the engine's list.
 
-        ``None`` for what is no replica: a container that was never started (its creator died, the next one starts it) or
-        that is not complete.
+        ``None`` for what is no replica: a container that was never started (its creator died, the next one starts it)
+        or that is not complete.
         """
         key = labels.key_of(summary.get("Labels") or {})
         if key is None or f"/{container_name(key)}" not in (summary.get("Names") or ()):
@@ -86,7 +86,9 @@ class ContainerObserver:
                 del self._known[name]
 
     def attempts_with_news(self) -> list[AttemptId]:
-        """Attempts with a replica that starts, or changes its world, and has told something new since it was seen."""
+        """Attempts with a starting or world-changing replica whose status file has changed since the last
+        observation.
+        """
         with self._lock:
             starting = [(name, known) for name, known in self._known.items() if known.is_starting]
         return [
@@ -96,7 +98,7 @@ class ContainerObserver:
         ]
 
     def needs_world(self, container: str, key: ReplicaKey, world: int) -> bool:
-        """Whether it knows of no world as new as this one; then its status is looked at until it says that it does."""
+        """Whether the replica has no world this new yet; then its status is polled until it reports the world."""
         known = self._get(container, key)
         self._refresh_status(container, known)
         if int(known.status.facts.get("world", -1)) >= world:
@@ -105,7 +107,7 @@ class ContainerObserver:
         return known.announced_world == world
 
     def record_death(self, container: str) -> None:
-        """The engine has told that it died. Its list may go on showing it as running for a moment."""
+        """The engine reported the container's death. Its list may show it as running for a moment longer."""
         with self._lock:
             known = self._known.get(container)
             if known is not None:

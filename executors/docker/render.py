@@ -25,8 +25,8 @@ class ContainerSettings:
     """What holds for all containers of a platform. ``uid`` 0: the image's own user. ``host_paths`` empty: any.
 
     ``shm_bytes``: size of /dev/shm where an order states neither it nor a memory limit; the driver takes half of the
-    machine's memory, as the kernel does. ``log_limit_bytes``: of one replica's log; 0: no limit. ``is_here``: the engine's
-    containers see the files of this machine, under its kernel; the driver finds out.
+    machine's memory, as the kernel does. ``log_limit_bytes``: of one replica's log; 0: no limit. ``is_here``: the
+    engine's containers see the files of this machine, under its kernel; the driver finds out.
     """
 
     instance: str
@@ -75,7 +75,7 @@ def render_network(order: ReplicaOrder, settings: ContainerSettings) -> dict[str
     """Arguments of the network of the order's attempt.
 
     The engine may make two networks of one name when two ask at once, but never two with one interface: so the
-    interface's name decides who is first.
+    interface's name decides which request is first.
     """
     attempt = order.key.attempt_id
     mark = hashlib.sha256(f"{settings.instance}/{attempt}".encode()).hexdigest()[:12]
@@ -121,7 +121,7 @@ def _host_config(order: ReplicaOrder, network: str, settings: ContainerSettings)
         "SecurityOpt": ["no-new-privileges"],
         "RestartPolicy": {"Name": "no"},
         "Init": False,
-        # The replica's own log is kept under the output; this is for the runtime's last words.
+        # The replica's own log is a file under the output; this is for the runtime's last messages.
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
     }
     if settings.uid:

@@ -20,7 +20,9 @@ _HINT: Final = "build it (see docs/docker.md), or set TRAINMASTER_RUNTIME_IMAGE 
 
 
 class RuntimeFiles:
-    """Safe for many threads. The files are read once for each version of the image, through a container that never runs."""
+    """Safe for many threads. The files are read once for each version of the image, through a container that never
+    runs.
+    """
 
     def __init__(self, engine: DockerEngine, images: DockerImages, image: str, instance: str) -> None:
         self._engine = engine

@@ -2,13 +2,13 @@
 
 from executors.fake.engine import FakeEngine, Script
 from executors.fake.executor import FakeExecutor
-from executors.fake.faults import Fault, FaultSource, ProcessKilled, SeededFaults, no_faults
+from executors.fake.faults import FaultSource, InjectedFault, ProcessKilled, SeededFaults, no_faults
 
 __all__ = [
     "FakeEngine",
     "FakeExecutor",
-    "Fault",
     "FaultSource",
+    "InjectedFault",
     "ProcessKilled",
     "Script",
     "SeededFaults",

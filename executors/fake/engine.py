@@ -1,7 +1,7 @@
 """The engine itself: shared by every :class:`FakeExecutor` of a test, as a cluster is by control planes.
 
 Nothing moves but by :meth:`FakeEngine.advance`. The engine also keeps the ledger that a fault test asks at the end:
-who was started when, and every time two things ran that must not run at once.
+which replica was started when, and each pair of replicas that ran at once and must not.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Replica:
     def is_live(self) -> bool:
         return self.exit is None and not self.is_lost
 
-    def settle(self, now: datetime) -> None:
+    def apply_due_events(self, now: datetime) -> None:
         """Let happen what is due by ``now``."""
         if not self.is_live:
             return
@@ -102,7 +102,7 @@ class FakeEngine:
     violations: list[str] = field(default_factory=list)
     starts: list[tuple[datetime, ReplicaKey]] = field(default_factory=list)
     _replicas: dict[ReplicaKey, _Replica] = field(default_factory=dict)
-    _unsettled: dict[ReplicaKey, _Replica] = field(default_factory=dict)  # that may still end
+    _unfinished: dict[ReplicaKey, _Replica] = field(default_factory=dict)  # that may still end
     _keys: dict[AttemptId, list[ReplicaKey]] = field(default_factory=dict)
     _of_job: dict[JobId, list[ReplicaKey]] = field(default_factory=dict)
     _removed: set[AttemptId] = field(default_factory=set)
@@ -128,13 +128,13 @@ class FakeEngine:
             target = self.now + by
             while due := sorted((at for at, _ in self._late if at <= target)):
                 self.now = max(self.now, due[0])
-                self._settle()
+                self._apply_due_events()
                 ready = [call for at, call in self._late if at == due[0]]
                 self._late = [(at, call) for at, call in self._late if at != due[0]]
                 for call in ready:
                     call()
             self.now = target
-            self._settle()
+            self._apply_due_events()
 
     def lose_node(self, name: str) -> None:
         """The machine is gone, and with it everything on it."""
@@ -150,7 +150,7 @@ class FakeEngine:
             self._nodes[name] = replace(self._nodes[name], is_ready=True, condition="")
 
     def lose(self, key: ReplicaKey) -> None:
-        """One replica vanishes without an exit, as when somebody deletes it by hand."""
+        """One replica vanishes without an exit, as when an administrator deletes it by hand."""
         with self._lock:
             self._replicas[key].is_lost = True
 
@@ -164,7 +164,7 @@ class FakeEngine:
     def live(self) -> frozenset[ReplicaKey]:
         """What runs or is about to."""
         with self._lock:
-            self._settle()
+            self._apply_due_events()
             return frozenset(key for key, replica in self._replicas.items() if replica.is_live)
 
     def order_of(self, key: ReplicaKey) -> ReplicaOrder:
@@ -176,7 +176,7 @@ class FakeEngine:
 
     def nodes(self, database_id: str = "") -> Sequence[NodeInfo]:
         with self._lock:
-            self._settle()
+            self._apply_due_events()
             others = [
                 (
                     r.order.node,
@@ -186,7 +186,7 @@ class FakeEngine:
                 if r.is_live and database_id and r.order.database_id not in ("", database_id)
             ]
             return tuple(
-                subtract_usage(node, [held for name, held in others if name == node.name])
+                subtract_usage(node, [usage for name, usage in others if name == node.name])
                 for node in self._nodes.values()
             )
 
@@ -208,39 +208,39 @@ class FakeEngine:
             self._note_crowding(order)
             node = self._nodes.get(order.node)
             replica = _Replica(order, script, self.now, is_lost=node is None or not node.is_ready)
-            self._replicas[key] = self._unsettled[key] = replica
+            self._replicas[key] = self._unfinished[key] = replica
             self._keys.setdefault(key.attempt_id, []).append(key)
             self._of_job.setdefault(key.job_id, []).append(key)
             self.starts.append((self.now, key))
-            replica.settle(self.now)
+            replica.apply_due_events(self.now)
 
     def change_world(self, order: ReplicaOrder) -> None:
         with self._lock:
-            self._settle()
+            self._apply_due_events()
             replica = self._replicas.get(order.key)
             if replica is not None and replica.is_live and (order.world or 0) > (replica.order.world or 0):
                 if replica.is_joining:
                     replica.joined_at = self.now
                 replica.order = order
-            self._settle()
+            self._apply_due_events()
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
         with self._lock:
-            self._settle()
+            self._apply_due_events()
             replica = self._replicas.get(key)
             if replica is None or not replica.is_live:
                 return
             replica.stop_asked_at = replica.stop_asked_at or self.now
             end = self.now + grace
             replica.killed_at = end if replica.killed_at is None else min(end, replica.killed_at)
-            self._settle()
+            self._apply_due_events()
 
     def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
         with self._lock:
             newest: dict[tuple[str, int], _Replica] = {}
             for key in self._keys.get(attempt_id, ()):
                 replica = self._replicas[key]
-                replica.settle(self.now)
+                replica.apply_due_events(self.now)
                 known = newest.get((key.role, key.index))
                 if known is None or known.order.key.generation < key.generation:
                     newest[key.role, key.index] = replica
@@ -255,7 +255,7 @@ class FakeEngine:
             self._removed.add(attempt_id)
             for key in self._keys.pop(attempt_id, ()):
                 del self._replicas[key]
-                self._unsettled.pop(key, None)
+                self._unfinished.pop(key, None)
                 self._of_job[key.job_id].remove(key)
 
     def later(self, after: timedelta, call: Callable[[], None]) -> None:
@@ -265,14 +265,14 @@ class FakeEngine:
 
     # Inside
 
-    def _settle(self) -> None:
+    def _apply_due_events(self) -> None:
         over = []
-        for key, replica in self._unsettled.items():
-            replica.settle(self.now)
+        for key, replica in self._unfinished.items():
+            replica.apply_due_events(self.now)
             if not replica.is_live:
                 over.append(key)
         for key in over:
-            del self._unsettled[key]
+            del self._unfinished[key]
 
     def _script_of(self, order: ReplicaOrder) -> Script:
         for where in ((order.key.role, order.key.index), (order.key.role, None)):
@@ -286,7 +286,7 @@ class FakeEngine:
         for gpu in order.gpus:
             taken = sum(
                 replica.order.request.gpu_milli or WHOLE
-                for replica in self._settled_replicas()
+                for replica in self._unfinished_replicas()
                 if replica.is_live and replica.order.node == order.node and gpu in replica.order.gpus
             )
             if taken + (order.request.gpu_milli or WHOLE) > WHOLE:
@@ -297,7 +297,7 @@ class FakeEngine:
     def _note_conflicts(self, key: ReplicaKey) -> None:
         for other in self._of_job.get(key.job_id, ()):
             replica = self._replicas[other]
-            replica.settle(self.now)
+            replica.apply_due_events(self.now)
             if not replica.is_live:
                 continue
             if other.attempt_id != key.attempt_id:
@@ -305,9 +305,9 @@ class FakeEngine:
             elif (other.role, other.index) == (key.role, key.index):
                 self.violations.append(f"{self.now}: {key} was started while its generation {other.generation} ran.")
 
-    def _settled_replicas(self) -> Sequence[_Replica]:
-        self._settle()
-        return tuple(self._unsettled.values())
+    def _unfinished_replicas(self) -> Sequence[_Replica]:
+        self._apply_due_events()
+        return tuple(self._unfinished.values())
 
     def _with_ports(self, replica: ReplicaAddress, taken: frozenset[int]) -> ReplicaAddress:
         ports = [self._fresh_port(taken) for _ in range(4)]

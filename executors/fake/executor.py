@@ -11,7 +11,7 @@ from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
 from executors.fake.engine import FakeEngine
-from executors.fake.faults import Fault, FaultSource, ProcessKilled, no_faults
+from executors.fake.faults import FaultSource, InjectedFault, ProcessKilled, no_faults
 
 T = TypeVar("T")
 _AWAY: Final = "The engine did not answer; try again."
@@ -71,37 +71,37 @@ class FakeExecutor:
 
     def _read(self, call: str, subject: str, effect: Callable[[], T]) -> T:
         match self.faults(call, subject):
-            case Fault.BEFORE | Fault.AFTER:
+            case InjectedFault.BEFORE | InjectedFault.AFTER:
                 raise ExecutorTryAgain(_AWAY)
-            case Fault.KILLED_BEFORE | Fault.KILLED_AFTER:
+            case InjectedFault.KILLED_BEFORE | InjectedFault.KILLED_AFTER:
                 raise ProcessKilled(call)
-            case Fault.NONE | Fault.TWICE | Fault.LATE:
+            case InjectedFault.NONE | InjectedFault.TWICE | InjectedFault.LATE:
                 return effect()
 
     def _write(self, call: str, subject: str, effect: Callable[[], None]) -> None:
         match self.faults(call, subject):
-            case Fault.NONE:
+            case InjectedFault.NONE:
                 effect()
-            case Fault.BEFORE:
+            case InjectedFault.BEFORE:
                 raise ExecutorTryAgain(_AWAY)
-            case Fault.AFTER:
+            case InjectedFault.AFTER:
                 effect()
                 raise ExecutorTryAgain(_AWAY)
-            case Fault.TWICE:
+            case InjectedFault.TWICE:
                 effect()
-                self.engine.later(self.late_by, _unheard(effect))
-            case Fault.LATE:
-                self.engine.later(self.late_by, _unheard(effect))
+                self.engine.later(self.late_by, _ignoring_errors(effect))
+            case InjectedFault.LATE:
+                self.engine.later(self.late_by, _ignoring_errors(effect))
                 raise ExecutorTryAgain(_AWAY)
-            case Fault.KILLED_BEFORE:
+            case InjectedFault.KILLED_BEFORE:
                 raise ProcessKilled(call)
-            case Fault.KILLED_AFTER:
+            case InjectedFault.KILLED_AFTER:
                 effect()
                 raise ProcessKilled(call)
 
 
-def _unheard(effect: Callable[[], None]) -> Callable[[], None]:
-    """``effect`` whose error nobody is left to hear."""
+def _ignoring_errors(effect: Callable[[], None]) -> Callable[[], None]:
+    """``effect`` without its errors: the caller of a late effect is gone."""
 
     def call() -> None:
         try:

@@ -1,5 +1,5 @@
-"""All pods of the cluster, kept up to date by a watch: our own ones whole enough to be judged, of the others only what
-they take from their nodes.
+"""All pods of the cluster, updated by a watch: our own with their status, the others only with the resources that
+they use on their nodes.
 
 The watch gives hints, a list gives truth: what is *here* was so a moment ago; that something is *not* here proves
 nothing before :meth:`PodCache.fresh` has asked the API server.
@@ -33,7 +33,7 @@ _SPEC_FIELDS: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadl
 
 
 def lean_pod(pod: Json) -> Json:
-    """What is kept of an own pod: its names, labels, node, status and its containers' names, images and resources.
+    """The cached part of an own pod: its names, labels, node, status and its containers' names, images and resources.
 
     A whole pod is 30 KB of Python objects, and a platform may have five thousand.
     """
@@ -60,9 +60,9 @@ class PodCache:
         instance: whose pods are our own.
         main: name of the container that the planner has counted in our own pods.
         home: the namespace of all own pods, where there is one: asking afresh is cheaper there.
-        is_home: whether own pods may be in a namespace. Whoever may write into another one can copy our labels: such a
+        is_home: whether own pods may be in a namespace. A user of another namespace can copy our labels: such a
             pod is a foreign one, and what it takes from its node counts.
-        keep: what is kept of an own pod, for each change once; the caller's reading of it may go here, too.
+        keep: reduces an own pod to its cached form, once for each change; the caller may parse the pod here.
 
     Questions raise ``ExecutorTryAgain`` while there is no copy, or it is older than half a minute.
     """
@@ -139,7 +139,7 @@ class PodCache:
             return taken
 
     def fresh(self, attempt_id: AttemptId) -> tuple[Json, ...]:
-        """The attempt's pods by a list that the API server answers now: who is not here is gone."""
+        """The attempt's pods by a consistent list from the API server: a pod that is not in it is gone."""
         wanted = labels.selector(self._instance, attempt_id)
         params = {"labelSelector": ",".join(f"{key}={value}" for key, value in wanted.items())}
         for is_last in (False, True):
@@ -196,7 +196,7 @@ class PodCache:
                 self._put(item)
 
     def replace(self, items: Iterable[Json], resource_version: str) -> None:
-        # Made aside, page by page: the pages of foreign pods are not kept, and a list that breaks changes nothing.
+        # Built separately, page by page: foreign pods are reduced at once, and a list that fails changes nothing.
         own: list[Json] = []
         counted: dict[str, tuple[str, NodeUsage]] = {}
         for pod in items:

@@ -1,4 +1,4 @@
-"""What kubelet warns of while a pod waits: a volume that cannot be mounted, an image that cannot be pulled."""
+"""Kubelet's warning events about pending pods: a volume that cannot be mounted, an image that cannot be pulled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_IMAGES: Final = frozenset({"Failed", "BackOff", "InspectFailed", "ErrImageNe
 
 @dataclass(slots=True)
 class _NamespaceWarnings:
-    """What was told about the pods of a namespace, by their uid. ``is_asking``: a thread is at it."""
+    """Warnings about the pods of a namespace, by uid. ``is_asking``: a thread is fetching them."""
 
     due_s: float = 0.0
     is_asking: bool = False
@@ -45,37 +45,37 @@ class PodWarnings:
 
     def __init__(self, cluster: KubernetesClient) -> None:
         self._cluster = cluster
-        self._told: dict[str, _NamespaceWarnings] = {}  # by namespace
+        self._by_namespace: dict[str, _NamespaceWarnings] = {}  # by namespace
         self._lock = threading.Lock()
 
     def about(self, pod: Json, now: datetime) -> str:
         """The latest warning about a pod that has been waiting on its node for ten seconds; empty: none is known yet.
 
-        What was told before it began to wait for what it waits for now is over.
+        Warnings from before the present wait began are ignored.
         """
         since = waits_since(pod)
         if since is None or now - since < _LONG:
             return ""
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         with self._lock:
-            told = self._told.setdefault(namespace, _NamespaceWarnings())
-            is_ours = not told.is_asking and time.monotonic() >= told.due_s
-            told.is_asking = told.is_asking or is_ours
+            known = self._by_namespace.setdefault(namespace, _NamespaceWarnings())
+            is_ours = not known.is_asking and time.monotonic() >= known.due_s
+            known.is_asking = known.is_asking or is_ours
         if is_ours:
-            self._refresh(namespace, told)
-        at, message = told.messages.get(uid, (since, ""))
+            self._refresh(namespace, known)
+        at, message = known.messages.get(uid, (since, ""))
         return message if at >= since else ""
 
-    def _refresh(self, namespace: str, told: _NamespaceWarnings) -> None:
+    def _refresh(self, namespace: str, known: _NamespaceWarnings) -> None:
         begin_s = time.monotonic()
         try:
-            told.messages = self._ask(namespace)
+            known.messages = self._ask(namespace)
         except (ExecutorError, Gone) as error:
-            log.info("kubernetes.no_events", why=str(error))  # they wait without being told why
+            log.info("kubernetes.no_events", why=str(error))  # the pods stay pending without a reason
         finally:
             now_s = time.monotonic()
-            told.due_s = now_s + max(_LOOK_AGAIN_S, (now_s - begin_s) / _SHARE)
-            told.is_asking = False
+            known.due_s = now_s + max(_LOOK_AGAIN_S, (now_s - begin_s) / _SHARE)
+            known.is_asking = False
 
     def _ask(self, namespace: str) -> dict[str, tuple[datetime, str]]:
         """The latest warning about each pod, by its uid, but where kubelet has come further since."""

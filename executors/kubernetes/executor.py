@@ -4,11 +4,11 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 
 ================  ====================================================================================================
 ``render``        an order as Service and Pod, ``secret`` what is not to be read in them
-``starting``      sends them, in an order that survives being killed anywhere, and meets removals safely
-``observe``       a Pod as an observation, in ``words``
-``telling``       what a running Pod is told: another world of its gang
-``reservations``  Pods that hold devices of which others have parts
-``ending``        stop and remove
+``create``        sends them, in an order that is safe against crashes and concurrent removals
+``observe``       a Pod as an observation, in ``phrases``
+``world_updates`` a new world of its gang, sent to a running Pod
+``reservations``  Pods that hold shared devices for the Pods that use parts of them
+``delete``        stop and remove
 ================  ====================================================================================================
 """
 
@@ -92,8 +92,8 @@ class KubernetesExecutor:
         """Names in the attempt's own Service. Each replica has an address of its own, so the well-known ports serve, in
         the first world.
 
-        The names are relative: the pod's search path, which begins with its own namespace, completes them. So nobody
-        needs to know the cluster's domain.
+        The names are relative: the pod's DNS search path, which begins with its own namespace, completes them. So
+        nothing needs to know the cluster's domain.
         """
         service = names.attempt_name(attempt_id)
         return Layout(
@@ -130,18 +130,18 @@ class KubernetesExecutor:
         return newest_generations(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        """Also forgets which attempts were removed long ago, and shared devices that nobody has any more: it is the
+        """Also deletes old tombstones, and reservations of shared devices that no attempt uses: it is the
         sweep's call, every few minutes.
         """
         self._deleter.forget_old_tombstones()
-        held = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
-        self._reservations.sweep(held)
-        return held
+        live = labels.databases([*self._pods.labels_of_attempts(), *self._deleter.labels_of_attempts()])
+        self._reservations.sweep(live)
+        return live
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Blocks while kubelet ends what still runs: a second or two, at most ten.
 
-        On a node that does not report there is nobody to end it: there the pod is forgotten. If the node is only cut
+        On a node that does not report no kubelet can end it: there the pod is force-deleted. If the node is only cut
         off, its containers run on until it is back, and kubelet ends them then.
 
         Raises:
@@ -177,12 +177,12 @@ class KubernetesExecutor:
         try:
             nodes = self._nodes.infos()
         except ExecutorTryAgain:
-            return order  # no copy yet: it is only a limit for those who go by it
+            return order  # no cached nodes yet: the limit is advisory
         return with_memory_limit(order, (gpu for node in nodes if node.name == order.node for gpu in node.gpus))
 
     def _read(self, pod: Json) -> Observation | None:
         now = self._clock()
-        return read_pod(pod, now, self._patience, told=self._warnings.about(pod, now))
+        return read_pod(pod, now, self._patience, warning=self._warnings.about(pod, now))
 
 
 def _utc_now() -> datetime:

@@ -1,8 +1,8 @@
 """Where jobs run: one namespace for all, or one per project, made when it is first needed.
 
-A namespace that the platform makes gets ``KubernetesOptions.pod_security`` as its pod security level: ``auto`` is the strictest that
-lets its jobs run, and grows laxer with the first job that needs it; empty leaves it to the cluster. One that an
-administrator has made keeps its labels.
+A namespace that the platform makes gets ``KubernetesOptions.pod_security`` as its pod security level: ``auto`` is the
+strictest that lets its jobs run, and grows laxer with the first job that needs it; empty leaves it to the cluster. One
+that an administrator has made keeps its labels.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Namespaces:
         return namespace == base or namespace.removeprefix("x-").startswith(f"{base}-"[:_HEAD])
 
     def of_attempt(self, attempt_id: AttemptId, pods: Iterable[Json]) -> frozenset[str]:
-        """Namespaces that hold anything of an attempt with these pods: its Service is the first to come, the last to go."""
+        """Namespaces that hold anything of an attempt with these pods: its Service is the first to come, the last to
+        go.
+        """
         if not self._options.is_per_project:
             return frozenset({self._options.namespace})
         found = {str(pod["metadata"]["namespace"]) for pod in pods}
@@ -105,10 +107,10 @@ class Namespaces:
         """The level that the namespace admits now: at least ``level``, where that is ours to say."""
         found = self._find(namespace) or self._create(namespace, project, level)
         if found.get("status", {}).get("phase") == "Terminating":
-            raise ExecutorTryAgain(f"Namespace {namespace} is being deleted; it is made anew when it is gone.")
+            raise ExecutorTryAgain(f"Namespace {namespace} is being deleted; it is made again when it is gone.")
         own = found["metadata"].get("labels") or {}
         if own.get(labels.INSTANCE) != self._options.instance or own.get(_AUTO_LEVEL) != AUTO:
-            return LEVELS[-1]  # somebody else's to say: the API server tells when a pod is too much
+            return LEVELS[-1]  # its owner decides: the API server refuses a pod that needs more
         current = own.get(_ENFORCE, LEVELS[-1])
         if current not in LEVELS or LEVELS.index(current) >= LEVELS.index(level):
             return current if current in LEVELS else LEVELS[-1]
@@ -129,8 +131,8 @@ class Namespaces:
         except ApiRefused as refused:
             if refused.http_status != 403:
                 raise
-            # We may not look at it. The one namespace is the administrator's then, and the first call into it tells
-            # whether it is there; a project's may be missing: trying to make it tells.
+            # No permission to read it. A single namespace is the administrator's then, and the first call into it shows
+            # whether it exists; a project's may be missing: trying to create it shows.
             return None if self._options.is_per_project else _FOREIGN_NAMESPACE
 
     def _create(self, namespace: str, project: str, level: str) -> Json:
@@ -149,13 +151,14 @@ class Namespaces:
         except ApiRefused as refused:
             raise ExecutorRefused(
                 f"Namespace {namespace} does not exist, or the platform has no rights in it, and it may not create it: "
-                f"create it (kubectl create namespace {namespace}) and bind the platform's rights there, or give it the "
+                f"create it (kubectl create namespace {namespace}) and bind the platform's rights there, or give it "
+                "the "
                 f"right to make namespaces. {refused.sentence}"
             ) from refused
 
 
 def needed_level(order: ReplicaOrder, uid: int) -> str:
-    """The strictest pod security level that admits the order's pod. ``uid`` 0: the image says who it runs as."""
+    """The strictest pod security level that admits the order's pod. ``uid`` 0: the image chooses its user."""
     kinds = {mount.volume.kind if mount.volume is not None else "local" for mount in order.mounts}
     if "local" in kinds:
         return "privileged"  # the only one that admits hostPath

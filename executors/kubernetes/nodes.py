@@ -28,7 +28,7 @@ _ZONE_LABELS: Final = (ZONE, "topology.kubernetes.io/zone", "failure-domain.beta
 # An admin's word on a node, before all others.
 _MODEL: Final = "trainmaster/gpu-model"
 _MEMORY: Final = "trainmaster/gpu-memory"
-# "true": no devices are behind its GPUs, which are there for tests. Nobody can then tell which one a pod got.
+# "true": no devices are behind its GPUs, which are there for tests. The device of a pod is then unknown.
 SIMULATED: Final = "trainmaster/simulated-gpus"
 # Where clouds write the model of any vendor's device.
 _CLOUD_MODELS: Final = (
@@ -56,7 +56,9 @@ class NodeRules:
 
 
 def gpu_id(resource: str, number: int, rules: NodeRules) -> str:
-    """A name for a device that kubelet will pick: ``0``, ``1``, … of the first resource, ``amd.com/gpu:0`` of another."""
+    """A name for a device that kubelet will pick: ``0``, ``1``, … of the first resource, ``amd.com/gpu:0`` of
+    another.
+    """
     return str(number) if resource == rules.gpu_resources[0] else f"{resource}:{number}"
 
 
@@ -98,7 +100,7 @@ def read_node(node: Mapping[str, Any], use: NodeUsage, rules: NodeRules) -> Node
 
 
 class NodeCache:
-    """All nodes, kept up to date by a watch whose thread the first question starts.
+    """All nodes, updated by a watch whose thread the first call starts.
 
     Args:
         selector: a label selector of the nodes that jobs may use; empty: all.
@@ -114,7 +116,8 @@ class NodeCache:
         self.reflector = Reflector(cluster, path("nodes"), self, params=params)
 
     def infos(self, database_id: str = "") -> Sequence[NodeInfo]:
-        """By name; ``database_id``: see :meth:`executors.base.Executor.nodes`. No request is made, and only what has changed is read anew.
+        """By name; ``database_id``: see :meth:`executors.base.Executor.nodes`. No request is made, and only changed
+        nodes are parsed again.
 
         Raises:
             ExecutorTryAgain: there is no copy yet, or it is older than half a minute.
@@ -173,7 +176,7 @@ def _model(resource: str, own: Mapping[str, str]) -> str:
     """
     domain, _, name = resource.partition("/")
     if name.startswith("mig-"):
-        # A slice has its profile in its name, so that nobody who asks for an A100 gets a seventh of one.
+        # A slice has its profile in its name, so that a job that asks for an A100 never gets a seventh of one.
         keys = (f"{resource}.product", _MODEL, f"{domain}/gpu.product")
         product = next((own[key] for key in keys if own.get(key)), "")
         return product if "mig" in product.lower() else f"{product}-{name}".lstrip("-")
@@ -184,13 +187,13 @@ def _model(resource: str, own: Mapping[str, str]) -> str:
 
 
 def _memory(resource: str, own: Mapping[str, str]) -> int:
-    """Bytes of one device; 0 when nobody says."""
+    """Bytes of one device; 0 when no label says it."""
     for key, unit in ((_MEMORY, ""), (f"{resource}.memory", "Mi"), (f"{resource}.vram", "")):
         if own.get(key):
             try:
                 return units(own[key] + (unit if own[key].isdigit() else ""))
             except ValueError:
-                continue  # a label is anybody's text
+                continue  # a label may hold any text
     return 0
 
 

@@ -10,8 +10,8 @@ from executors.kubernetes.policy import Peer
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """``uid``/``gid`` 0: whatever the image says. ``host_paths``: folders that local volumes may lie under; empty: none.
-    ``log_limit_bytes``: of one replica's log; 0: no limit.
+    """``uid``/``gid`` 0: whatever the image says. ``host_paths``: folders that local volumes may lie under; empty:
+    none. ``log_limit_bytes``: of one replica's log; 0: no limit.
 
     ``rules``: which resources are GPUs, and what our pods tolerate. ``pod_security``: the level of namespaces that the
     platform makes (:class:`~executors.kubernetes.namespaces.Namespaces`). ``is_isolated``: a network policy for each

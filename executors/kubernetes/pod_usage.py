@@ -49,9 +49,9 @@ NO_USAGE: Final = NodeUsage()
 def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
     """What the pod keeps from others on its node; nothing once it has ended.
 
-    Containers run together, init containers one after another before them, each beside the sidecars (init containers
-    that restart always) that were started before it: the largest of these moments counts, plus the pod's overhead.
-    https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+    Containers run together, init containers one after another before them, each together with the sidecars (init
+    containers that restart always) that were started before it: the largest of these moments counts, plus the pod's
+    overhead. https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
     """
     if pod.get("status", {}).get("phase") in _ENDED:
         return NO_USAGE
@@ -59,20 +59,20 @@ def pod_usage(pod: Mapping[str, Any]) -> NodeUsage:
     sidecars = NO_USAGE
     peak = NO_USAGE
     for container in spec.get("initContainers") or ():
-        one = _requests(container)
+        usage = _requests(container)
         if container.get("restartPolicy") == "Always":
-            sidecars = sidecars.plus(one)
+            sidecars = sidecars.plus(usage)
             peak = peak.most(sidecars)
         else:
-            peak = peak.most(sidecars.plus(one))
+            peak = peak.most(sidecars.plus(usage))
     together = _sum(_requests(container) for container in spec["containers"])
     whole = peak.most(sidecars.plus(together))
     of_pod = (spec.get("resources") or {}).get("requests")
     if of_pod:  # of the pod as a whole (1.34): they take the place of its containers' sums
-        own = _amounts(of_pod)
+        pod_level = _amounts(of_pod)
         whole = NodeUsage(
-            own.cpu_milli if "cpu" in of_pod else whole.cpu_milli,
-            own.memory_bytes if "memory" in of_pod else whole.memory_bytes,
+            pod_level.cpu_milli if "cpu" in of_pod else whole.cpu_milli,
+            pod_level.memory_bytes if "memory" in of_pod else whole.memory_bytes,
             whole.devices,
         )
     whole = whole.plus(_amounts(spec.get("overhead") or {}))
@@ -99,7 +99,9 @@ def excess_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
 
 
 def planned_usage(pod: Mapping[str, Any], main: str) -> NodeUsage:
-    """What the planner whose pod it is counts itself: its container ``main``. No pod more than :func:`excess_use` has."""
+    """What the planner whose pod it is counts itself: its container ``main``. No pod more than :func:`excess_use`
+    has.
+    """
     if pod.get("status", {}).get("phase") in _ENDED:
         return NO_USAGE
     return _sum(_requests(container) for container in pod["spec"]["containers"] if container["name"] == main)

@@ -1,8 +1,8 @@
-"""The network policy of an attempt: a gang talks to itself, to DNS and to the API, and nobody else talks to it, but for
-the platform, which hands requests on to a server of a model.
+"""The network policy of an attempt: a gang talks to itself, to DNS and to the API, and accepts connections only from
+itself and from the platform, which forwards requests to model servers.
 
-A policy cannot say "whoever has the same label value as I", so there is one per attempt; its Service owns it, and it
-goes with it.
+A policy cannot select "pods with the same label value as this pod", so there is one per attempt; its Service owns it,
+and it goes with it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def render_policy(
 
 
 def _from_platform(order: ReplicaOrder) -> list[Json]:
-    """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler for
-    health. Where the platform runs outside of the cluster and its address is known, from there.
+    """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler
+    for health. Where the platform runs outside of the cluster and its address is known, from there.
     """
     port = read_port(order.env.get("AIP_HTTP_PORT", ""))
     if port is None:
@@ -102,8 +102,8 @@ def _address_of(api_url: str) -> str:
 
 def _to_api(api_url: str) -> list[Json]:
     """The API by its address; by the labels and the port of its pods where it is a Service (rules see the pod behind
-    it, with the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a Service
-    cannot be told from others: name the Service instead.
+    it, with the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a
+    Service cannot be told from others: name the Service instead.
     """
     if not api_url:
         return []

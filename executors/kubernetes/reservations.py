@@ -1,14 +1,15 @@
 """Parts of GPUs: a Pod of our own holds the whole device for all that share it.
 
 kubelet gives devices out whole, and chooses which. So for each device that is given away in parts there is one
-*reservation*: a Pod that requests one device, tells which one it got, and sleeps. The Pods that share it request no
+*reservation*: a Pod that requests one device, reports which one it got, and sleeps. The Pods that share it request no
 device: they are shown that one by ``NVIDIA_VISIBLE_DEVICES``. KAI-Scheduler does the same
-(https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing); where its reservation writes to the API server, ours
-needs no right to anything: its init container leaves the device's name as its termination message.
+(https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing); where its reservation writes to the API server,
+ours needs no right to anything: its init container leaves the device's name as its termination message.
 
-A reservation's name follows from the node and from the planner's name of the device, so that everybody meets the same one.
-It has an annotation for each attempt that holds it. Whoever takes the last one off deletes it, if nothing has changed
-since; what a killed process leaves is swept by :meth:`Reservations.sweep`. Why like this: docs/decisions/0025.
+A reservation's name follows from the node and from the planner's name of the device, so that all processes find the
+same one. It has an annotation for each attempt that holds it. The process that removes the last annotation deletes it,
+if nothing has changed since; what a killed process leaves is swept by :meth:`Reservations.sweep`. Why like this:
+docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _TRIES: Final = 5
 _YOUNG: Final = timedelta(seconds=60)
 # Of a program that sleeps. As much as it may have is guaranteed to it: so it is evicted last.
 _OWN_RESOURCES: Final = {"cpu": "10m", "memory": "16Mi"}
-# The device plugin's ways to tell a container its device: a variable, files (device-list-strategy), or only what the
+# How device plugins pass a device to a container: a variable, files (device-list-strategy), or only what the
 # driver shows there: https://github.com/NVIDIA/k8s-device-plugin#as-command-line-flags-or-envvars
 _SCRIPT: Final = """
 device=$NVIDIA_VISIBLE_DEVICES
@@ -61,10 +62,11 @@ class Reservations(PodWriter):
     """Makes, shares and ends them. Keeps nothing."""
 
     def hold(self, orders: Sequence[ReplicaOrder]) -> Mapping[ReplicaKey, str]:
-        """For each order of a part of a GPU what ``NVIDIA_VISIBLE_DEVICES`` is to be: the device, held until :meth:`let_go`.
+        """For each order of a part of a GPU what ``NVIDIA_VISIBLE_DEVICES`` is to be: the device, pending until
+        :meth:`let_go`.
 
         Raises:
-            ExecutorTryAgain: kubelet has not given a device, or it cannot be told which one.
+            ExecutorTryAgain: kubelet has not given a device, or the device cannot be identified.
         """
         wanted = {render_reservation(order, self._options)["metadata"]["name"]: order for order in orders}
         if not wanted:
@@ -72,23 +74,23 @@ class Reservations(PodWriter):
         if self._options.is_per_project:
             self._namespaces.ensure_own()
         end_s = time.monotonic() + _WAIT_S
-        held = {name: self._reserve(order) for name, order in wanted.items()}
+        pending = {name: self._reserve(order) for name, order in wanted.items()}
         devices: dict[str, str] = {}
-        while held:
-            for name, pod in list(held.items()):
+        while pending:
+            for name, pod in list(pending.items()):
                 device = self._device(pod, wanted[name].node)
                 if device is not None:
                     devices[name] = device
-                    del held[name]
-            if held:
+                    del pending[name]
+            if pending:
                 if time.monotonic() >= end_s:
-                    raise ExecutorTryAgain(_why_waits(next(iter(held.values()))))
+                    raise ExecutorTryAgain(_why_waits(next(iter(pending.values()))))
                 self._sleep.wait(_STEP_S)
-                held = {name: self._refetch(pod, wanted[name]) for name, pod in held.items()}
+                pending = {name: self._refetch(pod, wanted[name]) for name, pod in pending.items()}
         return {order.key: devices[reservation_name(order, self._options)] for order in orders}
 
     def release(self, attempt_id: AttemptId) -> None:
-        """The attempt runs no more: what nobody else holds is deleted."""
+        """The attempt has ended: delete its reservations that no other attempt holds."""
         mark = _holder_key(attempt_id)
         for pod in self._pods.reservations():
             if mark in (pod["metadata"].get("annotations") or {}):
@@ -128,14 +130,14 @@ class Reservations(PodWriter):
         try:
             known = self._cluster.get(url)
             if (known.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                # kubelet has the device back. Where nobody had sent it away, its node was shut down or ran short of something.
+                # kubelet has the device back. Without a deletion, its node was shut down or ran short of a resource.
                 if known["metadata"].get("deletionTimestamp") is None:
                     log.warning("kubernetes.reservation_ended", pod=known["metadata"]["name"])
                 # Nothing of it runs: there is no need to wait until kubelet lets it go, which may take ten seconds.
                 self._delete(known, grace_s=0)
                 return None
             if known["metadata"].get("deletionTimestamp") is None and mark not in _holders(known):
-                # Always a patch, so that whoever is about to delete it as nobody's meets another version.
+                # Always a patch, so that a concurrent deletion of an unused reservation meets another version.
                 known = self._cluster.patch(url, {"metadata": {"annotations": {mark: self._clock().isoformat()}}})
         except (ObjectNotFound, ObjectConflict):
             return None
@@ -148,9 +150,16 @@ class Reservations(PodWriter):
             return self._reserve(order)
 
     def _device(self, pod: Json, node: str) -> str | None:
-        """Which device it got; ``None``: not yet known. Raises ``ExecutorTryAgain`` where nobody can tell."""
+        """Which device it got; ``None``: not yet known. Raises ``ExecutorTryAgain`` where it cannot be known."""
         statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
-        ended = next((one["state"].get("terminated") for one in statuses if one["name"] == _DEVICE_PROBE), None)
+        ended = next(
+            (
+                status_of_container["state"].get("terminated")
+                for status_of_container in statuses
+                if status_of_container["name"] == _DEVICE_PROBE
+            ),
+            None,
+        )
         if ended is None:
             return None
         device = str(ended.get("message") or "").strip()
@@ -159,8 +168,9 @@ class Reservations(PodWriter):
         if self._is_simulated(node):
             return "void"
         raise ExecutorTryAgain(
-            f"Node {node} does not tell which GPU it gave for parts of it: its device plugin sets neither "
-            "NVIDIA_VISIBLE_DEVICES nor device files in the container. The administrator finds more in docs/kubernetes.md."
+            f"Node {node} does not report which GPU it gave for sharing: its device plugin sets neither "
+            "NVIDIA_VISIBLE_DEVICES nor device files in the container. The administrator finds more in "
+            "docs/kubernetes.md."
         )
 
     def _is_simulated(self, node: str) -> bool:
@@ -181,7 +191,7 @@ class Reservations(PodWriter):
                     if not _holders(pod):
                         self._delete(pod)
                 except ObjectConflict:
-                    # Somebody marked it in this moment: then it stays, else it is tried again.
+                    # Another attempt took it meanwhile: then it stays, else it is tried again.
                     pod = self._cluster.get(_url(pod))
                 else:
                     return
@@ -196,8 +206,8 @@ class Reservations(PodWriter):
 
 def reservation_name(order: ReplicaOrder, options: KubernetesOptions) -> str:
     """The same for all that share the device."""
-    who = "\n".join((options.instance, order.database_id, order.node, order.gpus[0]))
-    return f"gpu-{hashlib.sha256(who.encode()).hexdigest()[:20]}"
+    identity = "\n".join((options.instance, order.database_id, order.node, order.gpus[0]))
+    return f"gpu-{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
 def render_reservation(order: ReplicaOrder, options: KubernetesOptions) -> Json:
@@ -257,8 +267,8 @@ def _why_waits(pod: Json) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False" and condition.get("message"):
             return f"It waits for the GPU on {node} that it shares: {condition['message']}"
-    for one in status.get("initContainerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for status_of_container in status.get("initContainerStatuses") or ():
+        waiting = (status_of_container.get("state") or {}).get("waiting") or {}
         if waiting.get("message"):
             return f"It waits for the GPU on {node} that it shares: {waiting['message']}"
     return f"It waits for the GPU on {node} that it shares: {node} has not given it yet."

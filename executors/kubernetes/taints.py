@@ -19,8 +19,8 @@ _KNOWN: Final = {
     "ToBeDeletedByClusterAutoscaler": "The cluster's autoscaler is taking it away",
     "DeletionCandidateOfClusterAutoscaler": "The cluster's autoscaler wants to take it away",
     "karpenter.sh/disrupted": "Karpenter is taking it away",
-    "node-role.kubernetes.io/control-plane": "It is kept for the cluster's control plane",
-    "node-role.kubernetes.io/master": "It is kept for the cluster's control plane",
+    "node-role.kubernetes.io/control-plane": "It is reserved for the cluster's control plane",
+    "node-role.kubernetes.io/master": "It is reserved for the cluster's control plane",
 }
 
 
@@ -40,18 +40,18 @@ def parse_tolerations(text: str, gpu_resources: Sequence[str] = ()) -> tuple[dic
         key, equals, value = taint.partition("=")
         if not key or (colon and effect not in _EFFECTS):
             raise ValueError(f"{part!r} is no toleration; write key, key=value or key=value:NoSchedule")
-        one = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
-        tolerations.append({**one, "effect": effect} if effect else one)
+        toleration = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
+        tolerations.append({**toleration, "effect": effect} if effect else toleration)
     return tuple(tolerations)
 
 
 def is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, str]]) -> bool:
     """By Kubernetes' rules, for tolerations as :func:`parse_tolerations` makes them."""
     return any(
-        one["key"] == taint["key"]
-        and one.get("effect", taint["effect"]) == taint["effect"]
-        and (one["operator"] == "Exists" or one["value"] == (taint.get("value") or ""))
-        for one in tolerations
+        toleration["key"] == taint["key"]
+        and toleration.get("effect", taint["effect"]) == taint["effect"]
+        and (toleration["operator"] == "Exists" or toleration["value"] == (taint.get("value") or ""))
+        for toleration in tolerations
     )
 
 

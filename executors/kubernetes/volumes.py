@@ -45,7 +45,8 @@ def render_volume(
             kind = {"csi": _csi(source)}
         case _:
             raise ExecutorRefused(
-                f"Volume {source.name} is of kind {source.kind}, which Kubernetes cannot mount; use local, nfs, pvc or csi."
+                f"Volume {source.name} is of kind {source.kind}, which Kubernetes cannot mount; use local, nfs, pvc or "
+                "csi."
             )
     mount: Json = {"name": name, "mountPath": target, "readOnly": read_only}
     if source.path:
@@ -60,7 +61,8 @@ def _host_path(source: VolumeSource, host_paths: Sequence[str]) -> Json:
     if not any(path.is_relative_to(folder) for folder in host_paths):
         allowed = f"under {', '.join(host_paths)} only" if host_paths else "nowhere there"
         raise ExecutorRefused(
-            f"Volume {source.name} lies at {path} on the nodes, and volumes may lie {allowed}; an administrator allows it "
+            f"Volume {source.name} lies at {path} on the nodes, and volumes may lie {allowed}; an administrator allows "
+            "it "
             f"by TRAINMASTER_HOST_PATHS, such as TRAINMASTER_HOST_PATHS={path}."
         )
     # A node that lacks it says so, instead of giving the job an empty folder of its own.
@@ -72,7 +74,8 @@ def _claim(source: VolumeSource, namespace: str) -> Json:
     home = source.config.get("namespace")
     if home and namespace and home != namespace:
         raise ExecutorRefused(
-            f"Volume {source.name} is the claim {claim} of namespace {home}, and this job runs in {namespace}: Kubernetes "
+            f"Volume {source.name} is the claim {claim} of namespace {home}, and this job runs in {namespace}: "
+            "Kubernetes "
             f"mounts claims of a pod's own namespace only; use a volume whose claim lies in {namespace}."
         )
     return {"claimName": claim, **_read_only(source)}
@@ -92,7 +95,9 @@ def _csi(source: VolumeSource) -> Json:
 
 
 def _read_only(source: VolumeSource) -> Json:
-    """Asked of the whole volume only where it was registered so: a volume that is used twice is one volume of the pod."""
+    """Asked of the whole volume only where it was registered so: a volume that is used twice is one volume of the
+    pod.
+    """
     return {"readOnly": True} if source.config.get("read_only") else {}
 
 
@@ -101,7 +106,7 @@ def _text(source: VolumeSource, key: str) -> str:
     if not isinstance(value, str) or not value:
         raise ExecutorRefused(
             f"Volume {source.name} of kind {source.kind} was registered without config.{key}; ask an administrator to "
-            "register it anew."
+            "register it again."
         )
     return value
 

@@ -1,7 +1,7 @@
 """The driver for plain processes.
 
 Its memory is the file system: one state folder per start of a replica, claimed by a lock that the creator takes and
-hands to the runtime without a gap. Whoever looks later reads the folder and /proc.
+hands to the runtime without a gap. Later observations read the folder and /proc.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle ma
 _LOCK_S: Final = 10.0
 _END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s where the API takes nothing, and keeps its reports
 _LAST_CALL_S: Final = 60.0  # and for some 10 s while the API takes them, or they are still being read
-_RETRY_S: Final = 2.0  # nothing tells that it has sent them
+_RETRY_S: Final = 2.0  # no event says that the reports were sent
 _LOOK_S: Final = 0.02
 _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 _TOMBSTONE_DAYS: Final = 30
@@ -176,7 +176,7 @@ class ProcessExecutor:
 
     def _read(self, path: Path) -> Observation | None:
         if self._watcher is not None:
-            self._watcher.watch(path)  # first: what happens during the look is told of
+            self._watcher.watch(path)  # first, so that changes during the read are noticed
         return read_replica(ReplicaFolder(path))
 
     def attempts(self) -> Mapping[AttemptId, str]:
@@ -204,14 +204,14 @@ class ProcessExecutor:
         self._forget_old_tombstones()
 
     def listen(self) -> bool:
-        """Be told by the kernel, from now on, of changes to what is observed; ``False`` where it does not tell."""
+        """Watch observed state folders by inotify from now on; ``False`` where the kernel has none."""
         self._watcher = self._watcher or FolderWatcher()
         return not self._watcher.is_unavailable
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
         """See :class:`executors.base.ReportsChanges`; empty before :meth:`listen`."""
         if self._watcher is None:
-            time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
+            time.sleep(timeout_s)  # noqa: TID251 - no watch: only the timeout ends the wait
             return frozenset()
         return self._watcher.wait(timeout_s)
 
@@ -338,7 +338,7 @@ class ProcessExecutor:
     # Removing
 
     def _end(self, folder: ReplicaFolder) -> None:
-        """Kill all of it; returns when nothing holds the folder any more."""
+        """Kill the replica; returns when no process holds its folder any more."""
         end = time.monotonic() + _LOCK_S
         asked_at = None
         had_ended = folder.read("exit.json") is not None
@@ -388,7 +388,7 @@ def _is_last_call_over(call: Path) -> bool:
         if not call.exists():
             call.touch(mode=0o600)
         return time.time() > call.stat().st_mtime + _LAST_CALL_S  # noqa: TID251 - the file system's own clock
-    except FileNotFoundError:  # somebody else has removed it all
+    except FileNotFoundError:  # another process has removed it all
         return True
 
 

@@ -1,6 +1,6 @@
-"""What the kernel tells of state folders (inotify): a status, an end, and the death of a runtime, seen at once.
+"""Watches state folders by inotify: a new status, an exit, and the death of a runtime are noticed at once.
 
-Only a hint. Where the kernel gives none (another system, its limits reached) looks in between find the same, later.
+Only a hint. Without inotify (another system, its limits reached) periodic observations find the same, later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DYING_S: Final = 0.02
 
 
 class FolderWatcher:
-    """Hears of every folder that was given to :meth:`watch`. Safe for threads; one of them calls :meth:`wait`."""
+    """Watches every folder given to :meth:`watch`. Safe for threads; one of them calls :meth:`wait`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,11 +52,11 @@ class FolderWatcher:
 
     @property
     def is_unavailable(self) -> bool:
-        """The kernel tells nothing here."""
+        """There is no inotify here."""
         return self._fd < 0
 
     def watch(self, folder: Path) -> None:
-        """Tell of ``folder`` from now on, until it is gone. Cheap to repeat."""
+        """Report changes of ``folder`` from now on, until it is gone. Cheap to repeat."""
         if self.is_unavailable or folder in self._watches:
             return
         with self._lock:
@@ -68,12 +68,12 @@ class FolderWatcher:
     def wait(self, timeout_s: float) -> frozenset[AttemptId]:
         """Attempts of the folders in which something has happened; empty when nothing has within ``timeout_s``."""
         if self.is_unavailable:
-            time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
+            time.sleep(timeout_s)  # noqa: TID251 - no watch: only the timeout ends the wait
             return frozenset()
         end = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        # What is written aside and then renamed is heard twice, and only the second time told: wait on after the first.
+        # A file that is written and then renamed makes two events, and only the rename counts: wait on after the first.
         while poll.poll(max(0.0, end - time.monotonic()) * 1000):
             found, is_dying = self._parse_events(self._read())
             if is_dying:

@@ -25,7 +25,7 @@ def _visible_gpus() -> tuple[Gpu, ...]:
 
 
 class GpuCache:
-    """Calling it gives the GPUs; ``find`` is asked again when its last answer is older than half a minute."""
+    """Callable that returns the GPUs; calls ``find`` again when the last answer is older than half a minute."""
 
     def __init__(
         self,
@@ -123,13 +123,13 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...
                 slices = _slices(nvml, handle)
             except nvml.NVMLError:
                 continue  # fallen off the bus, or not ours to use
-            own = {str(index), _text(uuid)}
+            device_names = {str(index), _text(uuid)}
             shown = None if visible is None else set(visible.split(","))
             if slices is None:
-                if shown is None or own & shown:
+                if shown is None or device_names & shown:
                     found.append(Gpu(_text(uuid), normal_model(_text(name)), int(memory), formerly=(str(index),)))
                 continue
-            found += [one for one in slices if shown is None or ({*own, one.id}) & shown]
+            found += [device for device in slices if shown is None or ({*device_names, device.id}) & shown]
         return tuple(found)
     except nvml.NVMLError:
         return ()
@@ -138,9 +138,11 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...
 
 
 def _slices(nvml: Any, handle: Any) -> tuple[Gpu, ...] | None:
-    """The MIG devices of a device, each a GPU of its own, as ``a100-sxm4-40gb-mig-1g-5gb``; ``None`` where it is not sliced.
+    """The MIG devices of a device, each a GPU of its own, as ``a100-sxm4-40gb-mig-1g-5gb``; ``None`` where it is not
+    sliced.
 
-    A device in MIG mode without any is none that a program could use. https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+    A device in MIG mode without any is none that a program could use.
+    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
     """
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(handle)
@@ -151,9 +153,9 @@ def _slices(nvml: Any, handle: Any) -> tuple[Gpu, ...] | None:
     found = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
-            one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-            name, uuid = nvml.nvmlDeviceGetName(one), nvml.nvmlDeviceGetUUID(one)
-            found.append(Gpu(_text(uuid), normal_model(_text(name)), int(nvml.nvmlDeviceGetMemoryInfo(one).total)))
+            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            name, uuid = nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetUUID(device)
+            found.append(Gpu(_text(uuid), normal_model(_text(name)), int(nvml.nvmlDeviceGetMemoryInfo(device).total)))
         except nvml.NVMLError:
             continue  # there are fewer than could be
     return tuple(found)

@@ -32,7 +32,7 @@ class PortRange:
 
 
 class PortBook:
-    """Hands out ports in turn. Where it stands is kept in a file, so that no attempt gets an earlier one's ports
+    """Hands out ports in turn. A file holds the position, so that no attempt gets an earlier one's ports
     before the range has gone round: frameworks of a dead attempt may still answer, or be remembered, on them.
     """
 

@@ -1,4 +1,6 @@
-"""What /proc tells, as far as this driver needs it. The runtime has its own: it must stand alone in any image."""
+"""Processes from /proc, as far as this driver needs them. The runtime has its own module: it stands alone in any
+image.
+"""
 
 from __future__ import annotations
 

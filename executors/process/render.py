@@ -16,7 +16,7 @@ def state_name(key: ReplicaKey) -> str:
 
 
 def mark_of(key: ReplicaKey) -> str:
-    """What every process of this start carries in its environment."""
+    """Value of the variable that every process of this start has in its environment."""
     return f"{key.attempt_id}/{state_name(key)}"
 
 

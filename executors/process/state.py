@@ -1,4 +1,4 @@
-"""What a state folder tells of its replica."""
+"""Reads a replica's state folder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReplicaFolder:
 
     @property
     def key(self) -> ReplicaKey:
-        """Who it is, by the folder's own name when there is no order yet."""
+        """The replica's identity, by the folder's own name when there is no order yet."""
         stem, _, generation = self.path.name.rpartition(".")
         role, _, index = stem.rpartition("-")
         order = self.read("order.json")
@@ -75,7 +75,7 @@ class ReplicaFolder:
         return RuntimeProcess(data["pid"], data["start_ticks"], data["boot_id"], tuple(data.get("cgroups") or ()))
 
     def try_lock(self) -> bool:
-        """Whether nobody, creator or runtime, holds the folder now."""
+        """Whether no process, creator or runtime, holds the folder's lock now."""
         return not file_locks.is_held(self.path / "lock")
 
 
@@ -93,10 +93,10 @@ def read_replica(folder: ReplicaFolder) -> Observation | None:
     started = _time(status.get("started_at"))
     facts = dict(status.get("facts") or {})
     if ended is not None:
-        found = _exit(ended, folder)
-        done = found.cause in _DONE and found.exit_code == 0
+        exit_ = _exit(ended, folder)
+        done = exit_.cause in _DONE and exit_.exit_code == 0
         facts.update(ended.get("facts") or {})
-        return Observation(folder.key, Phase.SUCCEEDED if done else Phase.FAILED, started, found, "", facts)
+        return Observation(folder.key, Phase.SUCCEEDED if done else Phase.FAILED, started, exit_, "", facts)
     if is_alive:
         phase = Phase.RUNNING if status.get("phase") == "running" else Phase.PENDING
         detail = str(status.get("detail") or ("" if phase is Phase.RUNNING else "Preparing."))
@@ -106,12 +106,12 @@ def read_replica(folder: ReplicaFolder) -> Observation | None:
 
 
 def _loss(key: ReplicaKey, runtime: RuntimeProcess) -> str:
-    """Why a runtime left no record of its replica's end: for a person who sees nothing else of it."""
-    who = f"{key.role}-{key.index}"
+    """Why a runtime left no exit record: a sentence for the user."""
+    replica = f"{key.role}-{key.index}"
     if runtime.boot_id != procfs.boot_id():
-        return f"The machine of {who} was restarted."
+        return f"The machine of {replica} was restarted."
     return (
-        f"The runtime of {who} is gone and left no exit code: something outside the platform killed it"
+        f"The runtime of {replica} is gone and left no exit code: something outside the platform killed it"
         " (kill -9, or the machine ran short of memory), or its container was restarted."
     )
 

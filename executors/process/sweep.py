@@ -34,7 +34,9 @@ def sweep(path: Path, mark: str, groups: Iterable[str]) -> None:
 
 
 def sweep_once(path: Path, mark: str, groups: Iterable[str]) -> None:
-    """As :func:`sweep`, but once per folder: every observation of a lost replica calls it. A file records the success."""
+    """As :func:`sweep`, but once per folder: every observation of a lost replica calls it. A file records the
+    success.
+    """
     done = path / "swept"
     if not done.exists() and _sweep(mark, groups):
         try:

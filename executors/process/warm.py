@@ -1,7 +1,7 @@
 """Warm starts: replicas forked from an idle Python that has imported the framework already.
 
-The executor looks whether there is such a parent for what an order would execute, and asks it; whatever it does not hear
-in time is started the usual way. Its memory is the folder ``warm``; ``trainmaster_runtime.warm.pool_files`` lists the files.
+The executor looks for a parent that fits an order and asks it to fork; an order without an answer
+in time is executed as usual. The state is the folder ``warm``; ``trainmaster_runtime.warm.pool_files`` lists the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from executors.process import procfs
 from executors.process.state import ReplicaFolder
 
 # Variables that frameworks, and the libraries below them, read while they are imported. Python's reads are noted by the
-# parent itself; these are for what C code reads unseen. What belongs to one job (TF_CONFIG, the devices) is not among them.
+# parent itself; these are for what C code reads unseen. What belongs to one job (TF_CONFIG, the devices) is not among
+# them.
 IMPORT_ENV: Final = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_"),
     *("NUMEXPR_", "NUMPY_", "NPY_", "TORCH_", "PYTORCH_", "ATEN_", "TRITON_", "CUDA_DEVICE_ORDER", "CUDA_HOME"),
@@ -47,7 +48,7 @@ _OWN: Final = re.compile(r"(?<![\w~@+-])/data(?![\w.~@+-])")
 _NAME_BYTES: Final = 24
 _HELLO_S: Final = 1.0  # an idle parent answers within 10 ms, and importing takes seconds; both longer on a busy machine
 _ANSWER_S: Final = 2.0
-_CLAIM_S: Final = 20.0  # for a runtime that has taken the road: as long as one that is executed has
+_CLAIM_S: Final = 20.0  # for a forked runtime that claimed the start: as long as an executed one has
 _DEATH_S: Final = 5.0
 _LEARN_S: Final = 10.0
 _LOOK_S: Final = 0.02
@@ -57,8 +58,8 @@ _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 
 @dataclass(frozen=True, slots=True)
 class WarmLimits:
-    """``parents``: how many at most; ``memory_bytes``: of each, beyond what it shares with files; ``settle_s``: how long a
-    job has had its framework before a parent imports the same.
+    """``parents``: how many at most; ``memory_bytes``: of each, beyond what it shares with files; ``settle_s``: how
+    long a job has had its framework before a parent imports the same.
     """
 
     parents: int
@@ -69,7 +70,7 @@ class WarmLimits:
 
 @dataclass(frozen=True, slots=True)
 class ParentPool:
-    """Where the parent for an order is, or would be: ``folder`` is of its kind, ``about`` makes one, ``hint`` is the
+    """The pool of parents that fit an order: ``folder`` holds them, ``about`` configures a new one, ``hint`` is the
     file that names the framework of this command.
     """
 
@@ -93,7 +94,7 @@ class WarmStarts:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def pool(self, order: ReplicaOrder, environment: Mapping[str, str]) -> ParentPool | None:
-        """The road of ``order``; ``None`` where only executing the command will do."""
+        """The pool for ``order``; ``None`` where the command must be executed."""
         if not order.may_start_warm or not sys.platform.startswith("linux"):
             return None
         words = _plain_words(order.command)
@@ -105,7 +106,7 @@ class WarmStarts:
         for name in ("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"):  # as the runtime sets them
             import_env.setdefault(name, "1")
         import_env["PATH"] = env.get("PATH", "")  # by which Python finds itself; a job may have more in it
-        # What lies in the job's own folders is nobody else's.
+        # Files in the job's own folders cannot be shared with other jobs.
         if python is None or any(_OWN.search(value) for value in (python, *import_env.values())):
             return None
         about: dict[str, Any] = {"python": python, "argv0": words[0], "env": import_env, "names": IMPORT_ENV}
@@ -131,7 +132,7 @@ class WarmStarts:
             The code that it would have ended with, or ``None``: execute it.
         """
         if (state.path / "road").exists():
-            return None  # an earlier try: the lock is ours, so whoever took the road then is gone
+            return None  # an earlier try: the lock is ours, so the process that claimed that start is gone
         hint = _read(pool.hint)
         for framework in (hint,) if hint else _FRAMEWORKS:
             folder = pool.folder / framework
@@ -175,7 +176,7 @@ class WarmStarts:
         return None
 
     def watch_imports(self, pool: ParentPool, state: ReplicaFolder) -> None:
-        """Have a process look on what the replica loads, unless that is known and there is a parent for it."""
+        """Start a process that watches which framework the replica loads, unless a parent for it exists already."""
         hint = _read(pool.hint)
         if hint and file_locks.is_held(pool.folder / hint / "lock"):
             return
@@ -183,7 +184,7 @@ class WarmStarts:
             return
         pool.folder.mkdir(mode=0o700, exist_ok=True)
         ReplicaFolder(pool.folder).write("about.json", pool.about)
-        # It lives on by itself, and holds the lock when this returns. One that comes to nothing costs a warm start only.
+        # It runs on by itself, and holds the lock when this returns. A failure costs only a warm start.
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 [self._python, "-I", "-S", str(self._waiter), str(pool.folder), str(state.path), str(pool.hint)],
@@ -211,7 +212,7 @@ def _find(name: str, path: str) -> str | None:
 
 
 def _inherited() -> list[Any]:
-    """What a process gets of the one that starts it; a replica must not see a difference."""
+    """What a process inherits from its parent; a replica must not see a difference."""
     status = dict(line.split(":\t", 1) for line in _read(Path("/proc/self/status")).splitlines() if ":\t" in line)
     limits = [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
     import_env = [status.get(name) for name in ("Umask", "Uid", "Gid", "Groups", "CapBnd", "Seccomp", "NoNewPrivs")]
@@ -248,7 +249,7 @@ def _reach(connection: socket.socket, folder: Path) -> bool:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Pid and user of who listens."""
+    """Pid and user of the listening process."""
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, uid
@@ -271,7 +272,7 @@ def _claim_start(state: ReplicaFolder) -> bool:
 
 
 def _wait_for_runtime(connection: socket.socket, state: ReplicaFolder) -> int | None:
-    """The code of the forked runtime that has taken the road; ``None`` when it came to nothing, and nothing of it is left.
+    """The code of the forked runtime that claimed the start; ``None`` when it failed and nothing of it is left.
 
     Raises:
         ExecutorTryAgain: it neither goes on nor dies: it waits in the kernel, for a disk as a rule.

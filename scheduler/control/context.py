@@ -1,4 +1,4 @@
-"""What the control loop works with: one value, made at the edge."""
+"""The dependencies of the control loop: one value, made at the edge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from executors.base import ChangesWorlds, Executor
 class ControlContext:
     """One control plane process.
 
-    ``holder`` is its name in leases: another process has another one. ``clock`` gives aware UTC. ``secret_key`` signs
-    attempt tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
-    ``create_at_once``: replicas of one gang that are created side by side. ``default_volume``: the one with the projects'
-    own folders. ``region``: what jobs are told as theirs. ``output_owner``: (uid, gid) of output folders, where jobs run as another user than the control plane.
-    ``can_change_worlds``: what the executor can; found out once, as it is asked in every round of every look.
+    ``holder`` is its name in leases; each process has its own. ``clock`` gives aware UTC. ``secret_key`` signs attempt
+    tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
+    ``create_at_once``: replicas of one gang that are created in parallel. ``default_volume``: the volume with the
+    projects' own folders. ``region``: the region that jobs are told. ``output_owner``: (uid, gid) of output folders,
+    where jobs run as another user than the control plane. ``can_change_worlds``: whether the executor can; determined
+    once, as every reconcile pass needs it.
     """
 
     sessions: SessionFactory

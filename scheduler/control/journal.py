@@ -17,7 +17,7 @@ EXECUTOR: Final = "executor"
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Writes lines about one job."""
+    """Adds events to the history of one job."""
 
     session: Session
     project_id: str
@@ -33,7 +33,7 @@ class Journal:
         actor: str = SCHEDULER,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """One line. ``kind`` is noun.verb; ``reason`` is a sentence for people."""
+        """Add one event. ``kind`` is noun.verb; ``reason`` is a sentence for users."""
         append_event(
             self.session,
             at=at,

@@ -1,4 +1,4 @@
-"""How the scheduler's processes bear a broker that is away or frozen."""
+"""Timeouts and reconnects of the scheduler's processes for a broker that is away or frozen."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Final
 
 from kombu.connection import Connection
 
-# Seconds. A broker that is there answers within milliseconds; who waits longer waits for nothing.
+# Seconds. A broker that is up answers within milliseconds; longer waiting is in vain.
 _CONNECT_S: Final = 2.0
 _ANSWER_S: Final = 2.0
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LAST_S: Final = 2.0
 
-# What kombu's Redis transport hands to the client. A peer that vanished without a word is found by the kernel.
+# What kombu's Redis transport hands to the client. Keep-alive lets the kernel find a peer that vanished silently.
 REDIS_OPTIONS: Final[dict[str, Any]] = {
     "socket_timeout": _ANSWER_S,
     "socket_connect_timeout": _CONNECT_S,
     "socket_keepalive": True,
     "socket_keepalive_options": {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 3, socket.TCP_KEEPCNT: 3},
-    # A worker that waits for messages looks this often whether its connection still lives.
+    # How often, in seconds, a worker that waits for messages checks its connection.
     "health_check_interval": 5,
 }
 
 
 class QuickConnection(Connection):
-    """Tries to come back every two seconds at most; the library's own patience grows to half a minute."""
+    """Reconnects every two seconds at most; the library's own back-off grows to half a minute."""
 
     def _ensure_connection(self, *args: Any, **options: Any) -> Any:
         options |= {

@@ -1,7 +1,7 @@
-"""The Celery application: carries bells and the clock's rings to the control loop.
+"""The Celery application: carries wake-ups and the beat's messages to the control loop.
 
-Nothing depends on a message: each task reads the truth and may be lost, doubled or late. So messages are acknowledged
-before they are worked on, keep no results, and expire rather than pile up.
+Nothing depends on a message: each task reads the database, and a message may be lost, doubled or late. So messages are
+acknowledged before the work, have no results, and expire rather than pile up.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
 HOUSEKEEP: Final = "trainmaster.housekeep"
-START_FORECASTS: Final = "trainmaster.look_ahead"
+START_FORECASTS: Final = "trainmaster.start_forecasts"
 STUDIES_DUE: Final = "trainmaster.studies_due"
 ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
 MAINTENANCE_TASKS: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, START_FORECASTS, STUDIES_DUE, ENDPOINTS_DUE)
-MAINTENANCE_QUEUE: Final = "care"
+MAINTENANCE_QUEUE: Final = "maintenance"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], MAINTENANCE_QUEUE)
 
 _SYNC_NODES_S: Final = 5.0
-_LOOK_AHEAD_S: Final = 10.0
-# Also how soon a trial that goes badly is seen.
+_START_FORECASTS_S: Final = 10.0
+# Also the delay until early stopping judges a trial.
 _STUDIES_DUE_S: Final = 2.0
-# Also how soon a serving replica that has started gets requests.
+# Also the delay until a serving replica that has started gets requests.
 _ENDPOINTS_DUE_S: Final = 1.0
 _SWEEP_S: Final = 30.0
-# The registrar looks for itself; this begins it where nobody has rung yet.
+# The registrar polls by itself; this starts it in a process that has received no wake-up yet.
 _MODELS_S: Final = 10.0
 _HOUSEKEEP_S: Final = 300.0
 
@@ -62,11 +62,11 @@ def make_app(settings: Settings) -> Celery:
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
         worker_enable_remote_control=False,
-        # A worker that finds no broker at its start waits for it like one that loses it later.
+        # A worker that starts without a broker waits for it, like a worker that loses it later.
         broker_connection_retry_on_startup=True,
-        # However long it is away: a worker that gave up would have to be started again.
+        # However long the broker is away: a worker that gave up would have to be restarted.
         broker_connection_max_retries=None,
-        # The memory transport asks its queues this often; 10 ms cost about a hundredth of a core.
+        # The memory transport polls its queues at this interval; 10 ms cost about a hundredth of a core.
         broker_transport_options={"polling_interval": 0.01} if is_embedded else REDIS_OPTIONS,
     )
     app.amqp.Connection = QuickConnection
@@ -74,14 +74,14 @@ def make_app(settings: Settings) -> Celery:
 
 
 def schedule(settings: Settings) -> dict[str, float]:
-    """What beat rings for, and how often, in seconds."""
+    """The interval of each periodic task, in seconds."""
     return {
         TICK: settings.tick_interval_s,
         RECONCILE_DUE: settings.reconcile_interval_s,
         SYNC_NODES: _SYNC_NODES_S,
         SWEEP: _SWEEP_S,
         HOUSEKEEP: _HOUSEKEEP_S,
-        START_FORECASTS: _LOOK_AHEAD_S,
+        START_FORECASTS: _START_FORECASTS_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,
         ENDPOINTS_DUE: _ENDPOINTS_DUE_S,
@@ -89,5 +89,5 @@ def schedule(settings: Settings) -> dict[str, float]:
 
 
 def send(app: Celery, name: str, every_s: float) -> None:
-    """Ring for the periodic task ``name``. A ring that nobody hears in time is no ring: the next one comes."""
+    """Send the message of the periodic task ``name``. It expires unread, since the next one comes."""
     app.send_task(name, expires=max(5.0, 2 * every_s), retry=False, ignore_result=True)

@@ -59,7 +59,9 @@ class LocalTaskPool:
 
 
 class FallbackBeat:
-    """Runs each task of ``every`` (its interval in seconds) through ``run_task`` when no message for it came for too long."""
+    """Runs each task of ``every`` (its interval in seconds) through ``run_task`` when no message for it came for too
+    long.
+    """
 
     def __init__(self, every: Mapping[str, float], run_task: Callable[[str], None]) -> None:
         self._every = dict(every)

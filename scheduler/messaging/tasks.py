@@ -1,4 +1,4 @@
-"""The tasks: thin wrappers. What is unusual is logged here, at the edge; the next ring tries again."""
+"""The tasks: thin wrappers. Errors are logged here, at the edge; the next message tries again."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scheduler.process_metrics import ProcessMetrics
 
 log = structlog.get_logger(__name__)
 
-# What the key of a task is of, where that is no attempt.
+# The kind of object that a task's key names, where that is no attempt.
 _KEYS: Final = {celery_app.STUDY: "study", celery_app.ENDPOINT: "endpoint"}
 
 
 class Tasks:
-    """What can be asked of ``service``, by the names of the tasks. ``do`` never raises."""
+    """The work of ``process`` by the names of the tasks. ``run`` never raises."""
 
     def __init__(self, process: SchedulerProcess, metrics: ProcessMetrics) -> None:
         self._metrics = metrics
@@ -44,7 +44,7 @@ class Tasks:
         }
 
     def run(self, task: str, key: str = "") -> None:
-        """One run; ``key``: which attempt, study or endpoint, for the tasks that look at one."""
+        """Run a task once; ``key``: the id of the attempt, study or endpoint, for the tasks that reconcile one."""
         outcome = "failed"
         try:
             with self._metrics.timed(task):
@@ -52,11 +52,11 @@ class Tasks:
             outcome, self._is_postponing = "done", False
         except Unavailable as away:
             outcome = "postponed"
-            if not self._is_postponing:  # told once, not with every ring of an outage
+            if not self._is_postponing:  # logged once, not with every message during an outage
                 log.warning("task.postponed", task=task, why=away.sentence)
             self._is_postponing = True
         except AlreadyReported:
-            pass  # by whoever knows which of them failed
+            pass  # where it was known which of them failed
         except Exception as error:
             about: dict[str, object] = {_KEYS.get(task, "attempt"): key} if key else {}
             if isinstance(error, IllegalTransition):
@@ -68,7 +68,7 @@ class Tasks:
 def register_tasks(
     app: Celery, tasks: Tasks, deduplicator: PendingDeduplicator, on_message: Callable[[str], None]
 ) -> None:
-    """Give ``app`` its tasks. ``heard`` learns of each that a message brought."""
+    """Give ``app`` its tasks. ``on_message`` is called with the name of each task that a message brings."""
 
     def keyed(name: str, topic: str) -> Callable[..., None]:
         def run(key: str = "") -> None:

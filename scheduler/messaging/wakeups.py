@@ -1,4 +1,4 @@
-"""Bells inside a scheduler process, and the listener for the bell of the embedded mode."""
+"""Wake-ups inside a scheduler process, and the listener for those of the embedded mode."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AWAY_S: Final = 2.0
 
 
 class AppWakeup:
-    """Rings through the process's own Celery application. Equal rings that still wait are one.
+    """Sends wake-ups through the process's own Celery application. Equal pending ones are sent once.
 
-    ``without_broker``: does what a ring asks for in this process, while the broker takes none; it must not block.
+    ``without_broker``: runs the task in this process while the broker accepts no message; it must not block.
     """
 
     def __init__(
@@ -38,37 +38,37 @@ class AppWakeup:
         task = TASK_OF_TOPIC.get(topic)
         if task is None or not self._deduplicator.add(topic, key):
             return
-        # One ring in a while finds out whether the broker is back: each that waited for it would hold its thread.
+        # Only one attempt in a while finds out whether the broker is back: each one blocks its thread for a while.
         if time.monotonic() < self._away_until_s:
-            self._lost(topic, key)
+            self._fall_back(topic, key)
             return
         try:
             self._app.send_task(task, args=(key,) if key else (), retry=False, ignore_result=True)
-        except Exception as error:  # noqa: BLE001 - a lost ring costs time only; beat rings again
+        except Exception as error:  # noqa: BLE001 - a lost wake-up costs only time; the beat sends again
             if not self.is_broker_away:
                 log.warning("broker.away", why=str(error))
             self.is_broker_away = True
             self._away_until_s = time.monotonic() + _AWAY_S
-            self._lost(topic, key)
+            self._fall_back(topic, key)
         else:
             if self.is_broker_away:
                 log.info("broker.back")
             self.is_broker_away = False
 
-    def _lost(self, topic: str, key: str) -> None:
+    def _fall_back(self, topic: str, key: str) -> None:
         self._deduplicator.discard(topic, key)
         if self._without_broker is not None:
             self._without_broker(topic, key)
 
 
 class WakeupListener:
-    """A thread that turns datagrams into rings."""
+    """A thread that turns datagrams into wake-ups."""
 
     def __init__(self, source: WakeupSocket, wakeup: Wakeup) -> None:
         self._source = source
         self._bell = wakeup
         self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bell", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="wakeups", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -80,6 +80,6 @@ class WakeupListener:
 
     def _run(self) -> None:
         while not self._is_stopping.is_set():
-            rung = self._source.receive(0.5)
-            if rung is not None:
-                self._bell.notify(*rung)
+            received = self._source.receive(0.5)
+            if received is not None:
+                self._bell.notify(*received)

@@ -22,8 +22,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 class InFlight(Generic[_Key]):
     """Keys that a thread of this process works on. Thread-safe; leases keep other processes away, not this set.
 
-    A thread that requests a key in flight does not wait: the key is marked dirty, and the thread that finishes it learns
-    that one more run is due.
+    A thread that requests a key in flight does not wait: the key is marked dirty, and the thread that finishes it
+    learns that one more run is due.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,8 @@ class PendingDeduplicator:
     """Messages that wait in this process's own queue, so that an equal one is not sent again. Thread-safe.
 
     Args:
-        is_local: whether this process alone consumes what it sends. With a shared broker another process may consume the
+        is_local: whether this process alone consumes what it sends. With a shared broker another process may consume
+            the
             message without this one learning of it: then every message is sent.
     """
 

@@ -1,8 +1,8 @@
-"""A plan that stops somebody is made to its end: planning again, once it is applied, says nothing new.
+"""Plan to a fix-point: planning again after the plan is applied yields nothing new.
 
-Where others are stopped for a job, room is held for it from then on, and that may move what is reserved for another one,
-or end somebody's claim. So the plan is applied to the snapshot, as the control loop will do it, and made again, until it
-stops nobody else; all that it says is one plan.
+When victims are stopped for a job, their room is held for it from then on. That may move the reservation of another
+job, or invalidate a claim. So the plan is applied to the snapshot, as the control loop will do it, and the planner
+runs again until it preempts no further job; the results of all rounds form one plan.
 """
 
 from __future__ import annotations
@@ -29,62 +29,64 @@ from scheduler.planning.model import (
     Snapshot,
     Start,
 )
-from scheduler.planning.placement.partial import FreeAmounts, subtract
+from scheduler.planning.placement.capacity import FreeAmounts
+from scheduler.planning.placement.partial import subtract
 
-# Each round but the last stops somebody; what is still open after so many is said by the next tick's plan.
+# Every round but the last preempts a job; what is still open after this many rounds is left to the next tick's plan.
 _MOST_ROUNDS = 4
-# Each try that fails finds somebody for whom nobody need be stopped; then nobody is stopped for any job.
+# Every failed try finds a hopeless preemptor. When the tries are used up, the plan preempts for no job.
 _MOST_TRIES = 4
 _Taken = tuple[Request, Placement]
 
 
 class Planning(Protocol):
-    """One walk through the queue of a snapshot."""
+    """One pass of the planner over the queue of a snapshot."""
 
     def build_plan(self, hopeless: frozenset[JobId] = frozenset(), preemptors: int = 0) -> Plan:
-        """What is done; of the reasons only those of jobs for which others are stopped.
+        """The actions of this pass; of the wait reasons only those of jobs for which victims are stopped.
 
         Args:
-            hopeless: nobody is stopped for these.
-            preemptors: jobs for which others were stopped before it.
+            hopeless: jobs for which nothing is preempted.
+            preemptors: how many jobs caused preemptions in earlier rounds of the same plan.
         """
         ...
 
     def reasons(self) -> Mapping[JobId, Reason]:
-        """Why the others wait."""
+        """Why the other jobs wait."""
         ...
 
 
-def settled(snapshot: Snapshot, walk: Callable[[Snapshot], Planning]) -> Plan:
-    """All that is said of ``snapshot``, and of what it becomes, until nothing new is said.
+def plan_to_fixpoint(snapshot: Snapshot, walk: Callable[[Snapshot], Planning]) -> Plan:
+    """Plan, apply, and plan again until the plan preempts nothing.
 
-    Nobody is stopped for a job that would not get the place then, since another one has the better claim to it.
+    No victim is stopped for a job that would not get the room afterwards because another job has the better claim to
+    it.
     """
-    first = walk(snapshot)  # the same, whomever others are stopped for
+    first = walk(snapshot)  # does not depend on ``hopeless``
     hopeless: frozenset[JobId] = frozenset()
     for _ in range(_MOST_TRIES):
-        made, more = _settled(snapshot, first, walk, hopeless)
+        made, more = _plan_rounds(snapshot, first, walk, hopeless)
         if not more:
             return made
         hopeless |= more
-    return _settled(snapshot, first, walk, hopeless | {job.job_id for job in snapshot.queued})[0]
+    return _plan_rounds(snapshot, first, walk, hopeless | {job.job_id for job in snapshot.queued})[0]
 
 
-def _settled(
+def _plan_rounds(
     snapshot: Snapshot, first: Planning, walk: Callable[[Snapshot], Planning], hopeless: frozenset[JobId]
 ) -> tuple[Plan, frozenset[JobId]]:
-    """The plan, and for whom somebody was stopped in hopeless."""
+    """The plan, and the jobs for which victims were stopped in vain."""
     last = first
     made = newest = first.build_plan(hopeless)
     for _ in range(_MOST_ROUNDS):
         if not newest.preempts and not newest.shrinks:
             break
         for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
-        snapshot = after(snapshot, newest)
+        snapshot = apply_plan(snapshot, newest)
         last = walk(snapshot)
         newest = last.build_plan(hopeless, len(for_jobs))
         made = _both(made, newest)
-        # Who starts already has come to room that was kept for others by the promise alone.
+        # A preemptor that starts already only needed the room that its nomination held.
         lost = {job_id for job_id in for_jobs if job_id is not None and not _is_promised(newest, job_id)}
         if lost:
             return made, frozenset(lost)
@@ -103,7 +105,7 @@ def _both(first: Plan, second: Plan) -> Plan:
     starts = len(first.starts)
     return Plan(
         starts=(*first.starts, *second.starts),
-        # Who is stopped and who only gives replicas back is known best where it was decided.
+        # Which victims stop, and which only give replicas back, is known best by the round that decided it.
         waits={**second.waits, **{who: first.waits[who] for who in second.waits if _is_promised(first, who)}},
         grows=tuple(Grow(job_id, placements) for job_id, placements in sorted(grown.items())),
         preempts=(*first.preempts, *second.preempts),
@@ -113,10 +115,10 @@ def _both(first: Plan, second: Plan) -> Plan:
     )
 
 
-def after(snapshot: Snapshot, made: Plan) -> Snapshot:
+def apply_plan(snapshot: Snapshot, made: Plan) -> Snapshot:
     """The snapshot in the moment after ``made`` was applied: nobody who is stopped, or goes, has given anything back yet."""
     waiting = {job.job_id: job for job in snapshot.queued}
-    # Replicas that leave a job stand beside the others as one that stops.
+    # Replicas that leave a job are listed as a separate gang that stops.
     running = {gang.job_id: gang for gang in sorted(snapshot.running, key=lambda gang: not gang.is_stopping)}
     others = [gang for gang in snapshot.running if running[gang.job_id] is not gang]
     taken: list[_Taken] = []
@@ -175,7 +177,7 @@ def _stopping(gang: RunningGang, preempt: Preempt, snapshot: Snapshot) -> Runnin
 
 
 def _divided(gang: RunningGang, shrink: Shrink, snapshot: Snapshot) -> tuple[RunningGang, RunningGang]:
-    """The gang without the replicas that go, and these as one that stops."""
+    """The gang without the replicas that leave, and the leaving replicas as a gang that stops."""
     counts: defaultdict[str, int] = defaultdict(int)
     numbers: list[int] = []
     for at, (role, _) in enumerate(gang.nodes):

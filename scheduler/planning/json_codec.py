@@ -1,7 +1,8 @@
-"""Snapshots and plans as JSON and back, exactly: ``snapshot_from_json(snapshot_to_json(s)) == s``.
+"""JSON codec for snapshots and plans, lossless: ``snapshot_from_json(snapshot_to_json(s)) == s``.
 
-The values' own types tell how each is written, so that a new field needs nothing here. A field that is as by default is
-left out, and one that is not known any more is passed over: what an older version wrote can still be read.
+The field types of the dataclasses determine the encoding, so a new field needs no change here. A field with its
+default value is omitted, and an unknown key is ignored: rows of an older version stay readable. The keys are the
+field names: a renamed field needs a mapping here, since the plan log stores them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from scheduler.planning.model import Plan, Reason, Snapshot
 _T = TypeVar("_T")
 _Code = tuple[Callable[[Any], Any], Callable[[Any], Any]]  # to JSON, and back
 
-# Values of no stated type that JSON does not know are written as an object with this one key.
+# Values of undeclared type that JSON cannot express become an object with this single key.
 _TAG: Final = "$"
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
-_CODES: Final[dict[type[Any], _Code]] = {}  # the functions of each class, made once
+_CODES: Final[dict[type[Any], _Code]] = {}  # encoder and decoder of each class, built once
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def snapshot_from_json(data: Mapping[str, Any]) -> Snapshot:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Equal reasons, of which a long queue has few, are written once."""
+    """Equal reasons, of which a long queue has few, are stored once and referenced by number."""
     reasons: dict[int, int] = {}
     told: list[Any] = []
     waits: dict[str, int] = {}
@@ -58,13 +59,13 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """One of the planner's dataclasses."""
+    """Encode one of the planner's dataclasses."""
     told: dict[str, Any] = _of_class(type(value))[0](value)
     return told
 
 
 def from_json(kind: type[_T], data: Mapping[str, Any]) -> _T:
-    """What :func:`to_json` wrote of a value of this ``kind``."""
+    """Decode what :func:`to_json` wrote for a value of type ``kind``."""
     value: _T = _of_class(kind)[1](data)
     return value
 
@@ -105,7 +106,7 @@ def _is_default(field: Field[Any], value: Any) -> bool:
 @cache
 def _of_hint(hint: Any) -> _Code:
     while hasattr(hint, "__supertype__"):
-        hint = hint.__supertype__  # an id of its own type is a text
+        hint = hint.__supertype__  # a NewType of str
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = [one for one in args if one is not type(None)]

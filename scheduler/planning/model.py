@@ -17,7 +17,7 @@ from core.domain.sharing.resources import Amounts, Gang
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A node and what is free on it (allocatable minus all that runs or is about to).
+    """A node and its free amounts: allocatable minus what runs or is about to run.
 
     ``labels`` carries ``topology/rack`` and ``topology/zone`` where known.
     """
@@ -28,17 +28,17 @@ class NodeSnapshot:
     free: Amounts
     is_schedulable: bool = True
     why_not: str = ""  # a phrase, such as "is cordoned", when not schedulable
-    is_draining: bool = False  # what runs there is to go on elsewhere
-    is_quarantined: bool = False  # only that keeps work away from it, until ``opens_at`` if that is known
+    is_draining: bool = False  # jobs on it are to continue on other nodes
+    is_quarantined: bool = False  # quarantine is the only obstacle, until ``opens_at`` if that is known
     opens_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How much longer a job is expected to run, in seconds, if it runs without a break: half of all do not take longer
-    than ``likely_s``, nine in ten not longer than ``late_s``, one in ten not longer than ``early_s``.
+    """Expected remaining run time of a job in seconds, if it runs without interruption.
 
-    ``source``: where that comes from, for people ("14 finished jobs named sweep", "its own progress").
+    Half of all such jobs take at most ``likely_s`` (median), nine in ten at most ``late_s``, one in ten at most
+    ``early_s``. ``source``: origin of the estimate, for people ("14 finished jobs named sweep", "its own progress").
     """
 
     likely_s: float
@@ -51,12 +51,14 @@ class Estimate:
 class QueuedGang:
     """A waiting job. ``max_run_time_s`` is only an upper bound; ``None`` if the user stated none.
 
-    ``attained_gpu_s``: GPU-seconds that its earlier attempts had (seconds of a gang without GPUs). ``estimate``: how long it
-    would still run; ``None``: nobody knows. ``waits_since``: when it was last without resources, if that is not
-    ``queued_at``, which a job keeps when it is preempted. ``room_since``: since when others are, or were, stopped or made
-    smaller for it (they have its id as ``for_job``) in the time that it waits now; it comes before others of its priority.
-    ``is_preemptible``: as of a job that runs. ``overrun_s``: for how much longer than ``max_run_time_s`` it may hold its place
-    when its time is over, until it is gone. ``earlier_s``: seconds that its earlier attempts ran.
+    ``attained_gpu_s``: attained service, the GPU-seconds of its earlier attempts (seconds for a gang without GPUs).
+    ``estimate``: remaining run time; ``None`` if unknown. ``waits_since``: when it lost its resources, if that is not
+    ``queued_at``, which a preempted job keeps. ``room_since``: since when victims are stopped or shrunk for it in its
+    present wait (they carry its id as ``for_job``); it then precedes other jobs of its priority. ``is_preemptible``:
+    as of
+    a running job. ``overrun_s``: how much longer than ``max_run_time_s`` it may hold its resources until it is
+    stopped.
+    ``earlier_s``: run time of its earlier attempts in seconds.
     """
 
     job_id: JobId
@@ -78,7 +80,7 @@ class QueuedGang:
 
     @property
     def max_hold_s(self) -> float:
-        """For how long at most it holds its place once it has started; infinite if nobody knows."""
+        """Longest time in seconds that it holds its resources once started; infinite if unknown."""
         return inf if self.max_run_time_s is None else self.max_run_time_s + self.overrun_s
 
 
@@ -86,16 +88,20 @@ class QueuedGang:
 class RunningGang:
     """A job that holds resources. ``nodes``: one (role, node) per replica, in rank order.
 
-    ``gpu_models``: the model each replica got, in the same order; empty: worked out from the request and the node,
-    which is only a guess where a node has two models.
+    ``gpu_models``: the model that each replica got, in the same order; if empty, it is derived from the request and
+    the
+    node, which is a guess on nodes with two models.
 
-    ``started_at``: of its present attempt; ``None``: not yet running. ``attained_gpu_s``: with what the present attempt has
-    had so far. ``lost_gpu_s``: GPU-seconds of work since its last checkpoint, which a preemption would lose.
-    ``is_preemptible``: its user allows it, and the executor can. ``is_stopping``: it is being ended already, and its
-    resources are expected back at ``expected_end``; ``stopping_for``: for which job. ``queued_at``: as of the job when it
-    waited. ``indices``: of each replica inside its role, in the order of ``nodes``; empty: 0, 1, 2 … in each role.
-    ``is_part``: replicas that leave an elastic gang, which runs on: resources, and no job of their own. ``earlier_s``: seconds
-    that its earlier attempts ran, without the present one. ``is_endless``: it serves until it is not wanted any more.
+    ``started_at``: start of the present attempt; ``None``: not yet running. ``attained_gpu_s``: attained service, the
+    present attempt included. ``lost_gpu_s``: GPU-seconds of work since the last checkpoint, which a preemption would
+    lose.
+    ``is_preemptible``: its user allows preemption and the executor supports it. ``is_stopping``: its resources are
+    expected back at ``expected_end``; ``stopping_for``: the preemptor. ``queued_at``: when the job was queued.
+    ``indices``: index of each replica within its role, in the order of ``nodes``; if empty, 0, 1, 2 … per role.
+    ``is_part``: replicas that leave an elastic gang which itself runs on: resources without a job of their own.
+    ``earlier_s``: run time of earlier attempts in seconds, without the present one. ``is_endless``: it serves an
+    endpoint
+    until that is removed.
     """
 
     job_id: JobId
@@ -104,7 +110,7 @@ class RunningGang:
     priority: int
     gang: Gang
     nodes: tuple[tuple[str, NodeId], ...]
-    expected_end: datetime | None = None  # when its place is free at the latest, if max_run_time is stated
+    expected_end: datetime | None = None  # latest time at which its resources are free, if max_run_time is stated
     gpu_models: tuple[str | None, ...] = ()
     user: str = ""
     queued_at: datetime | None = None
@@ -123,9 +129,9 @@ class RunningGang:
 
 @dataclass(frozen=True, slots=True)
 class GrowingGang:
-    """An elastic job that runs with fewer replicas than it may have. ``indices``: numbers of those that it lacks.
+    """An elastic job that runs below its maximum. ``indices``: indices of the missing replicas.
 
-    ``placed``: node and GPU model of each replica of the elastic role that it has.
+    ``placed``: node and GPU model of each running replica of the elastic role.
     """
 
     job_id: JobId
@@ -138,10 +144,11 @@ class GrowingGang:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A project as the planner sees it. ``weight``: its share against the others'.
+    """A project in the planner's view. ``weight``: its weight in fair sharing.
 
-    ``usage``: the mean of its dominant share (0 to 1 of the cluster) over the past, in which what was lately counts more
-    (``Policy.usage_half_life_s``); ``user_usage``: the same of each of its users, ``user_weights``: theirs, 1 if unnamed.
+    ``usage``: decayed mean of its past dominant share (0 to 1 of the cluster; half-life
+    ``Policy.usage_half_life_s``). ``user_usage``: the same per user. ``user_weights``: weight per user, 1 if not
+    listed.
     """
 
     project: str
@@ -154,7 +161,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """Nodes that one project alone may use from ``begins_at`` to ``ends_at``. An administrator made it."""
+    """Nodes reserved by an administrator for one project from ``begins_at`` to ``ends_at``."""
 
     id: str
     name: str
@@ -166,9 +173,9 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan depends on. The order of the tuples does not matter. ``growing``: some of those that run.
+    """Everything a plan depends on. The order of the tuples does not matter. ``growing``: a subset of the running jobs.
 
-    ``accounts``: a project that is not among them has weight 1, no quota and no past.
+    ``accounts``: a project without an account has weight 1, no quota and no past usage.
     """
 
     now: datetime
@@ -182,20 +189,18 @@ class Snapshot:
 
 
 class ReasonCode(StrEnum):
-    """Why a job waits."""
-
-    NO_NODES = "no_nodes"  # there is no node at all, or none is ready
-    NEVER_FITS = "never_fits"  # no node, empty, could hold a member: asks for more than any has
+    NO_NODES = "no_nodes"  # the cluster has no node, or none is ready
+    NEVER_FITS = "never_fits"  # no node could hold a member even if empty: the request exceeds every node
     NO_MATCHING_NODE = "no_matching_node"  # node selector or GPU model matches no node
-    TOO_LARGE = "too_large"  # each member fits somewhere, the gang fits not even the empty cluster
-    NO_ROOM = "no_room"  # fits when something ends
-    TOPOLOGY = "topology"  # enough is free, but not inside one domain
-    RESERVED = "reserved"  # would fit, but would delay a job that is before it
+    TOO_LARGE = "too_large"  # each member fits on a node, but the gang does not fit even the empty cluster
+    NO_ROOM = "no_room"  # fits once other jobs end
+    TOPOLOGY = "topology"  # enough is free, but not inside one topology domain
+    RESERVED = "reserved"  # would fit, but would delay a job ahead in the queue
     BACKOFF = "backoff"  # starts again in a moment after a failed attempt
-    QUOTA = "quota"  # its project, or its user in it, has as much as they may
-    GPU_HEADROOM = "kept_for_gpus"  # would fit, but takes what jobs with GPUs need beside the free GPUs of a node
-    BOOKED = "booked"  # would fit, but an administrator reserved these nodes for another project
-    PREEMPTING = "preempting"  # others are being stopped to make room for it
+    QUOTA = "quota"  # its project, or its user within the project, is at its quota
+    GPU_HEADROOM = "kept_for_gpus"  # would fit, but needs the CPU or memory headroom of a node's free GPUs
+    BOOKED = "booked"  # would fit, but an administrator reserved the nodes for another project
+    PREEMPTING = "preempting"  # victims are being stopped for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +224,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this job now. ``placements``: every replica, in rank order; of an elastic role, as many as there is place for."""
+    """Start this job now. ``placements``: every replica in rank order; for an elastic role, as many as have room."""
 
     job_id: JobId
     placements: tuple[Placement, ...]
@@ -227,27 +232,30 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """Add these replicas to this elastic job, which runs."""
+    """Add these replicas to a running elastic job."""
 
     job_id: JobId
     placements: tuple[Placement, ...]
 
 
 class PreemptCode(StrEnum):
-    """By what right a job is made to give its place."""
+    """The rule that justifies a preemption."""
 
-    PRIORITY = "priority"  # a job of larger priority needs it
-    GUARANTEE = "guarantee"  # its project borrowed it from one that wants what is guaranteed to it
-    FAIR_SHARE = "fair_share"  # its project has more than its share, the other one less
-    TIME_SLICE = "time_slice"  # its turn is over, others of equal priority come first or have had fewer
-    BOOKING = "booking"  # the node is reserved for another project from now on
-    DRAIN = "drain"  # the administrator empties its node
-    MOVE = "move"  # it goes on elsewhere, so that a large gang finds room
+    PRIORITY = "priority"  # a job of larger priority needs the resources
+    GUARANTEE = "guarantee"  # the victim's project borrowed the resources from a project that reclaims its guarantee
+    FAIR_SHARE = "fair_share"  # the victim's project is above its fair share, the preemptor's below
+    # the victim's time slice is over, and jobs of equal priority come first or have had fewer turns
+    TIME_SLICE = "time_slice"
+    BOOKING = "booking"  # the node is now reserved for another project
+    DRAIN = "drain"  # an administrator drains the node
+    MOVE = "move"  # the victim migrates so that a large gang finds room
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """End this job's attempt; the job goes back to the queue and on from its last checkpoint. ``for_job``: who gets the place."""
+    """Stop this job's attempt; the job returns to the queue and resumes from its last checkpoint. ``for_job``: the
+    preemptor.
+    """
 
     job_id: JobId
     for_job: JobId | None
@@ -257,7 +265,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Take these replicas (by index) of its elastic role from a job that runs on with the others."""
+    """Remove these replicas (by index) of the elastic role from a job that runs on with the others."""
 
     job_id: JobId
     role: str
@@ -268,7 +276,9 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A proposal: were ``job_id`` ended and started again at ``placements``, ``for_job`` could start. Not applied by itself."""
+    """A proposal: if ``job_id`` stopped and restarted at ``placements``, ``for_job`` could start. Not applied by
+    itself.
+    """
 
     job_id: JobId
     for_job: JobId
@@ -277,9 +287,9 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, in order, and why everybody else waits. ``waits`` has every queued job that is not started.
+    """What to do now, in order, and why all other jobs wait. ``waits`` has every queued job that does not start.
 
-    ``order``: every queued job as the planner takes them, the first first; empty in :func:`.planner.plan_to_apply`.
+    ``order``: every queued job in planning order; empty in :func:`.planner.plan_to_apply`.
     """
 
     starts: tuple[Start, ...] = ()

@@ -1,10 +1,11 @@
-"""The gang planner: order the queue, place each gang whole or not at all, hold room for the first that is blocked.
+"""The gang planner: order the queue, place each gang whole or not at all, reserve room for the first blocked gang.
 
-`docs/planner.md` tells how it thinks. In short: jobs are taken in order (priority, then age). A gang that fits into
-what its length may use is started. The first that is blocked, though it would fit an empty cluster, gets a
-reservation; whoever comes later may only use what that leaves. Free amounts only shrink while a plan is made, so a
-shape that was refused once stays refused, and equal shapes are asked once. Reasons are written at the end, against
-what is left then, so that equal shapes have equal reasons.
+`docs/planner.md` describes the algorithm. In short: jobs are taken in queue order (priority, fair shares, the
+policy's
+order). A gang that fits into the capacity that its run time may use starts. The first blocked gang that would fit an
+empty cluster gets a reservation (backfilling: jobs behind it may only use what the reservation leaves). Free amounts
+only shrink while a plan is built, so a shape that was refused once stays refused, and equal shapes are tried once.
+Wait reasons are written at the end, against the final free capacity, so that equal shapes have equal reasons.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache, partial
 from core.domain.ids import JobId
 from scheduler.planning.elastic.growth import Grower, Growth, in_rank_order
 from scheduler.planning.explain.wait_reasons import Infeasibility, WaitReasons
-from scheduler.planning.fixpoint import settled
+from scheduler.planning.fixpoint import plan_to_fixpoint
 from scheduler.planning.forecast.reservation import RunningUsage, Timeline
 from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
 from scheduler.planning.placement.capacity import Capacity
@@ -37,26 +38,29 @@ from scheduler.planning.queue.ordering import JobQueue
 from scheduler.planning.queue.quota import QuotaExcess
 from scheduler.planning.queue.shares import Shares, draft_amounts
 
-# Each looks at every stated end, which costs a few milliseconds; one is enough per set of nodes that compete. Gangs
-# beyond these claim their nodes by a headroom that looks at no time.
+# A timed reservation simulates every stated end, which costs a few milliseconds; one is enough per set of competing
+# nodes. Gangs beyond this number claim their nodes by a rule that ignores time.
 MAX_TIMED_RESERVATIONS = 8
-# Kinds of jobs for which no room was found that could be lent. Looking for more would cost more than it finds.
+# Job classes for which no reserved room could be borrowed. Searching for more would cost more than it finds.
 MAX_LOANS_REFUSED = 16
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """What starts now, in order, and a reason for every job that waits.
+    """Decide which jobs start now, in order, and give a reason for every job that waits.
 
-    Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
+    Pure: nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
     """
-    return settled(snapshot, _Planning)
+    return plan_to_fixpoint(snapshot, _Planning)
 
 
 def plan_to_apply(snapshot: Snapshot) -> Plan:
-    """The same plan without its ``order``, for who applies it: to walk through the queue once more in other shares, as each of
-    a thousand jobs would change them, took a third of a plan.
+    """The same plan without ``order``, for the control loop, which applies it.
+
+    The order needs a second walk through the queue with hypothetical shares; with a thousand jobs that took a third
+    of
+    the planning time.
     """
-    return settled(snapshot, partial(_Planning, tells_order=False))
+    return plan_to_fixpoint(snapshot, partial(_Planning, tells_order=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class _Planning:
         self.free = Capacity.free(self.cluster)
         typical = cache(
             lambda: WorkloadProfile.of_snapshot(
-                self.eligibility.without_hopeless(snapshot, self.infeasibility.of), self.cluster, self._can_ever_run
+                self.eligibility.without_hopeless(snapshot, self.infeasibility.reason), self.cluster, self._can_ever_run
             )
         )
         self.free.set_workload(typical)
@@ -470,4 +474,4 @@ class _Planning:
             eligibility=self.eligibility,
             shares=self.shares,
         )
-        return reasons.of_all(waiting)
+        return reasons.reasons_for(waiting)

@@ -1,4 +1,4 @@
-"""Trainmaster's Python client: submit training jobs, watch them, and read what they wrote.
+"""Trainmaster's Python client: submit training jobs, watch them, and read their output.
 
 Importing this package is cheap; the client and its HTTP stack load on first use.
 """

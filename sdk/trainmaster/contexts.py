@@ -1,4 +1,4 @@
-"""Which server, with which token: the environment, the saved contexts, or the platform that runs on this machine."""
+"""Selects the server and token: from the environment, the saved contexts, or the platform running on this machine."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from urllib.parse import urlsplit
 
 from trainmaster.errors import LocalFileProblem, NotConfigured, NotFound
 
-LOCAL: Final = "local"  # the context of the platform that `trainmaster up` runs here; never saved
+LOCAL: Final = "local"  # the context of the platform started by `trainmaster up` on this machine; never saved
 NO_SERVER: Final = (
-    "No Trainmaster server is known here: start one with `trainmaster up`, log in with `trainmaster login URL`, "
+    "No Trainmaster server is configured: start one with `trainmaster up`, log in with `trainmaster login URL`, "
     "or set TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
 )
 _RAN_BEFORE: Final = (
-    "The platform of {home} is not running (it stopped or was killed, or is just starting); its data and jobs are kept, and "
-    "jobs of it may still run: `trainmaster up` goes on with it. For another server, `trainmaster login URL`, or set "
+    "The platform of {home} is not running (it stopped, was killed, or is still starting). Its data and jobs are intact, "
+    "and its jobs may still run: continue with `trainmaster up`. For another server, use `trainmaster login URL`, or set "
     "TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
 )
-# The second is what many try first; were it passed over, the token would go to some other server.
+# Many users try the second name first; if it were ignored, the token would be sent to another server.
 URL_VARIABLES: Final = ("TRAINMASTER_API_URL", "TRAINMASTER_URL")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """An address with its token. ``origin`` says where they were found, for messages.
+class ServerAccess:
+    """A server's URL with its token. ``origin`` says where they were found, for messages.
 
-    ``home``: the data folder, where it is a platform of this machine: it may come back at another port.
+    ``home``: the data folder if it is a platform on this machine, which may restart on another port.
     """
 
     url: str
@@ -43,10 +43,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The saved servers by name, and which of them is meant when none is named."""
+    """The saved servers by name, and the name of the current one."""
 
     current: str | None = None
-    servers: Mapping[str, Server] = field(default_factory=dict)
+    servers: Mapping[str, ServerAccess] = field(default_factory=dict)
 
 
 def config_path(environ: Mapping[str, str] | None = None) -> Path:
@@ -69,13 +69,13 @@ def load_contexts(path: Path | None = None) -> Contexts:
     """The saved contexts; none when there is no file.
 
     Raises:
-        LocalFileProblem: the file is unreadable or not ours.
+        LocalFileProblem: the file is unreadable or has another format.
     """
     path = path or config_path()
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         servers = {
-            name: Server(
+            name: ServerAccess(
                 url=entry["url"],
                 token=entry.get("token"),
                 project=entry.get("project", "default"),
@@ -90,12 +90,12 @@ def load_contexts(path: Path | None = None) -> Contexts:
         return Contexts()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LocalFileProblem(
-            f"The saved contexts in {path} cannot be read; mend or delete the file, then `trainmaster login URL`."
+            f"The saved contexts in {path} cannot be read; repair or delete the file, then `trainmaster login URL`."
         ) from error
 
 
 def save_contexts(contexts: Contexts, path: Path | None = None) -> Path:
-    """Write the file so that only its owner may read it, whole or not at all; returns its path."""
+    """Write the file atomically, readable only by its owner; returns its path."""
     path = path or config_path()
     text = json.dumps(
         {
@@ -120,13 +120,13 @@ def save_contexts(contexts: Contexts, path: Path | None = None) -> Path:
     return path
 
 
-def with_server(contexts: Contexts, server: Server) -> Contexts:
-    """``contexts`` with ``server`` added or replaced, and current."""
+def with_server(contexts: Contexts, server: ServerAccess) -> Contexts:
+    """``contexts`` with ``server`` added or replaced, as the current one."""
     return Contexts(current=server.name, servers={**contexts.servers, server.name: server})
 
 
-def where_it_is_now(server: Server) -> Server:
-    """``server`` at the address that it has now, where it is a platform of this machine that runs."""
+def with_present_url(server: ServerAccess) -> ServerAccess:
+    """``server`` with its present URL, if it is a platform running on this machine."""
     local = local_server(Path(server.home)) if server.home else None
     return server if local is None else replace(server, url=local.url)
 
@@ -136,10 +136,10 @@ def without_server(contexts: Contexts, name: str) -> Contexts:
     return Contexts(current=None if contexts.current == name else contexts.current, servers=servers)
 
 
-def local_server(home: Path | None = None) -> Server | None:
+def local_server(home: Path | None = None) -> ServerAccess | None:
     """The platform that runs on this machine under ``home``, or ``None``.
 
-    A file left by a killed platform counts as none: its process is looked for.
+    A file left behind by a killed platform is ignored: its process must be alive.
     """
     home = home or home_path()
     try:
@@ -153,7 +153,7 @@ def local_server(home: Path | None = None) -> Server | None:
         token: str | None = (home / "token").read_text(encoding="utf-8").strip() or None
     except OSError:
         token = None
-    return Server(
+    return ServerAccess(
         url=url.rstrip("/"), token=token, name=LOCAL, origin=f"`trainmaster up` in {home}", home=str(home.absolute())
     )
 
@@ -162,24 +162,24 @@ def resolve_server(
     context: str | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-) -> Server:
-    """The server that is meant: a named context; else the environment; else the current context; else the local one.
+) -> ServerAccess:
+    """The server to use: a named context, else the environment, else the current context, else the local platform.
 
     Raises:
-        NotConfigured: nothing names a server, no platform runs here, or a variable holds no address or no token.
+        NotConfigured: no server is named and no platform runs here, or a variable holds an invalid URL or token.
         NotFound: there is no context of this name.
         LocalFileProblem: the saved contexts are unreadable.
     """
     environ = os.environ if environ is None else environ
     project = environ.get("TRAINMASTER_PROJECT")
     server = _find_server(context or environ.get("TRAINMASTER_CONTEXT"), environ)
-    # A token in the environment is meant, wherever the address came from; only a context named on purpose keeps its own.
+    # A token in the environment wins, wherever the URL came from; only an explicitly named context keeps its own.
     if context is None and (token := _token_of(environ)):
         server = replace(server, token=token)
     return replace(server, project=project) if project else server
 
 
-def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
+def _find_server(context: str | None, environ: Mapping[str, str]) -> ServerAccess:
     home = home_path(environ)
     if context is None and (variable := next((name for name in URL_VARIABLES if environ.get(name)), None)):
         return _server_of_url(_address_of(variable, environ[variable]), environ, variable)
@@ -188,54 +188,52 @@ def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
     if name == LOCAL and LOCAL not in saved.servers:
         local = local_server(home)
         if local is None:
-            raise NotConfigured(_nothing_runs(home) or f"No platform runs in {home}; start one with `trainmaster up`.")
+            raise NotConfigured(_not_running(home) or f"No platform runs in {home}; start one with `trainmaster up`.")
         return local
     if name is not None:
         if name not in saved.servers:
             known = ", ".join(sorted({*saved.servers, LOCAL}))
             raise NotFound(f"There is no context {name!r}; known are {known} (`trainmaster contexts list`).")
-        return where_it_is_now(saved.servers[name])
+        return with_present_url(saved.servers[name])
     local = local_server(home)
     if local is None:
-        raise NotConfigured(_nothing_runs(home) or NO_SERVER)
+        raise NotConfigured(_not_running(home) or NO_SERVER)
     return local
 
 
-def _nothing_runs(home: Path) -> str:
-    """What to say where a platform has been on ``home`` before; empty where none was."""
-    # Not Path.exists: that raises for a folder that we may not look into.
-    was_there = any(os.path.exists(home / name) for name in ("up.json", "run/up.lock"))  # noqa: PTH110
-    return _RAN_BEFORE.format(home=home) if was_there else ""
+def _not_running(home: Path) -> str:
+    """The message for a stopped platform in ``home``; empty if none ever ran there."""
+    # Not Path.exists, which raises for a folder without search permission.
+    ran_before = any(os.path.exists(home / name) for name in ("up.json", "run/up.lock"))  # noqa: PTH110
+    return _RAN_BEFORE.format(home=home) if ran_before else ""
 
 
 def _address_of(variable: str, text: str) -> str:
-    """The server's address that a person wrote; as `trainmaster login` does, it takes one without http://."""
+    """The server URL in ``text``; like `trainmaster login`, accepts one without http://."""
     url = text.strip()
     url = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(url)
-        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        is_fit = is_fit and not (parts.query or parts.fragment)
-    except ValueError:  # a port that is no number, brackets that do not close
-        is_fit = False
-    if not is_fit:
-        raise NotConfigured(
-            f"{variable} holds {text!r}, which is not a server's address; write it like http://host:8765."
-        )
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = is_valid and not (parts.query or parts.fragment)
+    except ValueError:  # a port that is not a number, unbalanced brackets
+        is_valid = False
+    if not is_valid:
+        raise NotConfigured(f"{variable} is {text!r}, which is not a server's URL; write it like http://host:8765.")
     return url.rstrip("/")
 
 
 def _token_of(environ: Mapping[str, str]) -> str | None:
-    """The environment's token, without the line end of the file that it was read from."""
+    """The environment's token, without a trailing newline."""
     token = environ.get("TRAINMASTER_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
-        raise NotConfigured("TRAINMASTER_TOKEN holds no token: one has ASCII letters, digits, `_` and `-` alone.")
+        raise NotConfigured("TRAINMASTER_TOKEN is not a token: tokens have only ASCII letters, digits, `_` and `-`.")
     return token or None
 
 
-def _server_of_url(url: str, environ: Mapping[str, str], origin: str) -> Server:
-    """The environment's address. Without a token beside it, one that we hold for the same address serves."""
-    server = Server(url=url, token=_token_of(environ), origin=origin)
+def _server_of_url(url: str, environ: Mapping[str, str], origin: str) -> ServerAccess:
+    """The server at the environment's URL; without a token in the environment, a saved one for the same URL is used."""
+    server = ServerAccess(url=url, token=_token_of(environ), origin=origin)
     if server.token:
         return server
     candidates = [*load_contexts(config_path(environ)).servers.values(), local_server(home_path(environ))]
@@ -245,7 +243,7 @@ def _server_of_url(url: str, environ: Mapping[str, str], origin: str) -> Server:
 
 def _is_alive(pid: int) -> bool:
     if os.name != "posix":
-        return True  # signal 0 would end the process there; no platform runs there either
+        return True  # on Windows signal 0 would end the process; no platform runs there
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

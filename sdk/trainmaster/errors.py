@@ -1,7 +1,7 @@
-"""What can go wrong, as one tree of exceptions.
+"""The exception hierarchy of this package.
 
-The server answers with a stable code; :data:`EXCEPTION_BY_CODE` says which class it becomes here. ``str(error)`` is
-the server's own sentence, followed by one line per field at fault.
+The server answers with a stable error code; :data:`EXCEPTION_BY_CODE` maps it to a class. ``str(error)`` is the server's
+message, followed by one line per invalid field.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 
 class FieldMistake(NamedTuple):
-    """One mistake of a payload: where, what, and what would be right."""
+    """One mistake of a payload: its path, the message, and how to correct it."""
 
     path: str
     message: str
@@ -23,7 +23,7 @@ class FieldMistake(NamedTuple):
 
 
 class PastEvent(NamedTuple):
-    """One line of a thing's history; ``at`` as the server writes times."""
+    """One event of an object's history; ``at`` is an ISO 8601 time."""
 
     at: str
     kind: str
@@ -32,16 +32,16 @@ class PastEvent(NamedTuple):
 
 
 class TrainmasterError(Exception):
-    """Base of everything that this package raises on purpose.
+    """Base class of all exceptions of this package.
 
     Args:
-        sentence: what happened and what to do, for a person.
-        code: the server's code; a class's own ``code`` where the error arose on this side.
-        status: HTTP status, or ``None`` when no answer came.
-        mistakes: every field at fault.
-        retry_after_s: how long the server asks to wait.
-        history: of an :class:`IllegalTransition`, the last events of the thing, oldest first.
-        request_id: the server's name for the request, to be given to its administrator.
+        sentence: what happened and what to do, for users.
+        server_code: the server's error code; by default the class's ``code``, for errors of the client.
+        status: HTTP status; ``None`` without an answer.
+        mistakes: all invalid fields.
+        retry_after_s: how long the server asks to wait, in seconds.
+        history: for an :class:`IllegalTransition`, the last events of the object, oldest first.
+        request_id: the server's ID of the request, for its administrator.
     """
 
     code: ClassVar[str] = "internal"
@@ -69,16 +69,16 @@ class TrainmasterError(Exception):
         self.request_id = request_id
 
     @property
-    def unsaid_mistakes(self) -> tuple[FieldMistake, ...]:
-        """``mistakes``; none where the sentence tells the only one."""
-        is_said = len(self.mistakes) == 1 and self.mistakes[0].message in self.sentence
-        return () if is_said else self.mistakes
+    def further_mistakes(self) -> tuple[FieldMistake, ...]:
+        """``mistakes``; empty if the sentence already contains the only one."""
+        is_in_sentence = len(self.mistakes) == 1 and self.mistakes[0].message in self.sentence
+        return () if is_in_sentence else self.mistakes
 
     def __str__(self) -> str:
-        return "\n".join([self.sentence, *(f"  {mistake}" for mistake in self.unsaid_mistakes)])
+        return "\n".join([self.sentence, *(f"  {mistake}" for mistake in self.further_mistakes)])
 
     def to_problem(self) -> dict[str, Any]:
-        """The error in the server's own notation (RFC 9457), for programs."""
+        """The error in the server's format (RFC 9457), for programs."""
         return {
             "type": "about:blank",
             "title": type(self).__name__,
@@ -92,11 +92,11 @@ class TrainmasterError(Exception):
         }
 
 
-# --- told by the server ---------------------------------------------------------------------------------------------
+# --- errors reported by the server ----------------------------------------------------------------------------------
 
 
 class ServerFailure(TrainmasterError):
-    """The server met a bug of its own, or answered something that is not Trainmaster's."""
+    """An internal error of the server, or an answer that is not in Trainmaster's format."""
 
 
 class InvalidRequest(TrainmasterError):
@@ -104,13 +104,13 @@ class InvalidRequest(TrainmasterError):
 
 
 class CheckpointUnreadable(InvalidRequest):
-    """A checkpoint cannot be looked into: damaged, not whole, hostile, or of no format that is known."""
+    """A checkpoint cannot be inspected: damaged, incomplete, malicious, or in an unknown format."""
 
     code = "checkpoint_unreadable"
 
 
 class InvalidSpec(InvalidRequest):
-    """``mistakes`` holds all mistakes of the spec at once. ``of``: what is refused, a job's spec or a study's."""
+    """``mistakes`` holds all mistakes of the spec. ``of``: "job" or "study"."""
 
     code = "invalid_spec"
     of = "job"
@@ -129,7 +129,7 @@ class Forbidden(TrainmasterError):
 
 
 class NotFound(TrainmasterError):
-    """Also for what the caller may not know of."""
+    """Also raised for objects that the caller may not see."""
 
     code = "not_found"
 
@@ -139,13 +139,13 @@ class Conflict(TrainmasterError):
 
 
 class IllegalTransition(Conflict):
-    """The thing's state does not allow this move; ``history`` tells how it came to be so."""
+    """The object's state does not allow this transition; ``history`` holds its last events."""
 
     code = "illegal_transition"
 
 
 class IdempotencyMismatch(Conflict):
-    """The same Idempotency-Key came with another payload."""
+    """The same Idempotency-Key was used with another payload."""
 
     code = "idempotency_mismatch"
 
@@ -155,7 +155,7 @@ class PayloadTooLarge(TrainmasterError):
 
 
 class RequestTooSlow(TrainmasterError):
-    """A body did not come in time; the way to the server is too slow for it."""
+    """A request body did not arrive in time; the connection is too slow for it."""
 
     code = "request_too_slow"
 
@@ -169,7 +169,7 @@ class ClientTooOld(TrainmasterError):
 
 
 class TooManyRequests(TrainmasterError):
-    """A proxy before the server asks for fewer requests (429)."""
+    """A proxy in front of the server limits the request rate (429)."""
 
     code = "too_many_requests"
 
@@ -179,25 +179,25 @@ class InsufficientStorage(TrainmasterError):
 
 
 class Unavailable(TrainmasterError):
-    """A part that the server needs is away; the same request may go through later."""
+    """A dependency of the server is unavailable; the same request may succeed later."""
 
     code = "unavailable"
 
 
 class ModelUnreachable(TrainmasterError):
-    """A serving replica broke off while it was asked; whether it did what it was asked is not known."""
+    """A serving replica closed the connection during a request; whether it processed the request is unknown."""
 
     code = "model_unreachable"
 
 
 class ModelTooSlow(TrainmasterError):
-    """A serving replica did not answer in the time that its deployment gives it."""
+    """A serving replica did not answer within its deployment's timeout."""
 
     code = "model_too_slow"
 
 
 class ModelError(TrainmasterError):
-    """The model itself refused a request or failed at it; ``answer`` is what it said, ``status`` its own."""
+    """The model rejected a request or failed; ``answer`` and ``status`` are the model's."""
 
     code = "model_error"
 
@@ -207,19 +207,19 @@ class ModelError(TrainmasterError):
 
 
 class ExecutorTryAgain(Unavailable):
-    """The engine that runs the containers is away or busy."""
+    """The container engine is unavailable or busy."""
 
     code = "executor_try_again"
 
 
 class ExecutorRefused(TrainmasterError):
-    """The engine that runs the containers says no."""
+    """The container engine rejected the request."""
 
     code = "executor_refused"
 
 
 class AttemptRemoved(ExecutorRefused):
-    """The engine has forgotten the attempt; a new one may run."""
+    """The container engine no longer has the attempt; a new one may run."""
 
     code = "attempt_removed"
 
@@ -230,13 +230,13 @@ class AttemptEnded(TrainmasterError):
     code = "attempt_ended"
 
 
-# --- arisen on this side --------------------------------------------------------------------------------------------
+# --- errors of the client -------------------------------------------------------------------------------------------
 
 
 class ServerUnreachable(TrainmasterError):
-    """No answer came: nobody listens, the network is away, or it took too long.
+    """No answer: connection refused, network error, or timeout.
 
-    ``is_sent`` tells whether the request may have reached the server.
+    ``is_sent``: whether the request may have reached the server.
     """
 
     code = "server_unreachable"
@@ -247,30 +247,30 @@ class ServerUnreachable(TrainmasterError):
 
 
 class NotConfigured(TrainmasterError):
-    """No server is named by the environment, the saved contexts or a running local platform."""
+    """No server in the environment, the saved contexts or on this machine."""
 
     code = "not_configured"
 
 
 class UnfitFolder(TrainmasterError):
-    """The code folder cannot be packed: absent, empty, too large, or with links that leave it."""
+    """The code folder cannot be packed: missing, empty, too large, or with links to files outside of it."""
 
     code = "unfit_folder"
 
 
 class LocalFileProblem(TrainmasterError):
-    """A file on this machine is in the way, absent or unreadable."""
+    """A local file is missing or unreadable, or already exists."""
 
     code = "local_file_problem"
 
 
 class WaitTimedOut(TrainmasterError):
-    """The job had not ended when the time was over; it goes on."""
+    """The job did not end before the timeout; it continues."""
 
     code = "wait_timed_out"
 
 
-# A test proves that every code of the server's tree is here.
+# A test proves that every error code of the server is listed.
 EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
     "internal": ServerFailure,
     **{
@@ -302,7 +302,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
     },
 }
 
-# What a status means when its body is not ours: a proxy's page, an older or newer server's unknown code.
+# By HTTP status, for bodies without a known code: a proxy's error page, or the code of an older or newer server.
 _EXCEPTION_BY_STATUS: Final[Mapping[int, type[TrainmasterError]]] = {
     400: InvalidRequest,
     401: Unauthenticated,
@@ -325,15 +325,15 @@ def error_from_problem(status: int, body: Any, *, where: str, retry_after_s: flo
     """The exception for an answer of ``status`` ≥ 400.
 
     Args:
-        body: the decoded JSON body, or anything else when it was not JSON.
-        where: what was asked, such as ``GET http://…/api/v1/jobs``; used when the body tells nothing.
+        body: the decoded JSON body, or any other value if it was not JSON.
+        where: the request, such as ``GET http://…/api/v1/jobs``; for the message if the body has none.
     """
     problem: Mapping[str, Any] = body if isinstance(body, dict) else {}
     code = problem.get("code")
     kind = EXCEPTION_BY_CODE.get(str(code)) or _EXCEPTION_BY_STATUS.get(status, ServerFailure)
     detail = problem.get("detail")
     if not isinstance(detail, str) or not detail:
-        detail = f"{where} answered {status}, and not as a Trainmaster server does; check the address and any proxy."
+        detail = f"{where} answered {status} in a format that is not Trainmaster's; check the URL and any proxy."
     raw_errors, raw_history = problem.get("errors"), problem.get("history")
     return kind(
         detail,

@@ -1,4 +1,4 @@
-"""A folder as a container image: base, packages, requirements, code and command. Pure but for reading the folder."""
+"""Container images of a code folder: base image, packages, requirements, code and command. Only reads the folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Final
 from trainmaster.errors import InvalidRequest, UnfitFolder
 from trainmaster.packing import FolderEntry, list_folder
 
-WORK: Final = "/data"  # where jobs run, and where images of UAI's kind hold their code
+WORK: Final = "/data"  # the jobs' working directory, which holds the code in UAI's images, too
 DEFAULT_BASE: Final = "python:3.11-slim"
 REQUIREMENTS: Final = "requirements.txt"
 USER: Final = "1000:1000"
@@ -31,13 +31,13 @@ _ARGUMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """What goes into an image.
+    """Contents of an image.
 
     Attributes:
         requirements: content of a requirements file for pip.
-        packages: of Debian and Ubuntu, installed with apt-get.
-        command: run by jobs that state none, as words or as they stand in a shell's line (no shell reads it).
-        arguments: names of build arguments that the steps see, such as ``PIP_INDEX_URL``.
+        packages: Debian or Ubuntu packages, installed with apt-get.
+        command: default command of jobs, as a list or as a shell-quoted line (executed without a shell).
+        arguments: names of build arguments available to the build steps, such as ``PIP_INDEX_URL``.
     """
 
     base: str = DEFAULT_BASE
@@ -48,30 +48,28 @@ class ImagePlan:
     user: str = USER
 
     def check(self) -> None:
-        """Raises ``InvalidRequest`` for what would make another Dockerfile than it seems."""
+        """Raises ``InvalidRequest`` for values that would inject instructions into the Dockerfile."""
         check_reference(self.base, field="base")
         for package in self.packages:
             if not _PACKAGE.fullmatch(package):
-                raise InvalidRequest(
-                    f"--apt {package!r} is no name of a package; write one like git or libgl1=1.6.0-1."
-                )
+                raise InvalidRequest(f"--apt {package!r} is not a package name; write one like git or libgl1=1.6.0-1.")
         for name in self.arguments:
             if not _ARGUMENT.fullmatch(name):
-                raise InvalidRequest(f"--build-arg {name!r} is no name; write NAME=VALUE.")
+                raise InvalidRequest(f"--build-arg {name!r} is not a name; write NAME=VALUE.")
         if not _NO_BLANKS.fullmatch(self.user):
             raise InvalidRequest("--user must be a name or a number, or two of them like 1000:1000.")
 
 
 def check_reference(name: str, *, field: str) -> None:
-    """Raises ``InvalidRequest`` when ``name`` is no name of an image."""
+    """Raises ``InvalidRequest`` if ``name`` is not an image reference."""
     if not _REFERENCE.fullmatch(name):
         raise InvalidRequest(
-            f"--{field} {name!r} is no name of an image; write one like registry.example.com/team/mnist:1, in lower case."
+            f"--{field} {name!r} is not an image name; write one like registry.example.com/team/mnist:1, in lower case."
         )
 
 
 def render_dockerfile(plan: ImagePlan) -> str:
-    """What seldom changes comes first, so that a change in the code builds in a moment."""
+    """Layers that seldom change come first, so that after a change of the code most layers come from the cache."""
     plan.check()
     lines = [f"FROM {plan.base}", *(f"ARG {name}" for name in plan.arguments), "USER root"]
     if plan.packages:
@@ -82,7 +80,8 @@ def render_dockerfile(plan: ImagePlan) -> str:
     if plan.requirements is not None:
         lines += [
             f"COPY {REQUIREMENTS} /tmp/{REQUIREMENTS}",
-            f"RUN python -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore -r /tmp/{REQUIREMENTS}",
+            "RUN python -m pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore "
+            f"-r /tmp/{REQUIREMENTS}",
         ]
     lines += [f"COPY --chown={plan.user} {_CODE}/ {WORK}/", f"WORKDIR {WORK}", f"USER {plan.user}"]
     if plan.command:
@@ -91,18 +90,18 @@ def render_dockerfile(plan: ImagePlan) -> str:
 
 
 def write_context(plan: ImagePlan, folder: Path, target: IO[bytes]) -> int:
-    """Write the build's context as a tar archive; returns the number of files of code.
+    """Write the build context as a tar archive; returns the number of code files.
 
-    What ``.trainmasterignore`` and ``.gitignore`` leave out stays out, as with a job's code.
+    Files ignored by ``.trainmasterignore`` or ``.gitignore`` are left out, as in a job's code.
 
     Raises:
-        UnfitFolder: nothing is left of ``folder``, or a link leads out of it.
+        UnfitFolder: ``folder`` has no files to pack, or a link to a file outside of it.
     """
     dockerfile = render_dockerfile(plan).encode()
     entries, _ = list_folder(folder)
     count = sum(not entry.is_folder for entry in entries)
     if not count:
-        raise UnfitFolder(f"There is nothing to pack in {folder}: it is empty, or all of it is ignored.")
+        raise UnfitFolder(f"There is nothing to pack in {folder}: it is empty, or all its files are ignored.")
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, "Dockerfile", dockerfile)
         if plan.requirements is not None:
@@ -128,7 +127,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 def _add_entry(archive: tarfile.TarFile, entry: FolderEntry) -> None:
     member = tarfile.TarInfo(f"{_CODE}/{entry.name}")
-    # Times are left out: the builder's cache knows unchanged code again.
+    # No modification times, so that the builder's cache recognizes unchanged code.
     if entry.is_folder:
         member.type, member.mode = tarfile.DIRTYPE, 0o755
         archive.addfile(member)

@@ -1,4 +1,4 @@
-"""A code folder as one archive: the same content always gives the same bytes, and so the same digest."""
+"""Reproducible archives of code folders: the same content always gives the same bytes and the same digest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmaster.errors import UnfitFolder
 from trainmaster.sizes import format_size
 
 IGNORE_FILE: Final = ".trainmasterignore"
-# Later files of a folder win over earlier ones, so `!data/` in ours takes back what git leaves out.
+# Later files override earlier ones, so `!data/` in .trainmasterignore includes a folder that git ignores.
 IGNORE_FILES: Final = (".gitignore", IGNORE_FILE)
 DEFAULT_IGNORES: Final = (
     ".git/",
@@ -44,26 +44,26 @@ DEFAULT_IGNORES: Final = (
     ".trainmaster/",
     ".env",
 )
-# The server's own default; it says no by itself when its limit is lower.
+# The server's default; a server with a lower limit rejects the upload itself.
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _LARGEST_SHOWN: Final = 5
 _PREFIX: Final = "trainmaster-code-"
 _SUFFIX: Final = ".tar.gz"
-_LEFT_S: Final = 86_400.0
-# A file is taken for incompressible when all of so many pieces of it are: by then chance plays no part.
+_STALE_S: Final = 86_400.0
+# A file counts as incompressible if all of so many sampled pieces are: enough to rule out chance.
 _PIECES: Final = 16
 _PIECE_BYTES: Final = 64 * 2**10
-_INCOMPRESSIBLE: Final = 0.98  # of a piece's size is left
+_INCOMPRESSIBLE: Final = 0.98  # minimum ratio of compressed to original size
 
-# Called with the bytes read so far and the bytes in all.
+# Called with the bytes read so far and the total.
 Progress: TypeAlias = Callable[[int, int], None]
-# Called with the files that will be packed, before the first of them is read.
+# Called with the files to pack, before the first of them is read.
 Listed: TypeAlias = Callable[[Sequence["FolderEntry"]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """A file, folder or link that goes into the archive. ``name`` is relative, with slashes."""
+    """A file, folder or link of the archive. ``name`` is relative, with slashes."""
 
     name: str
     path: Path
@@ -78,9 +78,9 @@ class FolderEntry:
 
 @dataclass(frozen=True, slots=True)
 class PackedFolder:
-    """A finished archive in a temporary file, which ``remove`` (or leaving ``with``) deletes.
+    """A finished archive in a temporary file, which ``remove`` (or the end of ``with``) deletes.
 
-    ``skipped``: sockets, pipes and devices, which no archive can carry.
+    ``skipped``: sockets, pipes and devices, which cannot be archived.
     """
 
     path: Path
@@ -107,32 +107,32 @@ def pack_folder(
     progress: Progress | None = None,
     listed: Listed | None = None,
 ) -> PackedFolder:
-    """Pack ``folder`` without what is ignored into a ``.tar.gz``.
+    """Pack ``folder``, without ignored files, into a ``.tar.gz``.
 
-    Names are sorted; times, owners and all permissions but "executable" are left out: the same content gives the same
-    digest on every machine. Links are kept as links when they stay inside the folder.
+    Names are sorted; times, owners and all permissions except "executable" are left out: the same content gives the same
+    digest on every machine. Links are stored as links; their targets must be inside the folder.
 
     Args:
-        limit_bytes: of the packed archive; packing stops as soon as it is passed, and does not begin where files that
-            no packing makes smaller pass it by themselves.
+        limit_bytes: maximum size of the archive. Packing stops when it is exceeded, and does not start if the
+            incompressible files alone exceed it.
 
     Raises:
-        UnfitFolder: not a readable folder, nothing left to pack, too large, or a link that leaves it.
+        UnfitFolder: not a readable folder, nothing to pack, too large, or a link to a file outside of it.
     """
     folder = Path(folder)
     entries, skipped = list_folder(folder)
     files = [entry for entry in entries if not entry.is_folder]
     if not files:
         raise UnfitFolder(
-            f"There is nothing to pack in {folder}: it is empty, or all of it is ignored "
-            f"(by {', '.join(IGNORE_FILES)} or the defaults); take files back with a line like `!train.py` in {IGNORE_FILE}."
+            f"There is nothing to pack in {folder}: it is empty, or all its files are ignored (by "
+            f"{', '.join(IGNORE_FILES)} or the defaults); include files with a line like `!train.py` in {IGNORE_FILE}."
         )
     total = sum(entry.size for entry in entries)
     if listed is not None:
         listed(files)
     if total > limit_bytes and _incompressible_bytes(files) > limit_bytes:
         raise _too_large(folder, files, limit_bytes)
-    _forget_old_archives()
+    _remove_stale_archives()
     descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX)
     target = Path(name)
     try:
@@ -152,9 +152,9 @@ def pack_folder(
         raise
 
 
-def _forget_old_archives() -> None:
-    """Remove what a packing left that was killed: a day old, which no upload is."""
-    oldest = time.time() - _LEFT_S  # noqa: TID251 (compared with the file system's own clock)
+def _remove_stale_archives() -> None:
+    """Remove archives of killed processes: those older than a day, longer than any upload takes."""
+    oldest = time.time() - _STALE_S  # noqa: TID251 (compared with the file system's clock)
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError):  # another user's, or gone
             if path.stat().st_mtime < oldest:
@@ -162,14 +162,14 @@ def _forget_old_archives() -> None:
 
 
 def list_folder(folder: Path) -> tuple[list[FolderEntry], tuple[str, ...]]:
-    """What of ``folder`` goes into the archive, sorted by name, and the special files that cannot.
+    """The entries of ``folder`` to archive, sorted by name, and the special files that cannot be archived.
 
     Raises:
-        UnfitFolder: not a readable folder, or a link that leaves it.
+        UnfitFolder: not a readable folder, or a link to a file outside of it.
     """
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
-        raise UnfitFolder(f"The code folder {folder} {what}: name one that is there.")
+        raise UnfitFolder(f"The code folder {folder} {what}: name an existing folder.")
     entries: list[FolderEntry] = []
     skipped: list[str] = []
     for entry in _walk(folder.resolve(), "", [_rules("", DEFAULT_IGNORES)]):
@@ -177,43 +177,43 @@ def list_folder(folder: Path) -> tuple[list[FolderEntry], tuple[str, ...]]:
             entries.append(entry)
         else:
             skipped.append(entry.name)
-    # Part by part, so that a folder stands right before what is in it.
+    # By path components, so that a folder directly precedes its contents.
     entries.sort(key=lambda entry: entry.name.split("/"))
     return entries, tuple(sorted(skipped))
 
 
-# --- what is ignored ------------------------------------------------------------------------------------------------
+# --- ignore rules ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
-    """The ignore lines of one folder, which hold below it."""
+class _IgnoreRules:
+    """The ignore rules of one folder, which apply to it and its subfolders."""
 
     base: str
     spec: Any
 
     def decide(self, name: str, *, is_folder: bool) -> bool | None:
-        """Whether ``name`` is ignored; ``None`` when no line speaks of it."""
+        """Whether ``name`` is ignored; ``None`` if no rule matches."""
         relative = name[len(self.base) :] + ("/" if is_folder else "")
         decided: bool | None = self.spec.check_file(relative).include
         return decided
 
 
-def _rules(base: str, lines: Sequence[str]) -> _Rules:
+def _rules(base: str, lines: Sequence[str]) -> _IgnoreRules:
     from pathspec import GitIgnoreSpec
 
-    return _Rules(base, GitIgnoreSpec.from_lines(lines))
+    return _IgnoreRules(base, GitIgnoreSpec.from_lines(lines))
 
 
-def _is_ignored(name: str, rules: Sequence[_Rules], *, is_folder: bool) -> bool:
-    for level in reversed(rules):  # the nearest folder's word counts, as in git
+def _is_ignored(name: str, rules: Sequence[_IgnoreRules], *, is_folder: bool) -> bool:
+    for level in reversed(rules):  # the rules of the nearest folder take precedence, as in git
         decided = level.decide(name, is_folder=is_folder)
         if decided is not None:
             return decided
     return False
 
 
-def _own_rules(folder: Path, base: str) -> list[_Rules]:
+def _own_rules(folder: Path, base: str) -> list[_IgnoreRules]:
     found = []
     for name in IGNORE_FILES:
         file = folder / name
@@ -225,14 +225,14 @@ def _own_rules(folder: Path, base: str) -> list[_Rules]:
             try:
                 found.append(_rules(base, lines))
             except ValueError as error:
-                raise UnfitFolder(f"The ignore file {file} has a pattern that git does not know: {error}.") from error
+                raise UnfitFolder(f"The ignore file {file} has an invalid pattern: {error}.") from error
     return found
 
 
 # --- reading the folder ---------------------------------------------------------------------------------------------
 
 
-def _walk(root: Path, base: str, rules: list[_Rules]) -> Iterator[FolderEntry]:
+def _walk(root: Path, base: str, rules: list[_IgnoreRules]) -> Iterator[FolderEntry]:
     folder = root / base
     rules = rules + _own_rules(folder, base)
     try:
@@ -261,7 +261,7 @@ def _walk(root: Path, base: str, rules: list[_Rules]) -> Iterator[FolderEntry]:
 
 
 def _is_platform_home(folder: Path) -> bool:
-    """Whether a platform keeps its data here, whatever the folder is called: its key and tokens are nobody's code."""
+    """Whether ``folder`` is a platform's data folder, which holds its key and tokens and is never code."""
     return (folder / "secret.key").is_file() and (folder / "run").is_dir()
 
 
@@ -269,15 +269,15 @@ def _link_inside(root: Path, name: str, path: Path) -> str:
     """The link's target, relative to the link.
 
     Raises:
-        UnfitFolder: the target lies outside of ``root``.
+        UnfitFolder: the target is outside of ``root``.
     """
     target = Path(path.readlink())
-    # Both as written and as resolved: a chain of links may leave by a later step, a ".." by a folder that is a link.
+    # Both as written and resolved: a later link of a chain may leave the folder, or a ".." after a linked folder.
     lexical = Path(os.path.normpath(target if target.is_absolute() else path.parent / target))
     resolved = Path(os.path.realpath(path))
     if not (lexical.is_relative_to(root) and resolved.is_relative_to(root)):
         raise UnfitFolder(
-            f"{name} is a link to {target}, outside of the folder; copy the file in, or ignore it in {IGNORE_FILE}."
+            f"{name} is a link to {target}, outside of the folder; copy the file, or ignore the link in {IGNORE_FILE}."
         )
     return PurePosixPath(os.path.relpath(lexical, path.parent)).as_posix()
 
@@ -286,7 +286,7 @@ def _link_inside(root: Path, name: str, path: Path) -> str:
 
 
 class _Sink:
-    """The archive's file: counts, hashes, and stops what grows too large."""
+    """The archive's file: counts and hashes the bytes, and enforces the size limit."""
 
     def __init__(self, raw: IO[bytes], limit: int, too_large: Callable[[], UnfitFolder]) -> None:
         self.hash = hashlib.sha256()
@@ -326,8 +326,8 @@ def _write_archive(sink: _Sink, entries: Sequence[FolderEntry], total: int, prog
             advance(done - before)
 
 
-class _Watched:
-    """A file that tells how far it has been read."""
+class _ProgressReader:
+    """A file that reports the bytes read so far."""
 
     def __init__(self, file: IO[bytes], advance: Callable[[int], None]) -> None:
         self._file, self._advance, self._read = file, advance, 0
@@ -340,7 +340,7 @@ class _Watched:
 
 
 def _add(tar: tarfile.TarFile, entry: FolderEntry, advance: Callable[[int], None]) -> int:
-    """Append one entry; the bytes of its content."""
+    """Append one entry; returns the size of its content in bytes."""
     info = tarfile.TarInfo(entry.name)
     info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
     if entry.link is not None:
@@ -354,12 +354,12 @@ def _add(tar: tarfile.TarFile, entry: FolderEntry, advance: Callable[[int], None
     info.mode = 0o755 if entry.mode & stat.S_IXUSR else 0o644
     with entry.path.open("rb") as file:
         info.size = os.fstat(file.fileno()).st_size  # it may have grown since it was listed
-        tar.addfile(info, _Watched(file, advance))
+        tar.addfile(info, _ProgressReader(file, advance))
     return info.size
 
 
 def _incompressible_bytes(files: Sequence[FolderEntry]) -> int:
-    """How much of the content stays as large as it is, judged by pieces of the files that matter."""
+    """Total size of the incompressible files, judged by samples of the large ones."""
     return sum(entry.size for entry in files if entry.link is None and _is_incompressible(entry))
 
 
@@ -374,12 +374,12 @@ def _is_incompressible(entry: FolderEntry) -> bool:
                 if len(zlib.compress(data, 1)) < _INCOMPRESSIBLE * len(data):
                     return False
     except OSError:
-        return False  # packing tells
+        return False  # packing reports the error
     return True
 
 
 def largest_of(files: Sequence[FolderEntry]) -> str:
-    """The largest files with their sizes, in words."""
+    """The largest files with their sizes, as text."""
     largest = sorted(files, key=lambda entry: (-entry.size, entry.name))[:_LARGEST_SHOWN]
     return "; ".join(f"{entry.name} ({format_size(entry.size)})" for entry in largest)
 
@@ -387,5 +387,6 @@ def largest_of(files: Sequence[FolderEntry]) -> str:
 def _too_large(folder: Path, files: Sequence[FolderEntry], limit_bytes: int) -> UnfitFolder:
     return UnfitFolder(
         f"The code in {folder} packs to more than {format_size(limit_bytes)}; "
-        f"list what the training does not need in {IGNORE_FILE}, and put data on a volume. The largest files: {largest_of(files)}."
+        f"list files that the training does not need in {IGNORE_FILE}, and put data on a volume. The largest files: "
+        f"{largest_of(files)}."
     )

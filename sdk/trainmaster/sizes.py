@@ -1,10 +1,10 @@
-"""Amounts of bytes for people."""
+"""Human-readable sizes."""
 
 from __future__ import annotations
 
 
 def format_size(count: float) -> str:
-    """Bytes for people: ``312 B``, ``1.5 MiB``."""
+    """``312 B``, ``1.5 MiB``."""
     if count < 1024:
         return f"{int(count)} B"
     for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):

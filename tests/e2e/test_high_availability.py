@@ -106,22 +106,24 @@ def test_a_study_goes_on_whatever_is_killed(plant: Plant, tmp_path: Path) -> Non
 
 def test_one_of_two_beats_leads_and_the_other_follows_it(plant: Plant) -> None:
     def leaders() -> list[str]:
-        return [name for name in ("beat-1", "beat-2") if plant.metrics(name)["trainmaster_beat_leads"] == 1]
+        return [name for name in ("beat-1", "beat-2") if plant.metrics(name)["trainmaster_beat_is_leader"] == 1]
 
     def rings(name: str) -> float:
-        return plant.metrics(name)['trainmaster_beat_rings_total{task="trainmaster.tick"}']
+        return plant.metrics(name)['trainmaster_beat_messages_total{task="trainmaster.tick"}']
 
     plant.wait(lambda: len(leaders()) == 1, "one beat leads", 2 * LEASE_S)
     (first,) = leaders()
     (second,) = {"beat-1", "beat-2"} - {first}
     plant.kill(first)
-    took_s = plant.wait(lambda: plant.metrics(second)["trainmaster_beat_leads"] == 1, "the other leads", 3 * LEASE_S)
+    took_s = plant.wait(
+        lambda: plant.metrics(second)["trainmaster_beat_is_leader"] == 1, "the other leads", 3 * LEASE_S
+    )
     assert took_s < 2 * LEASE_S
     plant.start(first)
     plant.wait(lambda: plant.status(first, "ready") == 200, "the first is back")
     assert leaders() == [second]
     plant.wait(lambda: rings(second) >= 2, "the leader rings")
-    assert 'trainmaster_beat_rings_total{task="trainmaster.tick"}' not in plant.metrics(first)
+    assert 'trainmaster_beat_messages_total{task="trainmaster.tick"}' not in plant.metrics(first)
     assert plant.end(second) == 0
     # Asked politely it gives the lease back: the other need not wait for its end, only for its own next look.
     plant.wait(lambda: leaders_of(plant, first), "the first leads again", LEASE_S)
@@ -130,7 +132,7 @@ def test_one_of_two_beats_leads_and_the_other_follows_it(plant: Plant) -> None:
 
 
 def leaders_of(plant: Plant, name: str) -> bool:
-    return plant.metrics(name)["trainmaster_beat_leads"] == 1
+    return plant.metrics(name)["trainmaster_beat_is_leader"] == 1
 
 
 class Balancer:

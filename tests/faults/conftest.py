@@ -17,7 +17,7 @@ from core.db.tables import Base
 from scheduler.control.attempts.launching import create
 from scheduler.control.attempts.storage import transaction_batcher
 from scheduler.control.planning import placing
-from scheduler.control.studies import study_pass as rounds
+from scheduler.control.studies import trial_starts
 from tests.databases import empty
 from tests.faults.simulated import SteppedSession, TurnByTurn
 
@@ -56,7 +56,7 @@ def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids in the order of their making, and the same in every run of a seed."""
     numbers = itertools.count(1)
-    for module in (placing, rounds):
+    for module in (placing, trial_starts):
         monkeypatch.setattr(module, "new_id", lambda prefix: f"{prefix}-{next(numbers):06}")
 
 

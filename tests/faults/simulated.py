@@ -272,12 +272,12 @@ class World:
     ask: Callable[[Process], None] = lambda _process: None
 
     def __post_init__(self) -> None:
-        from executors.fake import Fault
+        from executors.fake import InjectedFault
 
         self.random = Random(self.seed)
-        weights = {fate: 0.03 for fate in Fault if fate is not Fault.NONE}
-        weights[Fault.LATE] = 0.1
-        weights[Fault.KILLED_BEFORE] = weights[Fault.KILLED_AFTER] = 0.004
+        weights = {fate: 0.03 for fate in InjectedFault if fate is not InjectedFault.NONE}
+        weights[InjectedFault.LATE] = 0.1
+        weights[InjectedFault.KILLED_BEFORE] = weights[InjectedFault.KILLED_AFTER] = 0.004
         self.executor_faults = SeededFaults(self.random, weights)
         self.tasks: list[Task] = []
         self.current: Task | None = None

@@ -29,7 +29,7 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.fixpoint import after
+from scheduler.planning.fixpoint import apply_plan
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.shares import Shares
 from tests.properties.planner_worlds import assignment
@@ -112,7 +112,7 @@ def _check_need(snapshot: Snapshot, made: Plan, where: str) -> None:
     asking = [job for job in snapshot.queued if job.job_id in for_jobs]
     if not asking or any(role.request.gpu_milli for gang in _gangs(snapshot) for role in gang.roles):
         return  # parts of GPUs have properties of their own
-    later = after(snapshot, made)
+    later = apply_plan(snapshot, made)
     gone = [gang for gang in later.running if gang.is_stopping]
     left = _without(later.nodes, gone)
     promised = [job for job in later.queued if made.waits[job.job_id].code is ReasonCode.PREEMPTING]
@@ -123,7 +123,7 @@ def _check_need(snapshot: Snapshot, made: Plan, where: str) -> None:
     if len(promised) > 1 or not is_plain:
         return
     (job,) = promised
-    nodes = after(snapshot, replace(made, preempts=(), grows=())).nodes
+    nodes = apply_plan(snapshot, replace(made, preempts=(), grows=())).nodes
     if any(
         made.waits[other].code not in _NEVER
         for other in made.order[: made.order.index(job.job_id)]
@@ -276,7 +276,7 @@ def test_planning_again_after_applying_says_nothing_new() -> None:
             for _ in range(story.chance.randint(0, 2)):
                 story.arrive()
             made = story.plan()
-            again = plan(after(story.plans[-1][0], made))
+            again = plan(apply_plan(story.plans[-1][0], made))
             assert (again.starts, again.preempts, again.shrinks, again.grows) == ((), (), (), ()), f"seed {seed}"
             assert again.moves == made.moves or made.preempts, f"seed {seed}"
             said += Counter(starts=len(made.starts), preempts=len(made.preempts), shrinks=len(made.shrinks))
@@ -316,7 +316,7 @@ def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None
     for snapshot, made in story.plans:
         if made.preempts or made.shrinks or any(gang.is_stopping for gang in snapshot.running):
             continue
-        left = after(snapshot, made)
+        left = apply_plan(snapshot, made)
         rights = PreemptionPolicy(left, Shares(left))
         for job in left.queued:
             # Room that is kept for another one is not taken, nor a limit exceeded.

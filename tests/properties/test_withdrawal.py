@@ -70,7 +70,7 @@ def codes(made: Plan) -> dict[JobId, ReasonCode]:
     return {name: reason.code for name, reason in made.waits.items()}
 
 
-def in_line(snapshot: Snapshot) -> list[JobId]:
+def job_batches(snapshot: Snapshot) -> list[JobId]:
     return [job.job_id for job in sorted(snapshot.queued, key=lambda job: (-job.priority, job.queued_at, job.job_id))]
 
 
@@ -127,7 +127,7 @@ def test_in_one_line_without_a_job_for_which_no_place_is_kept_everybody_starts_a
 @given(WORLDS)
 def test_who_stands_before_it_and_next_behind_it_starts_if_that_was_planned(snapshot: Snapshot) -> None:
     snapshot = replace(snapshot, policy=IN_LINE)
-    line = in_line(snapshot)
+    line = job_batches(snapshot)
     with demand_of(snapshot):
         made = plan(snapshot)
         for job in made.waits:
@@ -143,7 +143,7 @@ def test_the_first_for_whom_a_place_is_kept_keeps_its_time_whoever_else_leaves(s
     with demand_of(snapshot):
         made = plan(snapshot)
         kept = with_a_place_kept(made)
-        first = next((job for job in in_line(snapshot) if job in kept and job in made.waits), None)
+        first = next((job for job in job_batches(snapshot) if job in kept and job in made.waits), None)
         for job in made.waits.keys() - {first}:
             if first is None:
                 return

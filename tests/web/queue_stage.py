@@ -31,7 +31,7 @@ from core.db.tables import (
     Node,
     Project,
     Replica,
-    StartForecast,
+    StartForecastRow,
     Token,
     Usage,
     User,
@@ -271,7 +271,7 @@ def _waiting(
         told = {"code": "never", "sentence": "never, as things are", "nodes": []}
     else:
         return
-    session.add(StartForecast(job_id=job.id, position=number + 1, at=now, **told))
+    session.add(StartForecastRow(job_id=job.id, position=number + 1, at=now, **told))
 
 
 def _reason(why: str, gpus: int, workers: int, models: list[str], now: datetime) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from trainmaster.studies import parse_study
 
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.db.repositories.new_jobs import JobOrder, new_job
+from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.submission import write_job
 from core.db.tables import Job, Project, Study, Trial, User
 from core.domain.studies.trials import trial_spec
@@ -54,7 +54,7 @@ def put_study(home: Path, spec: Mapping[str, Any], trials: Iterable[Tried], **fi
         session.flush()
         for number, one in enumerate(tried, start=1):
             at = began + timedelta(minutes=number)
-            order = JobOrder(
+            order = JobSubmission(
                 id=new_id("job"), spec=trial_spec(parsed, number, one.parameters), project_id=project.id,
                 project=project.name, user_id=user.id, output_volume="output", output_path=None,
                 trial={"study_id": study_id, "study": parsed.name, "number": number, "parameters": dict(one.parameters)},

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from api.app.unit_of_work import UnitOfWork
 from api.protocols.mlflow.runs import RunFacts
 from api.protocols.mlflow.schemas import Metric
-from core.db.repositories.metrics.reads import Filter, Series, find_series, read_points
+from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, read_points
 from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.domain.errors import InvalidRequest
 from core.domain.metrics.limits import SYSTEM
@@ -52,7 +52,7 @@ def last_values(session: Session, runs: Sequence[RunFacts], names: Sequence[str]
     for start in range(0, len(owners), _OWNERS):
         part = owners[start : start + _OWNERS]
         # What the machine did is asked for by name, or the run would not look as it was logged.
-        only = Filter(names=names, kind="scalar", without_prefix="" if names else SYSTEM)
+        only = SeriesFilter(names=names, kind="scalar", without_prefix="" if names else SYSTEM)
         for series in find_series(session, part, only, limit=_SERIES_LIMIT * len(part)):
             for run in wanted[series.owner_id]:
                 own = found[run.id]
@@ -86,9 +86,9 @@ def written(value: float) -> float | str:
     return value
 
 
-def _series(session: Session, run: RunFacts, name: str) -> Series | None:
+def _series(session: Session, run: RunFacts, name: str) -> StoredSeries | None:
     key = _key(run)
-    only = Filter(attempt=key.attempt, names=[name], kind="scalar")
+    only = SeriesFilter(attempt=key.attempt, names=[name], kind="scalar")
     found = [s for s in find_series(session, [key.owner_id], only, limit=_SERIES_LIMIT) if _shows(run, s)]
     return next((series for series in found if _is_own(run, series)), found[0] if found else None)
 
@@ -100,18 +100,18 @@ def _key(run: RunFacts) -> StreamKey:
     return StreamKey(run.job_id, run.attempt_number, role, int(index))
 
 
-def _shows(run: RunFacts, series: Series) -> bool:
+def _shows(run: RunFacts, series: StoredSeries) -> bool:
     if series.attempt != run.attempt_number:
         return False
     return series.role in run.roles if run.is_main else _is_own(run, series)
 
 
-def _is_own(run: RunFacts, series: Series) -> bool:
+def _is_own(run: RunFacts, series: StoredSeries) -> bool:
     key = _key(run)
     return (series.role, series.index) == (key.role, key.index)
 
 
-def _last(series: Series) -> dict[str, Any]:
+def _last(series: StoredSeries) -> dict[str, Any]:
     value = math.nan if series.last_value is None else series.last_value
     return {
         "key": series.name,

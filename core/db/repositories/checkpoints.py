@@ -18,7 +18,7 @@ from core.storage.tree import Tree
 _OVER: Final = [state.value for state in JobState if state.is_terminal]
 
 
-def kept_paths(session: Session, job: Job) -> set[str]:
+def pinned_paths(session: Session, job: Job) -> set[str]:
     """The checkpoints in the job's output that are kept for ever, whichever job of this output they were kept for."""
     query = (
         select(PinnedCheckpoint.path)
@@ -59,10 +59,10 @@ def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[Candidate,
             Checkpoint.job_id == job.id
         )
     )
-    told = {row.path: row for row in rows}
+    reported = {row.path: row for row in rows}
     found = []
     for landed in all_landed(tree):
-        row = told.get(landed.path)
+        row = reported.get(landed.path)
         # Of a folder the job knows best when it is complete; of a file its end tells.
         if landed.is_complete or (row is not None and landed.is_dir):
             step = landed.step if row is None or row.step is None else row.step

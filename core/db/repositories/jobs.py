@@ -85,7 +85,7 @@ class JobFilter:
     search: str = ""
 
 
-class JobOrder(StrEnum):
+class JobSort(StrEnum):
     """Orders of lists. Jobs that are equal in what an order is about stand newest first."""
 
     NEWEST = "newest"
@@ -100,18 +100,18 @@ class JobOrder(StrEnum):
 
 _NEVER: Final = literal(datetime.min.replace(tzinfo=UTC), UtcDateTime)
 # What an order is about, and whether the largest stands first.
-_KEYS: Final[Mapping[JobOrder, tuple[ColumnElement[Any], bool]]] = {
-    JobOrder.NAME: (Job.name.expression, False),
-    JobOrder.PRIORITY: (Job.priority.expression, True),
-    JobOrder.STATE: (Job.state.expression, False),
-    JobOrder.USER: (User.name.expression, False),
-    JobOrder.STARTED: (func.coalesce(Job.started_at, _NEVER), True),
-    JobOrder.GPUS: (Job.gpu_milli.expression, True),
+_KEYS: Final[Mapping[JobSort, tuple[ColumnElement[Any], bool]]] = {
+    JobSort.NAME: (Job.name.expression, False),
+    JobSort.PRIORITY: (Job.priority.expression, True),
+    JobSort.STATE: (Job.state.expression, False),
+    JobSort.USER: (User.name.expression, False),
+    JobSort.STARTED: (func.coalesce(Job.started_at, _NEVER), True),
+    JobSort.GPUS: (Job.gpu_milli.expression, True),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class JobCursor:
     """Where a page of jobs ended: the last job's time of submission and id, and what its order is about.
 
     ``key`` in the order of starts: ``None`` for a job that never started.
@@ -123,7 +123,7 @@ class Position:
 
 
 def list_jobs(
-    session: Session, wanted: JobFilter, *, limit: int, before: Position | None, order: JobOrder = JobOrder.NEWEST
+    session: Session, wanted: JobFilter, *, limit: int, before: JobCursor | None, order: JobSort = JobSort.NEWEST
 ) -> Sequence[AnyRow]:
     """At most ``limit`` view rows, beginning after ``before``, which is of the same ``order``. One statement."""
     query = _view_query().where(Job.deleted_at.is_(None), *_conditions(wanted))
@@ -133,23 +133,23 @@ def list_jobs(
     if order in _KEYS:
         key, is_largest_first = _KEYS[order]
         query = query.order_by(key.desc() if is_largest_first else key, *newest)
-    elif order is JobOrder.OLDEST:
+    elif order is JobSort.OLDEST:
         query = query.order_by(Job.created_at, Job.id)
     else:
         query = query.order_by(*newest)
     return session.execute(query.limit(limit)).all()
 
 
-def _is_behind(place: Position, order: JobOrder) -> ColumnElement[bool]:
+def _is_behind(place: JobCursor, order: JobSort) -> ColumnElement[bool]:
     own = tuple_(Job.created_at, Job.id)
     last = tuple_(literal(place.created_at, UtcDateTime), literal(place.id))
-    if order is JobOrder.OLDEST:
+    if order is JobSort.OLDEST:
         return own > last
     if order not in _KEYS:
         return own < last
     key, is_largest_first = _KEYS[order]
-    told = _NEVER if place.key is None else literal(place.key, key.type)
-    return or_(key < told if is_largest_first else key > told, and_(key == told, own < last))
+    last_key = _NEVER if place.key is None else literal(place.key, key.type)
+    return or_(key < last_key if is_largest_first else key > last_key, and_(key == last_key, own < last))
 
 
 def view_row(session: Session, job_id: str) -> AnyRow:
@@ -224,7 +224,7 @@ def _like(name: str) -> ColumnElement[bool]:
 
 
 @dataclass(slots=True)
-class Run:
+class RunSummary:
     """What a job's attempts came to.
 
     ``ran``: how long those that are over ran, without the waits and pauses between them. ``since``: the start of the
@@ -236,10 +236,10 @@ class Run:
     progress: Mapping[str, Any] = field(default_factory=dict)
 
 
-NOT_RUN: Final = Run()
+NOT_RUN: Final = RunSummary()
 
 
-def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, Run]:
+def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, RunSummary]:
     """By job; those without an attempt are left out. One statement."""
     if not job_ids:
         return {}
@@ -249,7 +249,7 @@ def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, Run]:
         .where(Attempt.job_id.in_(job_ids))
         .order_by(Attempt.number)
     )
-    found: defaultdict[str, Run] = defaultdict(Run)
+    found: defaultdict[str, RunSummary] = defaultdict(RunSummary)
     for job_id, all_started_at, ended_at, first_started_at, progress in rows:
         run = found[job_id]
         run.progress = progress or {}

@@ -16,7 +16,7 @@ from core.domain.sharing.resources import gang_of
 
 
 @dataclass(frozen=True, slots=True)
-class JobOrder:
+class JobSubmission:
     """A job to be written. ``output_path``: ``None`` for a folder of its own. ``trial``: as ``Job.trial`` has it."""
 
     id: str
@@ -31,7 +31,7 @@ class JobOrder:
     trial: Mapping[str, Any] | None = None
 
 
-def new_job(order: JobOrder, *, now: datetime, actor: str, reason: str = "") -> NewJob:
+def new_job(order: JobSubmission, *, now: datetime, actor: str, reason: str = "") -> NewJob:
     """The rows of a job that is queued at ``now``, for :func:`core.db.repositories.submission.write_job`."""
     spec, gang = order.spec, gang_of(order.spec)
     row = {

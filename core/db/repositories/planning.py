@@ -10,10 +10,10 @@ from typing import Any, Final, cast
 from sqlalchemy import Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecast, Usage
+from core.db.tables import BookingRow, Job, PolicyRow, Project, StartForecastRow, Usage
 from core.domain.errors import StaleWrite
 from core.domain.sharing.policy import Policy, parse_policy, readable_policy
-from core.domain.sharing.usage import Held
+from core.domain.sharing.usage import DecayedUsage
 
 _NAME: Final = "policy"
 _CHUNK: Final = 500
@@ -26,7 +26,7 @@ _ADD_USAGE: Final = insert(_usage).values(project_id=bindparam("of_project"), us
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPolicy:
+class StoredPolicy:
     """``generation`` 0: nobody has changed anything, all is as by default. ``wrong``: by setting, what of it this version cannot
     read, in words; these are as by default. ``settings``: as they are kept.
     """
@@ -39,22 +39,22 @@ class KeptPolicy:
     wrong: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_policy(session: Session) -> KeptPolicy:
+def read_policy(session: Session) -> StoredPolicy:
     """The settings that hold now. What another version wrote and this one cannot read is as by default, and told."""
     row = session.get(PolicyRow, _NAME)
     if row is None:
-        return KeptPolicy(Policy(), {})
-    kept: Any = row.settings
-    if not isinstance(kept, Mapping):
+        return StoredPolicy(Policy(), {})
+    settings: Any = row.settings
+    if not isinstance(settings, Mapping):
         wrong = {"": "What is kept are no settings."}
-        return KeptPolicy(Policy(), {}, row.generation, row.updated_at, row.updated_by, wrong)
-    policy, wrong = readable_policy(kept)
-    return KeptPolicy(policy, kept, row.generation, row.updated_at, row.updated_by, wrong)
+        return StoredPolicy(Policy(), {}, row.generation, row.updated_at, row.updated_by, wrong)
+    policy, wrong = readable_policy(settings)
+    return StoredPolicy(policy, settings, row.generation, row.updated_at, row.updated_by, wrong)
 
 
 def write_policy(
-    session: Session, settings: Mapping[str, Any], *, seen: KeptPolicy, by: str, now: datetime
-) -> KeptPolicy:
+    session: Session, settings: Mapping[str, Any], *, seen: StoredPolicy, by: str, now: datetime
+) -> StoredPolicy:
     """Keep ``settings``, all that differ from the defaults, in the place of what was ``seen``.
 
     Raises:
@@ -73,7 +73,7 @@ def write_policy(
         if session.get(PolicyRow, _NAME) is not None:
             raise StaleWrite("the policy has been changed since it was read")
         session.execute(insert(PolicyRow).values(name=_NAME, **values))
-    return KeptPolicy(policy, dict(settings), seen.generation + 1, now, by)
+    return StoredPolicy(policy, dict(settings), seen.generation + 1, now, by)
 
 
 def bookings(session: Session, *, ending_after: datetime | None = None) -> Sequence[BookingRow]:
@@ -92,7 +92,7 @@ def bookings(session: Session, *, ending_after: datetime | None = None) -> Seque
 
 
 @dataclass(frozen=True, slots=True)
-class OutlookOf:
+class ForecastEntry:
     """``position``: from 1. Times are ``None`` where there is no telling; ``code`` and ``sentence`` say what there is."""
 
     job_id: str
@@ -105,13 +105,13 @@ class OutlookOf:
     nodes: tuple[str, ...] = ()
 
 
-def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetime) -> None:
+def write_start_forecasts(session: Session, outlooks: Iterable[ForecastEntry], now: datetime) -> None:
     """Put these in the place of all that were written before; those of jobs that are gone by now are left out.
 
     Raises:
         IntegrityError: another process does the same at this moment, or a job went in it.
     """
-    session.execute(delete(StartForecast))
+    session.execute(delete(StartForecastRow))
     outlooks = list(outlooks)
     there: set[str] = set()
     for begin in range(0, len(outlooks), _CHUNK):
@@ -133,32 +133,32 @@ def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetim
         if one.job_id in there
     ]
     for begin in range(0, len(rows), _CHUNK):
-        session.execute(insert(StartForecast), rows[begin : begin + _CHUNK])
+        session.execute(insert(StartForecastRow), rows[begin : begin + _CHUNK])
 
 
-def outlooks_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, StartForecast]:
+def start_forecasts_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, StartForecastRow]:
     """By job, of those that have one."""
-    found: dict[str, StartForecast] = {}
+    found: dict[str, StartForecastRow] = {}
     for begin in range(0, len(job_ids), _CHUNK):
-        query = select(StartForecast).where(StartForecast.job_id.in_(job_ids[begin : begin + _CHUNK]))
+        query = select(StartForecastRow).where(StartForecastRow.job_id.in_(job_ids[begin : begin + _CHUNK]))
         found |= {row.job_id: row for row in session.scalars(query)}
     return found
 
 
-def first_outlooks(session: Session, limit: int) -> Sequence[StartForecast]:
+def first_start_forecasts(session: Session, limit: int) -> Sequence[StartForecastRow]:
     """Those of the first jobs in the line."""
-    return session.scalars(select(StartForecast).order_by(StartForecast.position).limit(limit)).all()
+    return session.scalars(select(StartForecastRow).order_by(StartForecastRow.position).limit(limit)).all()
 
 
 UsageKey = tuple[str, str]  # project's id; user's id, or empty for the project as a whole
 
 
-def read_usage(session: Session) -> dict[UsageKey, Held]:
+def read_usage(session: Session) -> dict[UsageKey, DecayedUsage]:
     rows = session.execute(select(Usage.project_id, Usage.user_id, Usage.value, Usage.share, Usage.at))
-    return {(row.project_id, row.user_id): Held(row.value, row.share, row.at) for row in rows}
+    return {(row.project_id, row.user_id): DecayedUsage(row.value, row.share, row.at) for row in rows}
 
 
-def write_usage(session: Session, held: Mapping[UsageKey, Held], *, known: Container[UsageKey]) -> None:
+def write_usage(session: Session, held: Mapping[UsageKey, DecayedUsage], *, known: Container[UsageKey]) -> None:
     """Put these in the place of what was written of the same; what is nothing any more goes.
 
     Args:

@@ -29,7 +29,7 @@ ERROR: Final = "error"
 RUNNING: Final = "running"
 
 
-class Kind(StrEnum):
+class QuestionKind(StrEnum):
     FORECAST = "forecast"
     EXPLANATION = "explanation"
     SIMULATION = "simulation"
@@ -37,11 +37,11 @@ class Kind(StrEnum):
 
     @property
     def patience(self) -> timedelta:
-        return _LONG_PATIENCE if self is Kind.SIMULATION else PATIENCE
+        return _LONG_PATIENCE if self is QuestionKind.SIMULATION else PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ForecastQuestion:
     """A job that waits, or that is only thought of: then ``job_id`` is empty. ``gang``: ``Gang.to_json``.
 
     ``code``: the archive's digest, or the command. ``more_nodes`` like the node ``like``, and without those of ``without``: another cluster.
@@ -64,13 +64,18 @@ class Ask:
         return {**asdict(self), "queued_at": self.queued_at.isoformat(), "without": list(self.without)}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Ask:
-        queued_at, without = datetime.fromisoformat(told["queued_at"]), tuple(told["without"])
-        return cls(**{**told, "queued_at": queued_at, "without": without})
+    def from_json(cls, data: Mapping[str, Any]) -> ForecastQuestion:
+        queued_at, without = datetime.fromisoformat(data["queued_at"]), tuple(data["without"])
+        return cls(**{**data, "queued_at": queued_at, "without": without})
 
 
 def put(
-    session: Session, question_id: str, user_id: str, ask: Mapping[str, Any], now: datetime, kind: Kind = Kind.FORECAST
+    session: Session,
+    question_id: str,
+    user_id: str,
+    arguments: Mapping[str, Any],
+    now: datetime,
+    kind: QuestionKind = QuestionKind.FORECAST,
 ) -> None:
     """Ask.
 
@@ -81,7 +86,7 @@ def put(
         select(Question.user_id, Question.answer).where(Question.expires_at > now, Question.kind == kind.value)
     )
     waiting = [row.user_id for row in rows if row.answer is None or RUNNING in row.answer]
-    most = _SIMULATIONS_OF_ONE if kind is Kind.SIMULATION else _OPEN_OF_ONE
+    most = _SIMULATIONS_OF_ONE if kind is QuestionKind.SIMULATION else _OPEN_OF_ONE
     if waiting.count(user_id) >= most or len(waiting) >= _OPEN:
         raise Unavailable("The planner is asked too much at once; ask again in a moment.", retry_after_s=1.0)
     session.add(
@@ -90,7 +95,7 @@ def put(
             user_id=user_id,
             created_at=now,
             kind=kind.value,
-            arguments=dict(ask),
+            arguments=dict(arguments),
             expires_at=now + kind.patience,
         )
     )
@@ -115,15 +120,18 @@ def drop(session: Session, question_id: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OpenQuestion:
     id: str
-    kind: Kind
-    ask: Mapping[str, Any]
+    kind: QuestionKind
+    arguments: Mapping[str, Any]
 
 
 def unanswered(
-    session: Session, now: datetime, limit: int, kinds: Collection[Kind] = (Kind.FORECAST, Kind.EXPLANATION, Kind.STUDY)
-) -> Sequence[Asked]:
+    session: Session,
+    now: datetime,
+    limit: int,
+    kinds: Collection[QuestionKind] = (QuestionKind.FORECAST, QuestionKind.EXPLANATION, QuestionKind.STUDY),
+) -> Sequence[OpenQuestion]:
     """The oldest of those for whose answers somebody still waits."""
     rows = session.execute(
         select(Question.id, Question.kind, Question.arguments)
@@ -135,11 +143,11 @@ def unanswered(
         .order_by(Question.created_at, Question.id)
         .limit(limit)
     )
-    return [Asked(row.id, Kind(row.kind), row.arguments) for row in rows]
+    return [OpenQuestion(row.id, QuestionKind(row.kind), row.arguments) for row in rows]
 
 
 def answer(session: Session, answers: Mapping[str, Mapping[str, Any]], now: datetime) -> None:
     """Write the answers by the questions' ids, and drop what is left of those who went away."""
-    for question_id, told in answers.items():
-        session.execute(update(Question).where(Question.id == question_id).values(answer=dict(told)))
+    for question_id, content in answers.items():
+        session.execute(update(Question).where(Question.id == question_id).values(answer=dict(content)))
     session.execute(delete(Question).where(Question.expires_at < now - PATIENCE))

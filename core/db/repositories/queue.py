@@ -15,20 +15,20 @@ from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow
-from core.db.tables import Job, Lease, Project, Replica, StartForecast, User, UtcDateTime
+from core.db.tables import Job, Lease, Project, Replica, StartForecastRow, User, UtcDateTime
 from core.domain.jobs.states import JobState
 from core.domain.sharing.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.sharing.resources import Gang
 
 # Behind all that the planner has given a place in the line: since its last look they came, or there are too many.
 _LAST: Final = 2**31 - 1
-_place: Final = func.coalesce(StartForecast.position, _LAST)
+_place: Final = func.coalesce(StartForecastRow.position, _LAST)
 _waits: Final = and_(Job.state == JobState.QUEUED.value, Job.deleted_at.is_(None))
 _rank: Final = -Job.priority
 
 
 @dataclass(frozen=True, slots=True)
-class QueuePlace:
+class QueueCursor:
     """Where a page of the queue ended."""
 
     place: int
@@ -37,7 +37,9 @@ class QueuePlace:
     job_id: str
 
 
-def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace | None, limit: int) -> Sequence[AnyRow]:
+def waiting_page(
+    session: Session, *, project_id: str | None, after: QueueCursor | None, limit: int
+) -> Sequence[AnyRow]:
     """At most ``limit`` waiting jobs as the planner takes them, each with its ``number`` among all that wait, from 1.
 
     The planner's own line, as it last wrote it; behind it, and where it wrote none, by priority and age.
@@ -52,7 +54,7 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
             Job.project_id.label("of_project"),
             func.row_number().over(order_by=order).label("number"),
         )
-        .join(StartForecast, StartForecast.job_id == Job.id, isouter=True)
+        .join(StartForecastRow, StartForecastRow.job_id == Job.id, isouter=True)
         .where(_waits)
         .subquery()
     )
@@ -73,14 +75,14 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
         select(
             cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id, Job.state,
             Job.wait_reason, Project.name.label("project"), User.name.label("user"),
-            *reason_columns(), StartForecast.earliest, StartForecast.likely, StartForecast.latest,
-            StartForecast.code.label("start_code"), StartForecast.sentence.label("start_sentence"), StartForecast.nodes.label("start_nodes"),
+            *reason_columns(), StartForecastRow.earliest, StartForecastRow.likely, StartForecastRow.latest,
+            StartForecastRow.code.label("start_code"), StartForecastRow.sentence.label("start_sentence"), StartForecastRow.nodes.label("start_nodes"),
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
-        .join(StartForecast, StartForecast.job_id == Job.id, isouter=True)
+        .join(StartForecastRow, StartForecastRow.job_id == Job.id, isouter=True)
         .order_by(cut.c.number)
     )  # fmt: skip
     return session.execute(with_reasons(query)).all()
@@ -99,7 +101,7 @@ def waiting_count(session: Session) -> tuple[int, datetime | None]:
 def number_of(session: Session, *, job_id: str, priority: int, queued_at: datetime) -> int:
     """1 for the job that is next; by the planner's own line, as :func:`waiting_page`."""
     own_place = session.execute(
-        select(StartForecast.position).where(StartForecast.job_id == job_id)
+        select(StartForecastRow.position).where(StartForecastRow.job_id == job_id)
     ).scalar_one_or_none()
     own = (
         literal(_LAST if own_place is None else own_place),
@@ -107,7 +109,9 @@ def number_of(session: Session, *, job_id: str, priority: int, queued_at: dateti
         literal(queued_at, UtcDateTime),
         literal(job_id),
     )
-    query = select(func.count()).select_from(Job).join(StartForecast, StartForecast.job_id == Job.id, isouter=True)
+    query = (
+        select(func.count()).select_from(Job).join(StartForecastRow, StartForecastRow.job_id == Job.id, isouter=True)
+    )
     ahead = tuple_(_place, _rank, Job.queued_at, Job.id) < tuple_(*own)
     return session.execute(query.where(_waits, ahead)).scalar_one() + 1
 
@@ -178,7 +182,7 @@ def _gpu_milli(session: Session) -> ColumnElement[Any]:
     return case((Replica.gpu_milli > 0, Replica.gpu_milli), else_=1000 * devices)
 
 
-def wanted_by_project(session: Session) -> dict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]]:
+def demand_by_project(session: Session) -> dict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]]:
     """Of each (project, user) that has waiting jobs: how many, and how many of each gang."""
     counted = session.execute(
         select(Job.project_id, Job.user_id, Job.shape, func.count(), func.min(Job.id))

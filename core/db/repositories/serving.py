@@ -20,7 +20,7 @@ from core.domain.serving.states import DeploymentState, ServingState
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServingTarget:
     """A ready replica as the proxy sees it."""
 
     replica_id: str
@@ -153,7 +153,7 @@ def hosts_and_ports(session: Session, job_ids: Sequence[str]) -> dict[str, tuple
     return found
 
 
-def targets_of(session: Session, endpoint_id: str) -> list[Target]:
+def targets_of(session: Session, endpoint_id: str) -> list[ServingTarget]:
     """The ready replicas of an endpoint, by deployment and age."""
     query = (
         select(
@@ -172,7 +172,7 @@ def targets_of(session: Session, endpoint_id: str) -> list[Target]:
         .order_by(Deployment.name, ServingReplica.created_at, ServingReplica.id)
     )  # fmt: skip
     return [
-        Target(
+        ServingTarget(
             row.id, row.name, row.revision, row.traffic, row.address, row.spec["predict_route"], row.spec["timeout_s"]
         )
         for row in session.execute(query)

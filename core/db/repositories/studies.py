@@ -83,7 +83,7 @@ def change_memos(session: Session, study_id: str, memos: Mapping[int, Mapping[st
     session.connection().execute(_MEMO, rows)
 
 
-def lose_trial(
+def expire_trial(
     session: Session, study_id: str, number: int, now: datetime, *, unheard_since: datetime, reason: str
 ) -> bool:
     """End a trial whose program was not heard of since then; whether it was so still."""
@@ -100,7 +100,7 @@ def lose_trial(
     return bool(hit.rowcount)  # type: ignore[attr-defined]
 
 
-def hear_of(session: Session, study_id: str, numbers: Sequence[int], now: datetime) -> None:
+def record_heartbeats(session: Session, study_id: str, numbers: Sequence[int], now: datetime) -> None:
     """Note a sign of life of whoever tries these trials; nothing where they run no more."""
     session.execute(
         update(Trial)

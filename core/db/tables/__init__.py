@@ -20,7 +20,7 @@ from core.db.tables.jobs import (
 )
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.models import Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
-from core.db.tables.planning import BookingRow, PlanRecord, PolicyRow, Question, StartForecast, Usage, WaitReason
+from core.db.tables.planning import BookingRow, PlanRecord, PolicyRow, Question, StartForecastRow, Usage, WaitReason
 from core.db.tables.records import VertexLink, VertexRecord
 from core.db.tables.serving import Deployment, DeploymentRevision, Endpoint, ServingReplica
 from core.db.tables.studies import Study, Trial
@@ -75,7 +75,7 @@ __all__ = [
     "ModelVersion",
     "Node",
     "NodeFailure",
-    "StartForecast",
+    "StartForecastRow",
     "PlanRecord",
     "PolicyRow",
     "Project",

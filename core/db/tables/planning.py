@@ -91,7 +91,7 @@ class Usage(Base):
     at: Mapped[datetime]
 
 
-class StartForecast(Base):
+class StartForecastRow(Base):
     """Where a waiting job stands in the line, and when it is expected to start: probably at ``likely``, between ``earliest``
     and ``latest``. Written for the first jobs in the line, now and then. ``code``: what is known of it, ``sentence``: in
     words that go on after "it starts" (``scheduler.planning.forecast.start_times``). ``nodes``: where, if all goes as is likely.

@@ -91,7 +91,9 @@ class MlflowModelVersion(Base):
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     __table_args__ = (
-        ForeignKeyConstraint(["project_id", "name"], ["mlflow_registered_models.project_id", "mlflow_registered_models.name"]),
+        ForeignKeyConstraint(
+            ["project_id", "name"], ["mlflow_registered_models.project_id", "mlflow_registered_models.name"]
+        ),
     )
 
 

@@ -93,22 +93,22 @@ class Told:
 
 @dataclass(slots=True)
 class Steps:
-    """What is to be written, all at once. ``deployed``: after it. ``next_look``: when time alone changes something."""
+    """What is to be written, all at once. ``deployed``: after it. ``recheck_at``: when time alone changes something."""
 
     deployed: Deployed
     servers: dict[str, Server] = field(default_factory=dict)  # those that changed
     cancel: dict[str, str] = field(default_factory=dict)  # of whose jobs, and why
     start: int = 0  # replicas of the wanted revision
     told: list[Told] = field(default_factory=list)
-    next_look: datetime | None = None
+    recheck_at: datetime | None = None
 
     def __bool__(self) -> bool:
         return bool(self.servers or self.cancel or self.start or self.told)
 
     def look_at(self, at: datetime) -> None:
         """Look again then, unless it is to be sooner."""
-        if self.next_look is None or at < self.next_look:
-            self.next_look = at
+        if self.recheck_at is None or at < self.recheck_at:
+            self.recheck_at = at
 
 
 def backoff(failures: int) -> timedelta:

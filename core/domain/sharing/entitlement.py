@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ShareClaim:
     """``wanted``: the share that it would hold if it got all that it asks for, with what it holds."""
 
     weight: float
     wanted: float
 
 
-def entitlements(claims: Mapping[str, Claim], total: float = 1.0) -> dict[str, float]:
+def entitlements(claims: Mapping[str, ShareClaim], total: float = 1.0) -> dict[str, float]:
     """The share that is due to each: nobody gets more than is wanted, and what is left over goes to those who want more,
     by their weights.
 

@@ -31,9 +31,9 @@ def after_part(shares: tuple[int, ...], gpu_milli: int) -> tuple[tuple[int, ...]
     """
     at = bisect_left(shares, gpu_milli)
     opened = int(at == len(shares))
-    kept = list(shares) if opened else [*shares[:at], *shares[at + 1 :]]
-    insort(kept, (WHOLE if opened else shares[at]) - gpu_milli)
-    return tuple(kept), opened
+    remaining = list(shares) if opened else [*shares[:at], *shares[at + 1 :]]
+    insort(remaining, (WHOLE if opened else shares[at]) - gpu_milli)
+    return tuple(remaining), opened
 
 
 def room_for_parts(shares: Iterable[int], whole: int, gpu_milli: int) -> int:

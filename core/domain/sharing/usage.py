@@ -16,7 +16,7 @@ _NOTHING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DecayedUsage:
     """The mean ``value`` as of ``at``, and the ``share`` that is held since."""
 
     value: float
@@ -29,9 +29,9 @@ class Held:
         kept = exp2(-passed_s / half_life_s)
         return self.share + (self.value - self.share) * kept
 
-    def change(self, share: float, now: datetime, half_life_s: float) -> Held:
+    def change(self, share: float, now: datetime, half_life_s: float) -> DecayedUsage:
         """From ``now`` on ``share`` is held."""
-        return Held(self.value_at(now, half_life_s), share, max(now, self.at))
+        return DecayedUsage(self.value_at(now, half_life_s), share, max(now, self.at))
 
     @property
     def is_nothing(self) -> bool:

@@ -19,13 +19,13 @@ from kubernetes.config.kube_config import load_kube_config
 from core.domain.errors import ExecutorTryAgain
 
 _HOME_CONFIG: Final = Path("~/.kube/config")
-# Connections that are kept open; more are opened when more threads ask at once.
+# Pooled connections; more are opened for more concurrent threads.
 _POOL_CONNECTIONS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ApiConnection:
-    """One way to the API server: where it is, the connections, and who we are."""
+    """The API server's address, its connection pool and our credentials."""
 
     host: str
     pool: urllib3.PoolManager
@@ -38,10 +38,10 @@ class ClusterUnknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which cluster, and as whom.
+    """Selects the cluster and the credentials.
 
-    Looked for in this order: ``kubeconfig`` (one path, or several with colons between them), the variable KUBECONFIG,
-    the service account of the pod that we run in, ``~/.kube/config``. A ``context`` asks for a kubeconfig.
+    Sources, in this order: ``kubeconfig`` (one path, or several with colons between them), the variable KUBECONFIG,
+        the service account of the pod that we run in, ``~/.kube/config``. A ``context`` asks for a kubeconfig.
     """
 
     context: str = ""

@@ -1,4 +1,4 @@
-"""A thin client: JSON in, JSON out, over the ``kubernetes`` package's ways of finding and proving who we are.
+"""A thin client: JSON in, JSON out, over the ``kubernetes`` package's discovery and authentication.
 
 Its model classes are left out: parsing 5,000 pods through them costs tens of seconds of CPU.
 """
@@ -77,8 +77,9 @@ class KubernetesClient:
 
     - ``ExecutorTryAgain``: away, 5xx, 429, timeout, 401 even after the credentials were read again, a namespace that
       is being deleted, a quota that is full now; ``ObjectConflict`` (one of these): a precondition does not hold;
-    - ``ApiRefused`` (an ``ExecutorRefused``): 400, 403, 413, 422: more than a quota allows at all, missing rights, admission webhooks, invalid
-      objects, with the server's own words in the sentence and in ``.message``, ``.reason``, ``.http_status``;
+    - ``ApiRefused`` (an ``ExecutorRefused``): 400, 403, 413, 422: more than a quota allows at all, missing rights,
+      admission webhooks, invalid objects, with the server's own words in the sentence and in ``.message``, ``.reason``,
+      ``.http_status``;
     - ``ObjectNotFound``, ``ObjectExists``, ``Gone``: plain exceptions for the caller to handle.
 
     Args:
@@ -129,7 +130,7 @@ class KubernetesClient:
 
     def list_pages(self, url: str, params: Mapping[str, Any] | None = None, *, limit: int = _PAGE) -> Iterator[Json]:
         """All pages of one consistent list, fresh from the store. Raises ``Gone`` when it takes longer than the server
-        keeps its past (minutes): begin anew.
+        keeps its history (minutes): begin again.
         """
         token = ""
         while True:
@@ -143,7 +144,8 @@ class KubernetesClient:
         """Create an object in the collection; the object as it was stored.
 
         A body with a name is sent again when it is not known whether it arrived: then ``ObjectExists`` may mean our
-        own first try. One without (``generateName``, reviews, token requests) is sent again only if it surely was not taken.
+        own first try. One without (``generateName``, reviews, token requests) is sent again only if it surely was not
+        taken.
         """
         is_repeatable = "name" in body.get("metadata", {})
         return self._json("POST", url, params, body=body, is_repeatable=is_repeatable)
@@ -346,7 +348,7 @@ class ApiWatch:
     def close(self) -> None:
         self._is_closed = True
         try:
-            self._response.shutdown()  # wakes the reader, who closes
+            self._response.shutdown()  # wakes the reader, which closes it
         except (OSError, ValueError, RuntimeError):
             pass  # it has ended by itself
 

@@ -24,7 +24,7 @@ class ObjectExists(Exception):
 
 
 class Gone(Exception):
-    """The resource version or the continue token is too old: begin anew with a list."""
+    """The resource version or the continue token is too old: list again."""
 
 
 class ObjectConflict(ExecutorTryAgain):
@@ -50,7 +50,9 @@ class ApiRefused(ExecutorRefused):
 
 
 def read_status(body: bytes) -> dict[str, Any]:
-    """The ``Status`` object of an answer; a plain text (of a proxy, or of a server that starts) becomes its message."""
+    """The ``ReplicaStatus`` object of an answer; a plain text (of a proxy, or of a server that starts) becomes its
+    message.
+    """
     try:
         status = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -60,7 +62,7 @@ def read_status(body: bytes) -> dict[str, Any]:
     return {"message": body[:500].decode(errors="replace").strip()}
 
 
-def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after_s: float | None) -> Exception:
+def error_of(http_status: int, status: Mapping[str, Any], call: str, retry_after_s: float | None) -> Exception:
     """The error that an answer stands for.
 
     Args:
@@ -101,7 +103,7 @@ def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after
                 f"The Kubernetes API server has trouble: {_sentence(message)}", retry_after_s=retry_after_s
             )
         case _:
-            return RuntimeError(f"{what} was answered with {http_status} {reason}: {message}")
+            return RuntimeError(f"{call} was answered with {http_status} {reason}: {message}")
 
 
 def _not_now(status: Mapping[str, Any], message: str) -> ExecutorTryAgain | None:
@@ -122,11 +124,11 @@ def _is_full_for_now(message: str) -> bool:
     """Whether a quota says no that would say yes if nothing else ran."""
     if "exceeded quota:" not in message:
         return False
-    told = _QUOTA.search(message)
-    if told is None:
+    quota = _QUOTA.search(message)
+    if quota is None:
         return True
     try:
-        requested, limited = _amounts(told["requested"]), _amounts(told["limited"])
+        requested, limited = _amounts(quota["requested"]), _amounts(quota["limited"])
     except ValueError:
         return True
     return all(amount <= limited.get(name, amount) for name, amount in requested.items())

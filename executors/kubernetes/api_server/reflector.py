@@ -1,4 +1,6 @@
-"""A local copy of one collection: a list once, then a watch; anew with a list only when the server forgot the past."""
+"""A local copy of one collection: a list once, then a watch; another list only when the version has expired (410
+Gone).
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ class Reflector:
     def require(self) -> None:
         """Return when the copy is there and not older than ``good_for_s`` seconds.
 
-        The first list is waited for, for ten seconds after the start or until it fails, whoever asks how often.
+        Waits for the first list until ten seconds after the start or its failure, however often it is called.
 
         Raises:
             ExecutorTryAgain: it is not; the sentence says why.
@@ -105,7 +107,7 @@ class Reflector:
         if is_there and (away_since is None or self._clock() - away_since <= self._good_for_s):
             return
         raise ExecutorTryAgain(
-            self._why_away or f"The Kubernetes API server has not yet told its {self._url.rpartition('/')[2]}."
+            self._why_away or f"The Kubernetes API server has not yet listed its {self._url.rpartition('/')[2]}."
         )
 
     def _run(self) -> None:
@@ -180,5 +182,5 @@ class Reflector:
         if not self._why_away:
             log.warning("kubernetes.away", url=self._url, why=why)
         self._why_away = why
-        # Last: who sees the count finds the reason.
+        # Last: a reader that sees the count also finds the reason.
         self.counts["failures"] += 1

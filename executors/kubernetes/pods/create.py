@@ -1,14 +1,15 @@
 """From orders to running Pods, in steps that may be killed, repeated and made by two processes at once.
 
-1. the attempt's Service; 2. its NetworkPolicy, and the Secrets, all owned by the Service; 3. is the attempt still wanted?
-4. the Pods, owned by the Service, several at once.
+1. the attempt's Service; 2. its NetworkPolicy, and the Secrets, all owned by the Service; 3. is the attempt still
+wanted? 4. the Pods, owned by the Service, several at once.
 
-Every name is deterministic, so whoever repeats a step meets what is there. A removal (``ending``) writes a tombstone
-first and deletes the Secrets next. So a creator that sees no tombstone in step 3 has made its Secrets before the removal
-deletes them: a Pod that it posts late, however late, waits for a Secret that never comes, until the sweep or the garbage
-collector takes it away. No container of it ever starts.
+Every name is deterministic, so a repeated step finds the existing object. A removal (``delete``) writes a tombstone
+first and deletes the Secrets next. So a creator that sees no tombstone in step 3 has made its Secrets before the
+removal deletes them: a Pod that it posts late, however late, waits for a Secret that never comes, until the sweep or
+the garbage collector takes it away. No container of it ever starts.
 
-Each step is one request for all replicas that are created together, but for the Pods: a gang of eight is twelve requests.
+Each step is one request for all replicas that are created together, but for the Pods: a gang of eight is twelve
+requests.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ class PodCreator:
         return {key: error for key, error in zip(owned, made, strict=True) if error is not None}
 
     def _end_earlier(self, orders: Sequence[ReplicaOrder]) -> None:
-        """Delete what is left of earlier generations: one that waited too long counts as failed, and would still start."""
+        """Delete what is left of earlier generations: one that waited too long counts as failed, and would still
+        start.
+        """
         keys = {(order.key.role, order.key.index): order.key for order in orders if order.key.generation > 1}
         for pod in self._pods.fresh(orders[0].key.attempt_id) if keys else ():
             known = labels.key_of(pod["metadata"]["labels"])
@@ -145,7 +148,7 @@ class PodCreator:
         return None
 
     def forget(self, attempt_id: AttemptId) -> None:
-        """The attempt was removed: its Service is nobody's owner any more."""
+        """The attempt was removed: forget its Service, the owner of its objects."""
         with self._lock:
             self._services.pop(attempt_id, None)
 

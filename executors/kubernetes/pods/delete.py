@@ -32,7 +32,7 @@ from executors.kubernetes.pods.pod_writer import PodWriter
 
 log = structlog.get_logger(__name__)
 
-# Longer than any process can hold an order: then a tombstone has nobody left to warn.
+# Longer than any process can hold an order: afterwards a tombstone has no late creator to stop.
 _TOMBSTONE_AGE: Final = timedelta(hours=1)
 _FORGET_EVERY_S: Final = 300.0
 # For kubelet to end what still runs; an idle one takes one to two seconds.
@@ -52,7 +52,7 @@ class PodDeleter(PodWriter):
     """Ends replicas and attempts."""
 
     _forgot_at: float | None = field(default=None, init=False)
-    # By Pod, until somebody has written it down.
+    # Sentence by Pod, until the caller has recorded it.
     _unkilled: dict[AttemptId, dict[str, str]] = field(default_factory=dict, init=False)
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
@@ -86,7 +86,9 @@ class PodDeleter(PodWriter):
             self._delete(path("services", namespace, names.attempt_name(attempt_id)))
 
     def kill(self, key: ReplicaKey) -> None:
-        """See :class:`executors.base.ChangesWorlds`. A name must not lead to a Pod that nobody hears any more."""
+        """See :class:`executors.base.ChangesWorlds`. A Pod's DNS name must not lead to a process that does not
+        answer.
+        """
         pod = self._pods.find(key)
         if pod is not None and not is_over(pod):
             self._end([pod], may_mark=False)
@@ -132,8 +134,8 @@ class PodDeleter(PodWriter):
             self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
         elif _uses_image_command(pod):
             seconds = math.ceil(grace.total_seconds())
-            left = pod["metadata"].get("deletionGracePeriodSeconds")
-            if left is None or seconds < left:
+            current_grace_s = pod["metadata"].get("deletionGracePeriodSeconds")
+            if current_grace_s is None or seconds < current_grace_s:
                 self._delete_pod(pod, grace_s=seconds)
         else:
             self._stop_by_annotation(pod, grace)
@@ -152,7 +154,7 @@ class PodDeleter(PodWriter):
         except ObjectExists:
             pass
         except ObjectNotFound:
-            # Without the namespace there is nothing in it, and whoever creates late makes it first.
+            # Without the namespace nothing is in it, and a late creator has to create it first.
             if not self._options.is_per_project:
                 return
             self._namespaces.ensure_own()
@@ -199,7 +201,7 @@ class PodDeleter(PodWriter):
                 if pod["metadata"].get("deletionTimestamp") is None or _grace_s(pod) > _KILL_GRACE_S:
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S)
             else:
-                # Nothing runs, or nobody is there to tell: a kubelet takes ten seconds to let go a pod that has ended or
+                # Nothing runs, or no kubelet reports: a kubelet takes ten seconds to release a pod that has ended or
                 # never began, or for ever.
                 self._delete_pod(pod, grace_s=0)
 
@@ -209,10 +211,10 @@ class PodDeleter(PodWriter):
         if late > _UNKILLABLE_AFTER:
             attempt_id = AttemptId(pod["metadata"]["labels"][labels.ATTEMPT])
             sentence = unkillable(pod["metadata"]["name"], str(pod["spec"].get("nodeName")), late.total_seconds())
-            told = self._unkilled.setdefault(attempt_id, {})
-            if pod["metadata"]["name"] not in told:
+            sentences = self._unkilled.setdefault(attempt_id, {})
+            if pod["metadata"]["name"] not in sentences:
                 log.warning("kubernetes.pod_given_up", pod=pod["metadata"]["name"], why=sentence)
-            told[pod["metadata"]["name"]] = sentence
+            sentences[pod["metadata"]["name"]] = sentence
             return True
         return is_stuck(pod) and late > _KUBELET_REACTION
 

@@ -7,7 +7,7 @@ nothing yet, or why it waits            pending, in words; failed when that last
 main container runs                     running; pending, where it waits for its place in an elastic gang
 main container ended                    its exit record; without one its exit code and reason
 failed before it ran                    failed, by its reason: the node refused it, evicted it, was shut down
-being deleted, its end never told       lost
+being deleted, its end unknown          lost
 ======================================  ===========================================================================
 """
 
@@ -28,7 +28,7 @@ from executors.kubernetes.quantity import units
 
 Json = Mapping[str, Any]
 
-# kubelet tells the exit of a container that it cannot find any more with one of these.
+# kubelet's reasons for a container that it cannot find any more.
 _LOST_CONTAINER: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
 _LOG_TAIL_CHARS: Final = 4096
 _STARTING_REASONS: Final = frozenset({"PodInitializing", "ContainerCreating"})
@@ -49,14 +49,14 @@ class Patience:
     other: timedelta = timedelta(minutes=10)
 
 
-def read_pod(pod: Json, now: datetime, patience: Patience, *, told: str = "") -> Observation | None:
+def read_pod(pod: Json, now: datetime, patience: Patience, *, warning: str = "") -> Observation | None:
     """What the pod shows; ``None`` when it is no replica's.
 
     Args:
         told: the latest warning of kubelet about the pod, where it has been waiting for a while.
     """
     key = labels.key_of(pod["metadata"].get("labels") or {})
-    return None if key is None else _Reading(pod, key, now, patience, told).observation()
+    return None if key is None else _Reading(pod, key, now, patience, warning).observation()
 
 
 def is_over(pod: Json) -> bool:
@@ -102,7 +102,7 @@ def stop_annotation(pod: Json) -> str:
 
 
 def world_of(pod: Json) -> int | None:
-    """The world of its elastic gang that it was told of last, 0: it joins; ``None``: its gang has only one."""
+    """The newest world of its elastic gang that was sent to the Pod, 0: it joins; ``None``: the gang is not elastic."""
     number = (pod["metadata"].get("annotations") or {}).get(WORLD)
     return int(number) if number is not None else None
 
@@ -123,12 +123,12 @@ def waits_since(pod: Json) -> datetime | None:
 class _Reading:
     """One look at one pod."""
 
-    def __init__(self, pod: Json, key: ReplicaKey, now: datetime, patience: Patience, told: str) -> None:
+    def __init__(self, pod: Json, key: ReplicaKey, now: datetime, patience: Patience, warning: str) -> None:
         self.pod = pod
         self.key = key
         self.now = now
         self.patience = patience
-        self.told = told
+        self.warning = warning
         self.status: Json = pod.get("status") or {}
         self.name = str(pod["metadata"]["name"])
         self.node = str(pod["spec"].get("nodeName") or _wanted_node(pod))
@@ -256,8 +256,8 @@ class _Reading:
             if reason in phrases.CONFIG_ERRORS:
                 detail = phrases.not_created(reason, message)
                 return self._wait(detail, since, self.patience.image, ExitCause.START_FAILED)
-        if self.told and since is not None:
-            detail = phrases.not_mounted(self.node, self.told)
+        if self.warning and since is not None:
+            detail = phrases.not_mounted(self.node, self.warning)
             return self._wait(detail, since, self.patience.other, ExitCause.ENGINE_REFUSED)
         return self._show(Phase.PENDING, self._making_ready(since))
 
@@ -276,7 +276,7 @@ class _Reading:
         image = self._image(container)
         # ImagePullBackOff alone does not say why; the event does.
         if reason == "ImagePullBackOff" and (not message or message.startswith("Back-off pulling image")):
-            message = self.told or message
+            message = self.warning or message
         if container == INSTALLER:
             # The platform's own image: no fault of the job's.
             detail = phrases.runtime_not_pulled(image, message)
@@ -298,7 +298,7 @@ class _Reading:
     def _show(self, phase: Phase, detail: str = "", *, exit_: ReplicaExit | None = None) -> Observation:
         facts: dict[str, Any] = {"pod": self.name, "namespace": self.pod["metadata"]["namespace"]}
         if phase is Phase.RUNNING and self.status.get("podIP"):
-            facts["address"] = self.status["podIP"]  # for who asks a serving replica
+            facts["address"] = self.status["podIP"]  # for clients of a serving replica
         if self.world is not None:
             # kubelet asks one that joins until it has said once that it is ready (the Pod's startup probe).
             is_ready = self.world == 0 and "running" in self.main and self._has_passed_startup()

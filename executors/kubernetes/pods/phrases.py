@@ -62,7 +62,7 @@ def not_scheduled(node: str, message: str) -> str:
 
 
 def refused_by_node(node: str, reason: str, message: str) -> str:
-    """The kubelet said no when the pod came: the node had less room, or another shape, than anybody thought."""
+    """The kubelet refused the pod: the node had less room, or another shape, than the schedulers knew."""
     explanation = _clip(message) if message else f"{reason}."
     return f"Node {node} did not take it ({reason}): {explanation} It is placed again."
 
@@ -78,7 +78,10 @@ def own_limit(message: str) -> str | None:
 
 
 def too_much_shm(message: str) -> str:
-    return f"It needed more shared memory than it may use: raise `shm`, or use fewer data loader workers. ({_clip(message)})"
+    return (
+        "It needed more shared memory than it may use: raise `shm`, or use fewer data loader workers. "
+        f"({_clip(message)})"
+    )
 
 
 def too_much_disk(message: str) -> str:
@@ -91,20 +94,23 @@ def shut_down(node: str, message: str) -> str:
 
 
 def deleted(name: str, disruption: str) -> str:
-    """Gone by somebody else's hand. ``disruption``: what Kubernetes says about it (DisruptionTarget, from 1.26)."""
+    """Deleted from outside the platform. ``disruption``: reason of the condition DisruptionTarget (from 1.26)."""
     by = {
         "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
         "EvictionByEvictionAPI": "it was evicted, as by a drain of its node",
         "DeletionByTaintManager": "its node was tainted",
         "DeletionByPodGC": "its node is gone",
         "TerminationByKubelet": "its node removed it",
-    }.get(disruption, "somebody deleted it in the cluster")
+    }.get(disruption, "it was deleted in the cluster from outside the platform")
     return f"Pod {name} is gone: {by}."
 
 
 def not_installed(code: int | None, message: str) -> str:
     explanation = f" {_clip(message)}" if message else ""
-    return f"The platform's runtime could not be put into the container (exit code {code}); tell the administrator.{explanation}"
+    return (
+        f"The platform's runtime could not be put into the container (exit code {code}); tell the "
+        f"administrator.{explanation}"
+    )
 
 
 def not_created(reason: str, message: str) -> str:
@@ -140,8 +146,10 @@ def rebooted(node: str) -> str:
 def unkillable(name: str, node: str, late_s: float) -> str:
     """A pod that outlives its deletion on a node that reports."""
     return (
-        f"Pod {name} was given up {late_s:.0f} s after its grace: node {node} does not end it, for its container runtime is "
-        "down or a process hangs in the kernel, as on a file server that is away. It may still hold its GPUs and memory; "
+        f"Pod {name} was given up {late_s:.0f} s after its grace: node {node} does not end it, for its container "
+        "runtime is "
+        "down or a process hangs in the kernel, as on a file server that is away. It may still hold its GPUs and "
+        "memory; "
         "look at the node."
     )
 

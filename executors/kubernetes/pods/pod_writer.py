@@ -13,7 +13,9 @@ from executors.kubernetes.options import KubernetesOptions
 
 @dataclass(eq=False)
 class PodWriter:
-    """A part of the driver that changes Pods, judges by what the cache knows of them, and waits for what comes of it."""
+    """A part of the driver that changes Pods, judges by what the cache knows of them, and waits for what comes of
+    it.
+    """
 
     _cluster: KubernetesClient
     _options: KubernetesOptions

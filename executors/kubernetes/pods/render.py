@@ -20,17 +20,17 @@ Json = dict[str, Any]
 
 MAIN: Final = "main"
 INSTALLER: Final = "runtime"
-# On the Pod, shown to its container as places.STOP_ASKED; empty until the stop is asked for.
+# On the Pod, shown to its container as paths.STOP_REQUEST; empty until the stop is requested.
 STOP: Final = "trainmaster/stop"
-# On the Pod of an elastic gang: the number of the world that it was told of last, 0 while it joins. WORLD_TOLD is what it
-# was told, shown to its container as places.WORLD_ASKED, empty before.
+# On the Pod of an elastic gang: the number of its newest world, 0 while it joins. WORLD_UPDATE holds the world itself,
+# shown to its container as paths.WORLD_REQUEST, empty before the first update.
 WORLD: Final = "trainmaster/world"
 # On the Pod: the image's own command runs, without the runtime.
 IMAGE_COMMAND: Final = "trainmaster/plain"
 # On tombstones, whose attempt must not look like one that is held.
 REMOVED: Final = "trainmaster/removed"
 
-# The runtime keeps stop_grace itself; kubelet's, for pods that somebody else deletes, must not end first.
+# The runtime enforces stop_grace itself; kubelet's grace, for pods deleted from outside, must not end first.
 _GRACE_SLACK_S: Final = 5
 _JOIN_PATIENCE_S: Final = 7200
 # On the Pod of a replica with a part of a GPU: the device.
@@ -48,7 +48,8 @@ def check(order: ReplicaOrder, options: KubernetesOptions) -> None:
     role = order.key.role
     if not (order.image or options.default_image):
         raise ExecutorRefused(
-            f"Role {role} names no image, and this platform has no default one (TRAINMASTER_DEFAULT_IMAGE); set `image`.",
+            f"Role {role} names no image, and this platform has no default one (TRAINMASTER_DEFAULT_IMAGE); set "
+            "`image`.",
             field=f"roles.{role}.image",
         )
     if order.request.gpu_milli and not gpu_resource(order.gpus[0], options.rules).startswith(_SHAREABLE_VENDOR):
@@ -60,13 +61,15 @@ def check(order: ReplicaOrder, options: KubernetesOptions) -> None:
         return
     if order.world is not None:
         raise ExecutorRefused(
-            f"Role {role} has no command, and on Kubernetes an image's own command runs without what would tell it of "
-            "another world: set `command`, or `workers` to one number.",
+            f"Role {role} has no command, and on Kubernetes an image's own command runs without the runtime that "
+            "receives "
+            "new worlds: set `command`, or `workers` to one number.",
             field=f"roles.{role}.command",
         )
     if order.code_digest is not None:
         raise ExecutorRefused(
-            f"Role {role} has code but no command; on Kubernetes an image's own command runs without the code: set `command`.",
+            f"Role {role} has code but no command; on Kubernetes an image's own command runs without the code: set "
+            "`command`.",
             field=f"roles.{role}.command",
         )
     if len(order.process_env) > 1:
@@ -123,7 +126,7 @@ def render_pod(
 ) -> Json:
     """The Pod, bound to the planner's node by affinity: kube-scheduler and kubelet still check that it fits.
 
-    ``location``: where its secrets are; a Secret of its own where it is not told. With a part of a GPU it sees none before
+    ``location``: where its secrets are; default: a Secret of its own. With a part of a GPU it sees no device before
     :func:`show_device`.
     """
     key = order.key
@@ -154,7 +157,7 @@ def render_pod(
 
 
 def render_tombstone(attempt_id: AttemptId, options: KubernetesOptions) -> Json:
-    """Says that the attempt was removed: whoever creates a part of it late finds this and gives up."""
+    """Tombstone of a removed attempt: a late creation of one of its replicas finds it and stops."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -246,21 +249,21 @@ def _main(order: ReplicaOrder, options: KubernetesOptions, mounts: Sequence[Json
     # Images of NVIDIA's kind ask for all devices, and get them where its container runtime is the node's default.
     hidden = [{"name": _VISIBLE, "value": "void"}] if not order.request.gpu_count else []
     if uses_image_command(order):
-        told = [
+        secret_env = [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": location.name, "key": f"{location.prefix}{name}"}}}
             for name in sorted(image_command_env(order))
         ]
-        container["env"] = [*hidden, *told]
+        container["env"] = [*hidden, *secret_env]
         if order.args:
             container["args"] = list(order.args)
         return container
     container["command"] = list(paths.entry())
     if order.world == 0:
-        # Pods that run can tell the API server nothing by themselves: kubelet looks, and stops looking when it is ready.
+        # A running Pod cannot report to the API server itself: kubelet probes, and stops when the file exists.
         # The control loop's patience ends before kubelet's does.
-        asked = [f"{paths.RUNTIME}/busybox", "test", "-e", paths.JOINS]
+        probe = [f"{paths.RUNTIME}/busybox", "test", "-e", paths.JOINS]
         container["startupProbe"] = {
-            "exec": {"command": asked},
+            "exec": {"command": probe},
             "periodSeconds": 1,
             "timeoutSeconds": 10,
             "failureThreshold": _JOIN_PATIENCE_S,
@@ -296,7 +299,7 @@ def _volumes(
         shm["sizeLimit"] = str(size_bytes)
     volumes: list[Json] = [{"name": "shm", "emptyDir": shm}]
     mounts: list[Json] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount of the container's)
-    # Readable for the group alone where the group is ours, else for whoever the image runs as.
+    # Readable for the group alone where the group is ours, else for any user that the image runs as.
     secret: Json = {"secretName": location.name, "defaultMode": 0o440 if options.uid else 0o444}
     if (items := volume_items(order, location)) is not None:
         secret["items"] = items
@@ -305,13 +308,15 @@ def _volumes(
             volumes.append({"name": "order", "secret": secret})
             mounts.append({"name": "order", "mountPath": paths.OWN, "readOnly": True})
     else:
-        asked = [{"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}]
+        request_files = [{"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}]
         if order.world is not None:
-            asked.append({"path": "world", "fieldRef": {"fieldPath": f"metadata.annotations['{WORLD_UPDATE}']"}})
+            request_files.append(
+                {"path": "world", "fieldRef": {"fieldPath": f"metadata.annotations['{WORLD_UPDATE}']"}}
+            )
         volumes += [
             {"name": "order", "secret": secret},
             {"name": "runtime", "emptyDir": {}},
-            {"name": "asked", "downwardAPI": {"items": asked}},
+            {"name": "asked", "downwardAPI": {"items": request_files}},
         ]
         mounts += [
             {"name": "order", "mountPath": paths.ORDER, "readOnly": True},

@@ -1,7 +1,7 @@
 """What must not stand in a Pod: contracts with the user's secrets, and the attempt's token. It stands in Secrets.
 
-Replicas that are created together share one while it stays small: a Secret of its own for each would be half of a gang's
-requests. A Pod mounts the files of its own replica alone; its neighbours' are the same user's.
+Replicas that are created together share one while it stays small: a Secret of its own for each would be half of a
+gang's requests. A Pod mounts the files of its own replica alone; its neighbours' are the same user's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Bundle:
 
 
 def uses_image_command(order: ReplicaOrder) -> bool:
-    """Whether the image's own command runs. Kubernetes does not tell what it is, so the runtime cannot run it."""
+    """Whether the image's own command runs. Kubernetes does not expose it, so the runtime cannot run it."""
     return not order.command
 
 
@@ -138,7 +138,7 @@ def _render(group: Sequence[_Part], options: KubernetesOptions, namespace: str) 
 
 
 def _shared_name(orders: Sequence[ReplicaOrder]) -> str:
-    """By whose it is: who creates what is missing of a gang must not meet the Secret of all of it."""
+    """Named by its replicas: a creation of a gang's missing replicas must not find the Secret of the whole gang."""
     whose = ",".join(names.replica_name(order.key) for order in orders)
     digest = hashlib.sha256(whose.encode()).hexdigest()[:16]
     return names.fit(f"{orders[0].key.attempt_id}-orders-{digest}")

@@ -1,7 +1,8 @@
-"""What a running Pod is told: another world of its elastic gang.
+"""World updates: sends a running Pod another world of its elastic gang.
 
-It is written into an annotation of the Pod, as a stop is, and kubelet shows it to the runtime as a file within a second.
-So the answer of the API server is enough to know that the replica will hear of it, and nobody needs a way into the Pod.
+It is written into an annotation of the Pod, as a stop is, and kubelet shows it to the runtime as a file within a
+second. So the API server's answer guarantees that the replica will receive it, and no connection into the Pod is
+needed.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from executors.kubernetes.cache import WORLD_UPDATE, PodCache
 from executors.kubernetes.pods.observe import has_begun, is_over, world_of
 from executors.kubernetes.pods.render import WORLD
 
-# Of all annotations of an object together, which have others beside ours.
-# https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/ names no limit; the API server has one of
-# 256 KiB (apimachinery, TotalAnnotationSizeLimitB).
+# For all annotations of an object together, ours and others.
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/ names no limit; the API server has one
+# of 256 KiB (apimachinery, TotalAnnotationSizeLimitB).
 _LIMIT_BYTES: Final = 200 * 1024
 
 
 class WorldUpdates:
-    """Tells Pods of worlds."""
+    """Writes worlds into annotations of Pods."""
 
     def __init__(self, cluster: KubernetesClient, pods: PodCache) -> None:
         self._cluster = cluster
@@ -40,10 +41,10 @@ class WorldUpdates:
         world = order.world or 0
         if known is None or known >= world:
             return
-        told = {WORLD: str(world), WORLD_UPDATE: encode(order)}
+        annotations = {WORLD: str(world), WORLD_UPDATE: encode(order)}
         try:
             # Only this Pod: another one of its name has another uid.
-            patch = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": told}}
+            patch = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": annotations}}
             url = path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
             self._pods.put(self._cluster.patch(url, patch))
         except ObjectNotFound:
@@ -60,6 +61,6 @@ def encode(order: ReplicaOrder) -> str:
     if len(text) > _LIMIT_BYTES:
         raise ExecutorRefused(
             f"The layout of this gang takes {len(text) / 2**10:.0f} KiB, and Kubernetes takes at most "
-            f"{_LIMIT_BYTES / 2**10:.0f} KiB to tell a replica of another one: ask for fewer replicas."
+            f"{_LIMIT_BYTES / 2**10:.0f} KiB for a world update: ask for fewer replicas."
         )
     return text

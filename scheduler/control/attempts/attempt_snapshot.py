@@ -1,4 +1,4 @@
-"""What one look at an attempt sees, as values: rows, the executor's observations, and the time."""
+"""What one reconcile pass knows of an attempt, as values: rows, the executor's observations, and the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from core.domain.jobs.layout import Layout
 from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from executors.base import Observation
 
-# Roles that serve: they never decide the end of a job and are stopped as soon as the deciders are done.
+# Roles that serve: they never decide the end of a job and are stopped as soon as the deciding roles are done.
 SERVING_ROLES: Final = frozenset({"ps", "scheduler"})
 CHIEF: Final = "chief"
 WORKER: Final = "worker"
@@ -24,13 +24,13 @@ EVALUATOR: Final = "evaluator"
 
 
 class StopCause(StrEnum):
-    """Why the platform ends an attempt before it ended by itself."""
+    """Why the platform ends an attempt that has not ended by itself."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
-    FAILURE = "failure"  # a replica failed whose role's policy ends the gang
+    FAILURE = "failure"  # a replica failed, and its role's restart policy ends the gang
     DEADLINE = "deadline"
-    REFUSED = "refused"  # the executor said no
+    REFUSED = "refused"  # the executor refused it
     CAPACITY = "capacity"  # the executor could not start it for too long
     REMOVED = "removed"  # the executor removed it before, as after a database was restored from a backup
     PREEMPT = "preempt"  # the planner gives its place to another job; it goes on later
@@ -40,8 +40,8 @@ class StopCause(StrEnum):
 class Stop:
     """``is_final``: no other attempt follows, whatever the exit means.
 
-    Of a preemption: ``grace``, what replicas get for their last checkpoint instead of what their job states; ``code``, by
-    what right; ``for_job``, who gets the place.
+    Of a preemption: ``grace``, the time for a last checkpoint in place of the job's own grace; ``code``, the reason of
+    the preemption; ``for_job``, the job that gets the place.
     """
 
     cause: StopCause
@@ -77,7 +77,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class GangMember:
-    """A replica's row. ``exit`` is set once it has ended in a way that says something."""
+    """A replica's row. ``exit`` is set once its end is known with its cause."""
 
     id: str
     role: str
@@ -91,8 +91,8 @@ class GangMember:
     has_facts: bool = False
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    step: int = 0  # the last that it told of; 0: none
-    holds_resources: bool = True  # its place is its own; an elastic gang gives back what it goes on without
+    step: int = 0  # the last reported step; 0: none
+    holds_resources: bool = True  # false once an elastic gang goes on without it and its place is free
     leave_reason: str = ""  # why its elastic gang is to go on without it, though it runs
 
     @property
@@ -120,7 +120,7 @@ class JobFacts:
     output_path: str
     created_at: datetime
     spec: JobSpec
-    trial: Mapping[str, Any] | None = None  # as ``jobs.trial`` has it
+    trial: Mapping[str, Any] | None = None  # as in ``jobs.trial``
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +135,15 @@ class AttemptFacts:
     created_at: datetime
     started_at: datetime | None
     decided_at: datetime | None
-    world: int = 1  # counts the layouts that it has had
+    world: int = 1  # number of its current layout
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousEnd:
-    """How the attempt before ended.
+    """How the previous attempt ended.
 
-    ``streak``: ends without progress in a row, that one included. ``last_step``: where it came to, when a step that it
-    told of is all that shows its progress.
+    ``streak``: consecutive ends without progress, including this one. ``last_step``: last reported step; 0 if a
+    checkpoint or the run time already proves progress.
     """
 
     signature: str
@@ -154,15 +154,15 @@ class PreviousEnd:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSnapshot:
-    """All that :func:`scheduler.control.attempts.decide.decide` may know.
+    """All inputs of :func:`scheduler.control.attempts.decide.decide`.
 
-    ``seen``: what the executor shows, by (role, index). ``lost_nodes``: nodes that have been gone for too
-    long, with the time when they were last seen.
-    ``refusal``: what the executor said when it refused to start a replica of this attempt; ``is_removed``: it did so
-    because it had removed the attempt before. ``refused``: the same of replicas that join a gang which trains, which goes
-    on without them; a sentence for each id. ``wish``: who asked to cancel or pause, and why, in words.
-    ``can_change``: whether the executor can tell running replicas of another world. ``joining_since``: since when those
-    that join have been doing so, by id, as far as this process knows.
+    ``observed``: the executor's observations, by (role, index). ``lost_nodes``: nodes that have been gone for too long,
+    with the time when they were last seen. ``refusal``: the executor's message when it refused to start a replica of
+    this attempt; ``is_removed``: it refused because it had removed the attempt before. ``refused``: the refusals of
+    joining replicas, without which a training gang goes on; a sentence by replica id. ``user_request``: which user
+    asked to cancel or pause, and why, in words. ``can_change_worlds``: whether the executor can send a new world to
+    running replicas. ``joining_since``: since when joining replicas have been joining, by id, as far as this process
+    knows.
     """
 
     now: datetime
@@ -186,7 +186,7 @@ class AttemptSnapshot:
 
 
 def stop_grace(spec: JobSpec, stop: Stop | None) -> timedelta:
-    """What replicas get from SIGTERM to SIGKILL."""
+    """How long replicas have from SIGTERM to SIGKILL."""
     if stop is not None and stop.grace is not None:
         return stop.grace
     return timedelta(seconds=spec.grace.stop)
@@ -194,14 +194,14 @@ def stop_grace(spec: JobSpec, stop: Stop | None) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRules:
-    """A role's part in the end of the job."""
+    """Which roles decide the end of the job, and the restart policy of each role."""
 
     deciders: frozenset[str]
     policies: Mapping[str, RestartPolicy] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: JobSpec) -> CompletionRules:
-        """The chief decides; without one all workers; without workers all own roles of the user."""
+        """The chief decides; without a chief all workers; without workers all roles that the user defined."""
         roles = frozenset(spec.roles)
         if CHIEF in roles:
             deciders = frozenset({CHIEF})
@@ -213,5 +213,5 @@ class CompletionRules:
 
 
 def _policy(role: str, stated: RestartPolicy) -> RestartPolicy:
-    # Nobody waits for an evaluator: its death is no reason to throw the others' training away.
+    # No replica waits for an evaluator: its death is no reason to discard the training of the others.
     return RestartPolicy.REPLICA if role == EVALUATOR and stated is RestartPolicy.GANG else stated

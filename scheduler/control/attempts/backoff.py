@@ -1,4 +1,4 @@
-"""How long to wait before something is tried again."""
+"""Exponential back-off: how long to wait before a retry."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _LONGEST: Final = timedelta(minutes=5)
 def restart_delay(ends_in_a_row: int) -> timedelta:
     """The wait after the n-th end in a row, counted from 1: none, 1 s, 2 s, 4 s … 5 min.
 
-    The first restart is immediate: a worker that was killed by chance must be training again fast.
+    The first restart is immediate: a worker that was killed by chance must train again soon.
     """
     return timedelta() if ends_in_a_row <= 1 else _doubled(ends_in_a_row - 2, _FIRST, _LONGEST)
 
 
 def retry_delay(tries: int) -> timedelta:
-    """The wait after the n-th refused call to an engine that is away, counted from 1: 0.2 s, 0.4 s … 30 s."""
+    """The wait after the n-th failed call to an engine that is away, counted from 1: 0.2 s, 0.4 s … 30 s."""
     return _doubled(tries - 1, timedelta(milliseconds=200), timedelta(seconds=30))
 
 

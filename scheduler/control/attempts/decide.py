@@ -1,7 +1,7 @@
-"""What to do with one attempt now, from what is seen of it. Pure: values in, values out.
+"""What to do with one attempt now, from its snapshot. Pure: values in, values out.
 
-Three steps, each over the outcome of the one before: *see* turns observations into moves of replicas, *judge* applies
-the completion rules, *act* lists what the executor must be told. Deciding again on the outcome gives nothing new.
+Three steps, each over the result of the step before: observations become moves of replicas, the completion rules are
+applied, and the actions for the executor are listed. Deciding again on the result yields nothing new.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from scheduler.control.attempts.worlds import (
     tolerates_loss,
 )
 
-# The runtime ends a replica at its deadline; this is how long we wait before we do it ourselves.
+# The runtime ends a replica at its deadline; after this slack the control plane does it.
 DEADLINE_SLACK: Final = timedelta(seconds=15)
-# After SIGKILL was due: then the executor is told to remove what is left.
+# Time after SIGKILL was due: then the executor is told to remove the rest.
 KILL_SLACK: Final = timedelta(seconds=30)
 # A gang whose replicas could not be started for this long gives its place back.
 START_PATIENCE: Final = timedelta(minutes=10)
-# The place is gone, so the replica cannot start there again: the gang is placed anew.
+# The place is gone, so the replica cannot start there again: the whole gang is placed again.
 _NODE_GONE: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
 
@@ -57,7 +57,7 @@ def decide(snapshot: AttemptSnapshot) -> Decision:
     """What to record and to do now.
 
     Raises:
-        StaleWrite: the executor shows a newer generation of a replica than the rows: they are old.
+        StaleWrite: the executor shows a newer generation of a replica than the rows, which are outdated.
     """
     builder = _DecisionBuilder(snapshot)
     builder.apply_observations()
@@ -67,7 +67,7 @@ def decide(snapshot: AttemptSnapshot) -> Decision:
 
 
 class _DecisionBuilder:
-    """The decision while it is made; ``members`` are as they will be after ``moves``."""
+    """The decision while it is built; ``members`` are as they will be after ``moves``."""
 
     def __init__(self, snapshot: AttemptSnapshot) -> None:
         self.snapshot = snapshot
@@ -81,7 +81,7 @@ class _DecisionBuilder:
         self.is_running = False
         self.counted_restarts = 0
         self.world: WorldChange | None = None
-        self.losses: list[str] = []  # a sentence for each that an elastic gang lost just now
+        self.losses: list[str] = []  # a sentence for each replica that an elastic gang has just lost
         self.waiting: set[str] = set()  # ids of failed replicas whose restart is not due yet
         self.creates: list[GangMember] = []
         self.stops: list[GangMember] = []
@@ -109,7 +109,7 @@ class _DecisionBuilder:
             recheck_at=min(self.recheck_times, default=None),
         )
 
-    # See
+    # Observations
 
     def apply_observations(self) -> None:
         for member in self.snapshot.members:
@@ -117,7 +117,7 @@ class _DecisionBuilder:
                 continue
             seen = self.snapshot.observed.get((member.role, member.index))
             if seen is not None and seen.key.generation > member.generation:
-                raise StaleWrite(f"{member.name} has been started again by somebody else")
+                raise StaleWrite(f"{member.name} has been started again by another process")
             if seen is not None and seen.key.generation < member.generation:
                 seen = None  # the record of an earlier start
             self._observe_member(member, seen)
@@ -126,7 +126,7 @@ class _DecisionBuilder:
         if member.node in self.snapshot.lost_nodes and (seen is None or seen.exit is None):
             facts = replace(
                 self._facts(member, ExitCause.NODE_LOST, f"Node {member.node} of {member.name} was lost."),
-                # Peers die of it before we know: what they say then is its consequence.
+                # Peers die of it before the node counts as lost: their exits are its consequence.
                 at=self.snapshot.lost_nodes[member.node],
             )
             self._move(member, ReplicaEvent.LOSE, self.now, facts)
@@ -134,11 +134,11 @@ class _DecisionBuilder:
         if seen is None:
             if member.state is ReplicaState.PENDING:
                 if member.id in self.snapshot.refused:
-                    told = self._facts(member, ExitCause.ENGINE_REFUSED, self.snapshot.refused[member.id])
-                    told = replace(told, blames_node=False)  # what it asks for is refused everywhere
-                    self._move(member, ReplicaEvent.FAIL, self.now, told)
+                    exit_ = self._facts(member, ExitCause.ENGINE_REFUSED, self.snapshot.refused[member.id])
+                    exit_ = replace(exit_, blames_node=False)  # every node would refuse it
+                    self._move(member, ReplicaEvent.FAIL, self.now, exit_)
             else:
-                # What was noted of one that ran says what was about to happen to it.
+                # The last detail of a running replica announced what was about to happen to it.
                 self._vanished(member, member.detail if member.state is ReplicaState.RUNNING else "")
             return
         self._note(member, seen)
@@ -158,17 +158,19 @@ class _DecisionBuilder:
             self._move(member, ReplicaEvent.RUN, seen.started_at or self.now)
 
     def _ended(self, member: GangMember, seen: Observation) -> None:
-        told = seen.exit or ReplicaExit(ExitCause.UNKNOWN, None, "", self.now)
-        facts = ExitFacts(member.name, member.role, told.cause, told.exit_code, told.at, told.sentence, told.log_tail)
-        if (told.cause is ExitCause.STOPPED and self._is_ending) or has_left(self.snapshot, member):
-            self._move(member, ReplicaEvent.STOP, told.at, facts)
+        exit_ = seen.exit or ReplicaExit(ExitCause.UNKNOWN, None, "", self.now)
+        facts = ExitFacts(
+            member.name, member.role, exit_.cause, exit_.exit_code, exit_.at, exit_.sentence, exit_.log_tail
+        )
+        if (exit_.cause is ExitCause.STOPPED and self._is_ending) or has_left(self.snapshot, member):
+            self._move(member, ReplicaEvent.STOP, exit_.at, facts)
         elif seen.phase is Phase.SUCCEEDED:
-            self._ran(member, seen)  # it was too quick to be seen running
-            self._move(member, ReplicaEvent.SUCCEED, told.at, facts)
+            self._ran(member, seen)  # it ended before it was observed running
+            self._move(member, ReplicaEvent.SUCCEED, exit_.at, facts)
         else:
             if seen.started_at is not None:
                 self._ran(member, seen)
-            self._move(member, ReplicaEvent.FAIL, told.at, facts)
+            self._move(member, ReplicaEvent.FAIL, exit_.at, facts)
 
     def _vanished(self, member: GangMember, why: str) -> None:
         if self._is_ending or has_left(self.snapshot, member):
@@ -178,10 +180,10 @@ class _DecisionBuilder:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether we asked replicas to stop: what is gone then was stopped, not lost."""
+        """Whether replicas were asked to stop: a vanished replica then has stopped, and is not lost."""
         return self.stop is not None or self.decided_at is not None
 
-    # Judge
+    # Rules
 
     def apply_rules(self) -> None:
         if self.stop is None:
@@ -199,10 +201,10 @@ class _DecisionBuilder:
         deciders = [m for m in self._world_members() if m.role in self.rules.deciders]
         ignored = {role for role, policy in self.rules.policies.items() if policy is RestartPolicy.IGNORE}
         done = [m for m in deciders if m.state is ReplicaState.SUCCEEDED]
-        released_members = [
+        ignored_failures = [
             m for m in deciders if m.role in ignored and m.state in (ReplicaState.FAILED, ReplicaState.LOST)
         ]
-        if self.decided_at is None and done and len(done) + len(released_members) == len(deciders):
+        if self.decided_at is None and done and len(done) + len(ignored_failures) == len(deciders):
             self.decided_at = self.now
 
     def _judge_user_request(self) -> None:
@@ -227,9 +229,11 @@ class _DecisionBuilder:
             if self.stop is not None:
                 return
         if self.losses:
-            return  # whether enough are left is the next question
+            return  # whether enough replicas are left is decided with the next world
         deciders = [m for m in self._world_members() if m.role in self.rules.deciders]
-        if all(m.is_over and m.id not in self.waiting for m in deciders):  # and none succeeded: all were given up
+        if all(
+            m.is_over and m.id not in self.waiting for m in deciders
+        ):  # and none succeeded: all are ignored failures
             self._stop(StopCause.FAILURE, "All replicas that decide the job's end failed.", is_final=True)
 
     def _judge_failure(self, member: GangMember) -> None:
@@ -246,7 +250,7 @@ class _DecisionBuilder:
             case RestartPolicy.IGNORE:
                 pass
             case RestartPolicy.NEVER:
-                # What the platform caused is not the replica's error.
+                # A failure of the platform is not the replica's error.
                 self._stop(StopCause.FAILURE, verdict.sentence, is_final=not is_platform)
             case RestartPolicy.GANG:
                 self._stop(StopCause.FAILURE, verdict.sentence)
@@ -254,7 +258,7 @@ class _DecisionBuilder:
                 self._judge_restart(member, exit_)
 
     def _judge_loss(self, exit_: ExitFacts) -> None:
-        """An elastic gang goes on without the one that ended so, as often as it might be restarted."""
+        """An elastic gang goes on without the lost replica, as often as it might be restarted."""
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM and not verdict.is_consequence
         spent = self.snapshot.job.restart_count + self.counted_restarts
@@ -265,7 +269,7 @@ class _DecisionBuilder:
         self.losses.append(verdict.sentence)
 
     def _judge_joining(self) -> None:
-        """One that never gets ready gives its place back; the others do not notice."""
+        """A joining replica that never gets ready gives its place back; the others are not disturbed."""
         if self.stop is not None or self.decided_at is not None:
             return
         for member in tuple(self.members.values()):
@@ -273,8 +277,8 @@ class _DecisionBuilder:
             if due is not None and due <= self.now:
                 why = member.detail or "It did not get ready."
                 sentence = f"{member.name} could not join for too long, and the others train on: {why}"
-                told = replace(self._facts(member, ExitCause.ENGINE_REFUSED, sentence), blames_node=False)
-                self._move(member, ReplicaEvent.FAIL, self.now, told)
+                exit_ = replace(self._facts(member, ExitCause.ENGINE_REFUSED, sentence), blames_node=False)
+                self._move(member, ReplicaEvent.FAIL, self.now, exit_)
             elif due is not None:
                 self.recheck_times.append(due)
         for member in outside_world(self.snapshot, self.members.values(), None):
@@ -290,13 +294,13 @@ class _DecisionBuilder:
             return
         change = next_world(self.snapshot, tuple(self.members.values()), self.losses)
         if isinstance(change, str):
-            self.counted_restarts = 0  # the end of the attempt counts
+            self.counted_restarts = 0  # the end of the attempt is counted instead
             self._stop(StopCause.FAILURE, change)
         else:
             self.world = change
 
     def _judge_restart(self, member: GangMember, exit_: ExitFacts) -> None:
-        """Start this one replica again, or give up: an evaluator alone, any other with the whole gang."""
+        """Restart this replica alone, or give up: an evaluator alone, any other role with the whole gang."""
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM
         spent = self.snapshot.job.restart_count + self.counted_restarts
@@ -340,7 +344,7 @@ class _DecisionBuilder:
             if member.state is ReplicaState.PENDING and self._must_stop(member):
                 self._move(member, ReplicaEvent.STOP, self.now)
 
-    # Act
+    # Actions
 
     def plan_actions(self) -> None:
         live = [m for m in self.members.values() if not m.is_over]
@@ -355,7 +359,7 @@ class _DecisionBuilder:
         if self.stop is not None and live:
             patience = self.stop.at + self.snapshot.stop_grace(self.stop) + KILL_SLACK
             if patience <= self.now:
-                # The engine does not end them: it is told to remove all, and that is their end.
+                # The engine does not end them: it is told to remove everything, and that is their end.
                 for member in live:
                     self._move(member, ReplicaEvent.STOP, self.now, reason="did not end in time and was removed")
                 self.stops.clear()
@@ -364,7 +368,7 @@ class _DecisionBuilder:
                 self.recheck_times.append(patience)
 
     def _must_stop(self, member: GangMember) -> bool:
-        """Whether ``member`` has to end now; if it has to later, that time is noted."""
+        """Whether ``member`` has to end now; if it has to end later, that time is noted."""
         if self.stop is not None:
             return True
         if has_left(self.snapshot, member):
@@ -373,7 +377,7 @@ class _DecisionBuilder:
             return False
         if member.role in SERVING_ROLES or not is_in_world(self.snapshot, member):
             return True
-        # Workers beside a chief and own roles may still write what the deciders have written already.
+        # Workers next to a chief and the user's own roles may still be writing when the deciding roles are done.
         waits = self.snapshot.job.spec.grace
         grace = timedelta(seconds=waits.evaluator if member.role == EVALUATOR else waits.exit)
         if self.decided_at + grace > self.now:
@@ -381,10 +385,10 @@ class _DecisionBuilder:
             return False
         return True
 
-    # Small things
+    # Helpers
 
     def _world_members(self) -> tuple[GangMember, ...]:
-        """Those that the attempt consists of: not what an elastic gang gave up, nor what has not joined it yet."""
+        """The members of the world: neither replicas that an elastic gang has lost, nor those that are still joining."""
         return tuple(m for m in self.members.values() if is_in_world(self.snapshot, m))
 
     def _stop(self, cause: StopCause, sentence: str, *, is_final: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What was decided about one attempt: what to record, and what to ask of the executor."""
+"""The decision about one attempt: what to record, and which commands the executor gets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.control.attempts.worlds import WorldChange
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """``exit`` is what the driver told of the end; ``at`` when it happened there."""
+    """``exit``: what the driver reported of the end; ``at``: when it happened there."""
 
     member: GangMember
     event: ReplicaEvent
@@ -26,7 +26,7 @@ class ReplicaMove:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaNote:
-    """What the executor says of a replica, for people. ``facts`` empty: unchanged."""
+    """The executor's detail about a replica, for users. ``facts`` empty: unchanged."""
 
     member: GangMember
     detail: str
@@ -35,12 +35,13 @@ class ReplicaNote:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``moves`` and the other writes are recorded first, then ``creates``, ``tells`` and ``stops`` are sent.
+    """``moves`` and the other writes are recorded first; then ``creates``, ``world_updates``, ``discards`` and
+    ``stops`` are sent.
 
-    ``world``: who goes on together from now on; ``given_up``: whose places are free then; ``tells``: who has not heard of
-    the newest world; ``leaves``: of whom the engine still shows something though the gang goes on without. ``end``
-    needs the executor's word first that nothing is left of the attempt. ``next_look``: when time alone will change
-    something.
+    ``world``: the next world of an elastic gang; ``releases``: replicas whose resources are free then;
+    ``world_updates``: replicas that do not know the newest world yet; ``discards``: replicas that the engine still
+    shows although the gang goes on without them. ``end`` is written once the executor has confirmed that nothing of the
+    attempt is left. ``recheck_at``: when time alone will change something.
     """
 
     moves: tuple[ReplicaMove, ...] = ()

@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its job: over, again, paused or cancelled. Pure."""
+"""What the end of an attempt means for its job: it is over, requeued, paused or cancelled. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from core.domain.jobs.states import DesiredState, JobState, ReplicaState
 from scheduler.control.attempts.attempt_snapshot import AttemptSnapshot, CompletionRules, GangMember, Stop, StopCause
 from scheduler.control.attempts.backoff import restart_delay
 
-# An attempt that trained this long has come somewhere, even when it told of no step.
+# An attempt that trained this long has made progress, even without a reported step.
 PROGRESS_TIME: Final = timedelta(minutes=1)
-# What the platform causes does not count, but a job that is lost this often in a row without any progress is
-# itself the cause (it brings its machine down), or the platform needs a person.
+# Failures of the platform are not counted as restarts. But a job that is lost this often in a row without progress is
+# itself the cause (it crashes its node), or the platform needs an administrator.
 PLATFORM_STREAK_LIMIT: Final = 20
 
 
@@ -34,7 +34,7 @@ PLATFORM_STREAK_LIMIT: Final = 20
 class AttemptEnd:
     """The end of an attempt. ``event`` is the job's move, ``delay`` the wait before the next attempt.
 
-    ``last_step``: where it came to, when a step that it told of is all that shows its progress.
+    ``last_step``: last reported step; 0 if a checkpoint or the run time already proves progress.
     """
 
     event: JobEvent
@@ -51,7 +51,7 @@ class AttemptEnd:
     delay: timedelta = timedelta()
 
     def to_json(self) -> dict[str, Any]:
-        """As ``attempts.end`` and ``jobs.exit`` keep it; the wire's ``ExitView`` is a part of it."""
+        """As stored in ``attempts.end`` and ``jobs.exit``; the wire's ``ExitView`` is a part of it."""
         return {
             "kind": self.kind.value,
             "sentence": self.sentence,
@@ -68,10 +68,10 @@ class AttemptEnd:
 def attempt_end(
     snapshot: AttemptSnapshot, members: tuple[GangMember, ...], stop: Stop | None, now: datetime
 ) -> AttemptEnd:
-    """The end of an attempt of which nothing is left.
+    """The end of an attempt whose replicas are all gone.
 
     Args:
-        stop: why the platform ended it; ``None`` when its deciders succeeded.
+        stop: why the platform ended it; ``None`` when its deciding roles succeeded.
     """
     is_cancelled = snapshot.job.wanted is DesiredState.CANCEL or snapshot.job.state is JobState.CANCELLING
     if is_cancelled:
@@ -89,7 +89,7 @@ def attempt_end(
             event = JobEvent.PAUSE if snapshot.job.wanted is DesiredState.PAUSE else JobEvent.REQUEUE
             return AttemptEnd(event, ExitKind.CANCELLED, stop.sentence, has_progressed=progressed, streak=0)
         case StopCause.PREEMPT:
-            # Neither the job's fault nor a failure: it waits for its turn again, at once, and nothing is counted.
+            # Neither the job's fault nor a failure: it is requeued at once, and nothing is counted.
             event = JobEvent.PAUSE if snapshot.job.wanted is DesiredState.PAUSE else JobEvent.REQUEUE
             return AttemptEnd(event, ExitKind.PLATFORM, stop.sentence, has_progressed=True, streak=0)
         case StopCause.DEADLINE:
@@ -119,7 +119,7 @@ def attempt_end(
 
 
 def has_progressed(snapshot: AttemptSnapshot, members: tuple[GangMember, ...], now: datetime) -> bool:
-    """Whether the attempt came somewhere: a step, a checkpoint, or a minute of work."""
+    """Whether the attempt made progress: a step, a checkpoint, or a minute of run time."""
     return _has_work(snapshot, members, now) or _last_step(members) > 0
 
 
@@ -144,7 +144,7 @@ def _failure(
 ) -> AttemptEnd:
     previous = snapshot.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
-    # A program that fails at its first step tells of that step each time, and has come no further than before.
+    # A program that fails at its first step reports that step each time, without having come any further.
     is_stuck = previous is not None and 0 < last_step == previous.last_step
     before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
     limit = snapshot.job.spec.max_restarts

@@ -1,4 +1,4 @@
-"""One round of a look at an attempt: what was loaded, what the executor shows, and what comes of both."""
+"""One reconcile pass about an attempt: rows and observations in, decision, commands and writes out."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ from scheduler.control.context import ControlContext
 
 log = structlog.get_logger(__name__)
 
-# What a replica that was just created waits for is worth a line when it waits for so long.
+# The detail of a just created replica is worth a recheck when it still waits after this time.
 _RECHECK_AFTER_CREATE: Final = timedelta(seconds=2)
 
 
 class ReconcilePass:
-    """One round: what was loaded, and what comes of it. What it asks of the database it yields (``steps.py``)."""
+    """One pass. Its database accesses are effects, which it yields (``storage/effects.py``)."""
 
     def __init__(self, control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> None:
         self.control = control
@@ -80,7 +80,7 @@ class ReconcilePass:
         except ExecutorTryAgain as away:
             return (yield from self._retry_later(away.sentence, away.retry_after_s))
         except ExecutorRefused as refused:
-            # Kept in memory only: after a restart the executor refuses again.
+            # Cached in memory only: after a restart of this process the executor refuses again.
             if self.cache.refusal is not None:
                 return (yield from self._retry_later(refused.sentence))
             self.cache.refusal = refused.sentence
@@ -93,7 +93,7 @@ class ReconcilePass:
     # Before the first replica
 
     def _prepare(self) -> Effects[None]:
-        """Give the attempt its addresses and its checkpoint, before anything is created."""
+        """Assign the attempt's addresses and its checkpoint, before anything is created."""
         control, job, attempt = self.control, self.rows.job, self.rows.attempt
         given, sources = yield LoadStartInputs(job, attempt.number)
         layout = control.executor.assign_addresses(self._layout(self.rows.members), frozenset(given.ports), attempt.id)
@@ -116,7 +116,7 @@ class ReconcilePass:
         )
 
     def _ready_output(self, sources: ResumeSources) -> str | None:
-        """Make the output folder; the checkpoint in it to go on from."""
+        """Make the output folder; returns the checkpoint in it to resume from."""
         job = self.rows.job
         try:
             is_shared = job.output_volume == self.control.default_volume
@@ -127,10 +127,12 @@ class ReconcilePass:
             raise ExecutorRefused(f"output: {error.sentence}") from error
         return find_resume_path(job, sources) if self.rows.attempt.number > 1 else given_path(job, sources)
 
-    # What was decided
+    # Applying the decision
 
     def _observe(self) -> Sequence[Observation]:
-        """What the executor shows. Somebody missing is looked for again: a driver's copy may lag behind another process."""
+        """The executor's observations. Where a replica is missing, a fresh list is read: a driver's cache may lag
+        behind another process.
+        """
         attempt_id = self.rows.attempt.id
         seen = self.control.executor.observe(attempt_id)
         shown = {(o.key.role, o.key.index, o.key.generation) for o in seen}
@@ -163,7 +165,7 @@ class ReconcilePass:
         )
 
     def _joining_since(self) -> dict[str, datetime]:
-        """As far as this process has seen it: another one that takes over waits once more."""
+        """As far as this process has observed: a process that takes over starts the patience again."""
         attempt, known = self.rows.attempt, self.cache.joining
         if attempt.state is not AttemptState.RUNNING:
             return {}
@@ -180,16 +182,15 @@ class ReconcilePass:
             yield WriteStatements(writer.writes)
             self._log(decision)
             if decision.releases:
-                self.control.wakeup.notify(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
+                self.control.wakeup.notify(TOPIC_TICK, "")  # resources are free, and this gang lacks a replica
             attempt = self.rows.attempt
             resume_from = resume_from or attempt.resume_from
             self.rows = replace(
                 self.rows, attempt=replace(attempt, generation=attempt.generation + 1, resume_from=resume_from)
             )
             if decision.end is not None:
-                return ReconcileResult(
-                    ReconcileOutcome.REQUEUE
-                )  # the end is written on fresh rows: recording may have moved the job
+                # The end is written on fresh rows: recording may have moved the job.
+                return ReconcileResult(ReconcileOutcome.REQUEUE)
         if decision.end is not None:
             is_over = yield from self._end(decision.end)
             return ReconcileResult(ReconcileOutcome.GONE if is_over else ReconcileOutcome.REQUEUE)
@@ -216,7 +217,7 @@ class ReconcilePass:
         return result
 
     def _write_startup_status(self, decision: Decision, seen: Sequence[Observation]) -> Effects[None]:
-        """Once per reason: this process remembers what it wrote, and another one reads it first."""
+        """Once per reason: this process caches what it wrote, and another process compares with the row."""
         attempt, job = self.rows.attempt, self.rows.job
         is_starting = job.state is JobState.STARTING and not decision.is_running and not (attempt.stop or decision.stop)
         if not is_starting or self.began - attempt.created_at < STARTUP_QUIET_TIME:
@@ -228,7 +229,7 @@ class ReconcilePass:
             self.cache.startup_status = sentence
 
     def _after_creation(self, result: ReconcileResult) -> ReconcileResult:
-        """Another round only if there is something to write: mostly the engine has just begun, and will tell."""
+        """Another pass only if there is something to write: mostly the engine has just begun, and will push changes."""
         seen = self.control.executor.observe(self.rows.attempt.id)
         if any(one.phase is not Phase.PENDING for one in seen):
             return result
@@ -248,7 +249,7 @@ class ReconcilePass:
         )
 
     def _end(self, end: AttemptEnd) -> Effects[bool]:
-        """Write the end; false where it has to be decided anew, for replicas had told more than was known."""
+        """Write the end; false where it has to be decided again, as spooled reports told more than was known."""
         executor = self.control.executor
         executor.remove(self.rows.attempt.id)
         if (yield from drain_spool(self.control, self.rows, self.cache)):
@@ -271,7 +272,7 @@ class ReconcilePass:
         return True
 
     def _new_world(self, change: WorldChange) -> Effects[Layout]:
-        """Addresses for the next world: all of them fresh, for whoever died may still be remembered at the old ones."""
+        """Fresh addresses for the next world: peers may still hold connections to the old address of a dead replica."""
         control = self.control
         taken: set[tuple[str, int]] = set()
         if control.executor.shares_hosts:
@@ -287,13 +288,13 @@ class ReconcilePass:
         return decision.world is not None or any(m.event is ReplicaEvent.RESTART for m in decision.moves)
 
     def _newest_checkpoint(self) -> Effects[str | None]:
-        """What they go on from. Looked for once and kept in the rows: all of one world must be told the same."""
+        """The checkpoint to resume from. Read once and stored: all replicas of one world must get the same."""
         job = self.rows.job
         sources = yield RunRead(lambda session: load_sources(session, job))
         return find_resume_path(job, sources)
 
     def _create(self, members: Sequence[GangMember], seen: Sequence[Observation]) -> Effects[bool]:
-        """Create what is missing; true when the executor took any. What it did not take is told in its detail."""
+        """Create missing replicas; true when the executor took any. The detail of the others says why not."""
         if not members:
             return False
         created: list[GangMember] = []
@@ -307,7 +308,7 @@ class ReconcilePass:
                 raise
             self.cache.refused_joins |= {(member.id, member.generation): no.sentence for member in members}
             return True
-        # Those that run show whether their program goes from world to world by itself.
+        # Running replicas show whether their program goes from world to world without a restart.
         order_context = replace(order_context, joins_warm=any(o.facts.get("keeps_processes") for o in seen))
         size = batch_size(self.control)
         for begin in range(0, len(members), size):
@@ -338,7 +339,7 @@ class ReconcilePass:
         return (bool(created) or given_up) and not details
 
     def _skips_joining(self, member: GangMember, error: ExecutorError) -> bool:
-        """Whether it is only one that was to join which the executor refused: no reason to end those that train."""
+        """Whether the executor refused only a joining replica: no reason to end those that train."""
         if not isinstance(error, ExecutorRefused) or isinstance(error, AttemptRemoved):
             return False
         if not is_joining(self.rows.attempt, member):
@@ -365,7 +366,7 @@ class ReconcilePass:
             yield WriteStatements(writer.writes)
         return ReconcileResult(ReconcileOutcome.REQUEUE, self.control.clock() + wait, is_changing=True)
 
-    # Small things
+    # Helpers
 
     def _writer(self) -> AttemptWriter:
         return AttemptWriter(self.rows, self.control.clock())
@@ -379,5 +380,5 @@ class ReconcilePass:
 
 
 def _supports_worlds(seen: Observation) -> bool:
-    """Whether it would learn of another world: not what was started before this driver could tell of any."""
+    """Whether the replica would receive a new world: not if it was started before the driver could send any."""
     return seen.phase is not Phase.RUNNING or "world" in seen.facts

@@ -1,4 +1,4 @@
-"""One look at an attempt: how it ended, what was seen, and what this process remembers of it."""
+"""The result of reconciling an attempt, and what this process caches about it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from core.storage.spooled_reports import Start
 from core.storage.tree import Tree
 from executors.base import Observation, ReplicaKey
 
-# What the executor shows of an attempt, comparable: a change is worth a look.
+# The observations of an attempt in a comparable form: a change is worth a reconcile.
 Fingerprint = frozenset[tuple[str, int, int, str, str]]
 
 
 class ReconcileOutcome(Enum):
-    """How a look ended."""
+    """How a reconcile ended."""
 
     IN_SYNC = auto()  # rows and executor agree for now
-    REQUEUE = auto()  # there is more to do; look again at ``next_look``
-    BUSY = auto()  # somebody else holds the attempt
+    REQUEUE = auto()  # there is more to do; reconcile again at ``recheck_at``
+    BUSY = auto()  # another process holds the attempt's lease
     GONE = auto()  # it has ended, or there is no such attempt
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """``seen``: what the executor showed last. ``next_look``: when time alone will change something."""
+    """``fingerprint``: of the last observations. ``recheck_at``: when time alone will change something."""
 
     outcome: ReconcileOutcome
     recheck_at: datetime | None = None
@@ -40,31 +40,25 @@ class ReconcilerCache:
 
     tries: int = 0
     refusal: str | None = None
-    startup_status: str = ""  # what was told of a gang that is being started
+    startup_status: str = ""  # the last one that was written for a starting gang
     is_removed: bool = False
     stop_times: dict[ReplicaKey, datetime] = field(default_factory=dict)
-    refused_joins: dict[tuple[str, int], str] = field(
-        default_factory=dict
-    )  # one that was to join, by id and generation
-    world_update_times: dict[tuple[str, int], datetime] = field(
-        default_factory=dict
-    )  # replica and world -> when it was told
-    discard_times: dict[ReplicaKey, datetime] = field(
-        default_factory=dict
-    )  # when it was ended, the gang going on without
-    joining: dict[tuple[str, int], datetime] = field(default_factory=dict)  # by id and generation -> since when
-    is_spool_drained: bool = False  # the reports that were kept
-    spool_tree: Tree | None = None  # the output, where there were any,
-    spool_starts: tuple[Start, ...] = ()  # and whose
-    volume_away_since: datetime | None = None  # the output's, as the end was to be written
+    refused_joins: dict[tuple[str, int], str] = field(default_factory=dict)  # (id, generation) of a joining replica
+    world_update_times: dict[tuple[str, int], datetime] = field(default_factory=dict)  # (id, world) -> last sent
+    discard_times: dict[ReplicaKey, datetime] = field(default_factory=dict)
+    joining: dict[tuple[str, int], datetime] = field(default_factory=dict)  # (id, generation) -> since when
+    is_spool_drained: bool = False
+    spool_tree: Tree | None = None  # the output, where its spool held reports,
+    spool_starts: tuple[Start, ...] = ()  # and the starts that wrote them
+    volume_away_since: datetime | None = None  # the output's volume, when the end was to be written
 
 
 def fingerprint(seen: Sequence[Observation]) -> Fingerprint:
-    """What of ``seen`` matters to a decision."""
+    """The part of ``seen`` that matters to a decision."""
     return frozenset((o.key.role, o.key.index, o.key.generation, _stage(o), o.detail) for o in seen)
 
 
 def _stage(seen: Observation) -> str:
-    """Its phase, and how far it is on its way into a world."""
+    """Its phase, with its world and whether it is ready to join."""
     world = f" in world {seen.facts['world']}" if "world" in seen.facts else ""
     return f"{seen.phase.value}{world}{' and ready' if seen.facts.get('is_ready') else ''}"

@@ -1,8 +1,8 @@
-"""Making one attempt real: rows against what the executor shows, until both agree.
+"""The reconcile loop of attempts: rows against the executor's observations, until both agree.
 
-Each round loads in a short transaction, works outside of any, and writes fenced. A round may die between any two
-steps: the next one, here or in another process, sees the same truth and goes on. Many attempts are looked at side by side,
-and share their transactions (``batch.py``).
+Each pass loads in a short transaction, works outside of any, and writes fenced. A pass may die between any two steps:
+the next pass, here or in another process, sees the same truth and goes on. Many attempts are reconciled in parallel and
+share their transactions (``storage/transaction_batcher.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from core.db.tables import Attempt
 from core.domain.errors import IllegalTransition, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
 from core.wakeups import TOPIC_RECONCILE
-from scheduler.messaging.work_queue import InFlight
 from scheduler.control.attempts.launching.addresses import AddressCache
 from scheduler.control.attempts.reconcile_pass import ReconcilePass
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome, ReconcilerCache, ReconcileResult
@@ -29,16 +28,17 @@ from scheduler.control.attempts.storage.effects import Effects, LeaseTaken, Load
 from scheduler.control.attempts.storage.transaction_batcher import ResultOrError, TransactionBatcher
 from scheduler.control.attempts.unkilled_replicas import log_unkilled
 from scheduler.control.context import ControlContext
+from scheduler.messaging.work_queue import InFlight
 
 log = structlog.get_logger(__name__)
 
-# A look needs a handful of rounds; one that finds more to do each time gives the others their turn.
+# A reconcile needs a handful of passes; an attempt that needs more gives other attempts their turn.
 _MAX_PASSES: Final = 12
-_HISTORY_EVENTS: Final = 20  # of a job whose move was illegal
+_HISTORY_EVENTS: Final = 20  # of a job whose transition was illegal
 
 
 class Reconciler:
-    """Reconciles attempts; one per process, safe for many threads."""
+    """Reconciles attempts; one per process, thread-safe."""
 
     def __init__(self, control: ControlContext) -> None:
         self.control = control
@@ -63,11 +63,13 @@ class Reconciler:
         attempt_ids: Iterable[AttemptId],
         on_end: Callable[[AttemptId, ResultOrError], None] = lambda _name, _outcome: None,
     ) -> dict[AttemptId, ResultOrError]:
-        """The same of many, with a transaction for all where each would have had its own. What :meth:`reconcile` would have
-        raised is the outcome of that one, and none of the others' business.
+        """Like :meth:`reconcile` for many attempts, with shared transactions. An exception is the result of its own
+        attempt and does not affect the others.
 
         Args:
-            on_end: told of each as soon as it has its outcome, while slower ones go on; not of those that somebody else looks at.
+            on_end: called with each attempt as soon as it has its result, while slower ones go on; not for attempts
+                that
+                another thread reconciles.
         """
         asked = list(dict.fromkeys(attempt_ids))
         entered = [attempt_id for attempt_id in asked if self._inflight.start(attempt_id)]
@@ -80,7 +82,7 @@ class Reconciler:
                     tell(attempt_id, result)
                 except Exception as error:
                     if not isinstance(error, Unavailable):
-                        log.exception("attempt.untold", attempt=attempt_id)
+                        log.exception("attempt.callback_failed", attempt=attempt_id)
             inside.discard(attempt_id)
             self._leave(attempt_id)
 
@@ -95,10 +97,10 @@ class Reconciler:
 
     def _add_details(self, attempt_id: AttemptId, result: ResultOrError) -> None:
         if isinstance(result, IllegalTransition):
-            # A bug, and who looks for it needs to know what the job went through.
+            # A bug: its analysis needs the job's history.
             result.history = self._history(attempt_id)
         elif isinstance(result, ReconcileResult) and result.outcome is ReconcileOutcome.GONE:
-            # Of an end that another process has written meanwhile.
+            # The end was written by another process meanwhile.
             log_unkilled(self.control.executor, attempt_id)
 
     def _history(self, attempt_id: AttemptId) -> tuple[dict[str, object], ...]:
@@ -111,7 +113,7 @@ class Reconciler:
             self.control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
 
     def _reconcile(self, attempt_id: AttemptId) -> Effects[ReconcileResult]:
-        """Rounds under one lease, until there is nothing more to do now."""
+        """Passes under one lease, until there is nothing more to do now."""
         result = ReconcileResult(ReconcileOutcome.REQUEUE)
         acquires_lease = True
         for _ in range(_MAX_PASSES):
@@ -127,7 +129,7 @@ class Reconciler:
                 result = ReconcileResult(ReconcileOutcome.BUSY)
             except StaleWrite as stale:
                 log.debug("attempt.stale", attempt=attempt_id, why=str(stale))
-                acquires_lease = True  # somebody moved it meanwhile: look again, if we still may
+                acquires_lease = True  # another process has moved it: load again, if the lease can be acquired
                 continue
             if result.outcome is not ReconcileOutcome.REQUEUE or result.recheck_at is not None:
                 break

@@ -1,6 +1,7 @@
-"""What the replicas of an attempt kept because nobody took it: read when it ends, before its end is written.
+"""Draining spooled reports: reports that replicas could not send are read at the end of an attempt, before it is
+written.
 
-So a trial that ends while the API is away, or whose node dies meanwhile, has the metrics that it reported.
+So a trial that ends while the API is away, or whose node dies meanwhile, keeps the metrics that it reported.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from scheduler.control.context import ControlContext
 
 log = structlog.get_logger(__name__)
 
-# How long an attempt's end waits for the volume of its output. Whose volume is away has mostly kept nothing in it.
+# How long an attempt's end waits for the volume of its output. A replica whose volume is away has mostly spooled
+# nothing.
 _PATIENCE: Final = timedelta(seconds=60)
 _RETRY_S: Final = 5.0
-# What is read of one attempt: a job that signs endless files takes up no more of the control loop.
+# Limits of one attempt: a job that writes endless signed files takes up no more of the control loop.
 ATTEMPT_BYTES: Final = 256 * 2**20
 ATTEMPT_LINES: Final = 2_000_000
-_FIND_AT_ONCE: Final = 1_000  # names that are looked for
+_FIND_AT_ONCE: Final = 1_000  # file names
 
 
 def drain_spool(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> Effects[bool]:
-    """Take what there is, once; true where anything was taken: then the rows say more than before.
+    """Ingest the spooled reports, once; true where there were any: then the rows know more than before.
 
     Raises:
         ExecutorTryAgain: the volume of the output is away, for less than a minute so far.
@@ -56,8 +58,8 @@ def drain_spool(control: ControlContext, rows: AttemptRows, cache: ReconcilerCac
         return False
 
 
-def drop_kept(rows: AttemptRows, cache: ReconcilerCache) -> None:
-    """The end is written: what was taken is needed no more. A volume that is just away keeps it."""
+def delete_spool(rows: AttemptRows, cache: ReconcilerCache) -> None:
+    """Delete the ingested files after the end is written. On a volume that is away they stay."""
     if cache.spool_tree is None:
         return
     try:
@@ -73,7 +75,7 @@ class _VolumeAway(Exception):
 
 
 class _Lease:
-    """Kept while much is read, whatever comes of it."""
+    """Renews the lease while much is read."""
 
     def __init__(self, control: ControlContext) -> None:
         self._control = control
@@ -95,7 +97,7 @@ def _take_all(control: ControlContext, rows: AttemptRows, cache: ReconcilerCache
     token = attempt_token(control.secret_key, rows.attempt.id)
     bytes_left, lines_left = ATTEMPT_BYTES, ATTEMPT_LINES
     for start, size in kept.items():
-        bytes_left -= size if size <= FILE_BYTES else 0  # a larger one is not read
+        bytes_left -= size if size <= FILE_BYTES else 0  # larger files are not read
         yield from lease.keep()
         if bytes_left >= 0:
             reports = read_kept(output, _folder(rows), start, token)
@@ -125,7 +127,7 @@ def _find(output: Tree, rows: AttemptRows, lease: _Lease) -> Effects[dict[Start,
 def _take(
     control: ControlContext, attempt_id: AttemptId, reports: Iterator[KeptLines], lease: _Lease, limit: int
 ) -> Effects[int]:
-    """How many lines it read; it stops where that is more than ``limit``."""
+    """Number of lines read; reading stops beyond ``limit``."""
     read = 0
     while read <= limit and (lines := _next(reports)) is not None:
         read += len(lines.lines)
@@ -134,10 +136,10 @@ def _take(
             yield RunWrite(partial(_write, attempt_id=attempt_id, lines=lines, now=control.clock()))
         except (Unavailable, StaleWrite):
             raise
-        except TrainmasterError as no:  # as of a job that was deleted
+        except TrainmasterError as no:  # as for a deleted job
             log.info("reports.not_taken", attempt=attempt_id, why=str(no))
             return read
-        except Exception:  # whatever a job wrote there, it does not hold up its end
+        except Exception:  # whatever a job wrote there, it must not block its end
             log.exception("reports.failed", attempt=attempt_id)
     return read
 
@@ -150,7 +152,7 @@ def _next(reports: Iterator[KeptLines]) -> KeptLines | None:
 
 
 def _write(session: Session, *, attempt_id: AttemptId, lines: KeptLines, now: datetime) -> None:
-    # Read only here, where one look after the other is: of many that end at once not all have theirs in memory.
+    # Parsed only here, one attempt after the other: of many that end at once not all have their reports in memory.
     report = lines.report()
     if report.items:
         take_report(session, attempt_id, report, now=now, was_kept=True)

@@ -1,8 +1,8 @@
-"""Worlds of an elastic gang: who trains together now, and when that changes. Pure.
+"""Worlds of an elastic gang: which replicas train together now, and when that changes. Pure.
 
-A *world* is one layout of an attempt: members in rank order with fresh addresses, and a number that grows. What is lost
-is taken out of the next world, what has joined and stands ready is added to it; those who stay keep their order and come
-first, so that rank 0 is one who has the state. The attempt goes on all the while.
+A *world* is one layout of an attempt: members in rank order with fresh addresses, and a growing number. Lost replicas
+are left out of the next world, joining replicas that are ready are added to it. Remaining replicas keep their order and
+come first, so that rank 0 has the training state. The attempt goes on all the while.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from executors.base import Phase
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, AttemptSnapshot, GangMember
 
 GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
-# One that joins and cannot be created gives its place back after this time; it is longer where the engine has it, for
-# it may pull an image and import for long (trainmaster_train.elastic waits as long for its world).
+# A joining replica that cannot be created gives its place back after this time. The time is longer once the engine has
+# it, as it may pull an image and import for long (trainmaster_train.elastic waits as long for its world).
 CREATE_PATIENCE: Final = timedelta(minutes=10)
 JOIN_PATIENCE: Final = timedelta(minutes=30)
-# No call to an engine is under way for so long: what has not come by then does not come.
+# No call to create a replica is under way for longer: what has not appeared by then will not appear.
 CREATE_CALL_TIMEOUT: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
 class WorldChange:
-    """The next world: ``members`` in rank order. ``reason``: why, for people."""
+    """The next world: ``members`` in rank order. ``reason``: why, for users."""
 
     members: tuple[GangMember, ...]
     reason: str
 
 
 def elastic_role(snapshot: AttemptSnapshot) -> str | None:
-    """The role whose replicas may come and go; ``None`` where the gang, or the engine, cannot do that."""
+    """The role whose replicas may join and leave; ``None`` where the gang, or the engine, cannot do that."""
     return snapshot.job.spec.elastic_role if snapshot.can_change_worlds else None
 
 
 def is_in_world(snapshot: AttemptSnapshot, member: GangMember) -> bool:
-    """Whether the others count on it: what joins is not in yet, what was given up is not in any more."""
+    """Whether the world counts on it: joining replicas are not in it yet, lost ones are not in it any more."""
     return not is_joining(snapshot.attempt, member)
 
 
 def has_left(snapshot: AttemptSnapshot, member: GangMember) -> bool:
-    """Whether it was asked to give its place, and the others go on without it: then it may end."""
+    """Whether it was asked to leave, and the others go on without it: then it may end."""
     return bool(member.leave_reason) and snapshot.attempt.layout is not None and not is_in_world(snapshot, member)
 
 
 def tolerates_loss(snapshot: AttemptSnapshot, members: Iterable[GangMember], lost: GangMember) -> bool:
-    """Whether the gang may lose this one: it is elastic, it runs, and nobody of it has finished its work."""
+    """Whether the gang may lose this replica: it is elastic and running, and no replica has finished its work."""
     role = elastic_role(snapshot)
     return (
         lost.role == role
@@ -65,10 +65,10 @@ def next_world(
     """The world that follows from ``members`` as they are now.
 
     Args:
-        why: a sentence for each that was lost just now.
+        why: a sentence for each replica that was lost just now.
 
     Returns:
-        ``None``: it stays as it is. A sentence: too few are left to go on.
+        ``None``: the world stays as it is. A sentence: too few replicas are left to go on.
     """
     role, layout = elastic_role(snapshot), snapshot.attempt.layout
     if role is None or layout is None or snapshot.attempt.state is not AttemptState.RUNNING:
@@ -96,21 +96,21 @@ def next_world(
 def _release_leaving(
     members: list[GangMember], role: str, least: int, why: Sequence[str]
 ) -> tuple[list[GangMember], Sequence[str]]:
-    """Those who stay, and ``why`` with what the leavers leave for. Not below ``least``: what was lost meanwhile may have
-    taken the place of a leaver, who then stays.
+    """The remaining members, and ``why`` with the reasons of the leaving ones. Not below ``least``: where replicas were
+    lost meanwhile, leaving members stay in their place.
     """
     spare = sum(m.role == role for m in members) - max(1, least)
     leavers = [m for m in members if m.leave_reason and m.role == role][-spare:] if spare > 0 else []
     if not leavers:
         return members, why
     sentences = dict.fromkeys(m.leave_reason for m in leavers)
-    told = f"{_names(leavers)} {'gives its place' if len(leavers) == 1 else 'give their places'}: {' '.join(sentences)}"
+    left = f"{_names(leavers)} {'gives its place' if len(leavers) == 1 else 'give their places'}: {' '.join(sentences)}"
     gone = {m.id for m in leavers}
-    return [m for m in members if m.id not in gone], (*why, told)
+    return [m for m in members if m.id not in gone], (*why, left)
 
 
 def members_to_update(snapshot: AttemptSnapshot, members: Iterable[GangMember]) -> tuple[GangMember, ...]:
-    """Who has not heard of the newest world yet. Those that join come last: until then their rows tell of the change."""
+    """Members that do not know the newest world yet. Joining ones come last: until then their rows show the change."""
     attempt = snapshot.attempt
     if attempt.world <= 1:
         return ()
@@ -132,10 +132,10 @@ def members_to_update(snapshot: AttemptSnapshot, members: Iterable[GangMember]) 
 def released_members(
     snapshot: AttemptSnapshot, members: Iterable[GangMember], change: WorldChange | None
 ) -> tuple[GangMember, ...]:
-    """Who has ended, is in no world any more, and still holds its place.
+    """Ended replicas that are in no world any more and still hold resources.
 
-    One that nobody ever saw keeps its place for a while, for its creation may still be on the way; unless the engine
-    refused it at its first word.
+    A replica that was never observed keeps its resources for a while, as its creation may still be under way, unless
+    the engine refused it at once.
     """
     return tuple(
         m
@@ -153,7 +153,7 @@ def released_members(
 def outside_world(
     snapshot: AttemptSnapshot, members: Iterable[GangMember], change: WorldChange | None
 ) -> tuple[GangMember, ...]:
-    """Who has ended, and is in no world any more."""
+    """Ended replicas that are in no world any more."""
     role = elastic_role(snapshot)
     if role is None or snapshot.attempt.state is not AttemptState.RUNNING:
         return ()
@@ -171,7 +171,7 @@ def outside_world(
 def remnants(
     snapshot: AttemptSnapshot, members: Iterable[GangMember], change: WorldChange | None
 ) -> tuple[GangMember, ...]:
-    """Who is in no world any more, and yet the engine shows something of it: that must end, and never come back."""
+    """Replicas in no world any more that the engine still shows: they must end, and never come back."""
     found = []
     for member in outside_world(snapshot, members, change):
         seen = snapshot.observed.get((member.role, member.index))
@@ -181,7 +181,7 @@ def remnants(
 
 
 def join_deadline(snapshot: AttemptSnapshot, member: GangMember) -> datetime | None:
-    """When one that joins has had its time to get ready; ``None``: it does not join, or nobody knows since when."""
+    """When a joining replica must be ready; ``None``: it does not join, or its start is not known."""
     since = snapshot.joining_since.get(member.id)
     if since is None or member.is_over or member.leave_reason or is_in_world(snapshot, member):
         return None
@@ -195,12 +195,12 @@ def is_joining(attempt: AttemptFacts, member: GangMember) -> bool:
 
 
 def _was_refused(member: GangMember) -> bool:
-    """Nothing of it can still come: no call to create it was left without an answer, or its row would tell of that."""
+    """Whether nothing of it can still appear: a call to create it without an answer would have left a detail."""
     return member.exit is not None and member.exit.cause is ExitCause.ENGINE_REFUSED and not member.detail
 
 
 def _is_ready(snapshot: AttemptSnapshot, member: GangMember) -> bool:
-    """Whether one that joins stands ready: it waits for nothing but its place in the next world."""
+    """Whether a joining replica is ready: it only waits for the next world."""
     seen = snapshot.observed.get((member.role, member.index))
     return (
         member.state is ReplicaState.STARTING

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from datetime import datetime
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import structlog
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 from trainmaster.studies import Goal, StudySpec
 from trainmaster.wire.models import ModelLineage
@@ -23,20 +23,109 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories import models
-from core.db.tables import Job, ModelAlias, ModelFile, ModelHold, ModelVersion, Study, Trial
-from core.domain.errors import NotFound, StaleWrite, TrainmasterError, Unavailable
+from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelFile, ModelHold, ModelVersion, Study, Trial, Volume
+from core.domain.errors import Conflict, NotFound, StaleWrite, TrainmasterError, Unavailable
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionEvent, VersionState
 from core.domain.studies.results import values_of
 from core.registry.lineage import lineage_of, lineage_of_upload
 from core.registry.sources import Asked, Source, Uploaded, find_below, find_source
 from core.registry.versions import By, tell
+from core.storage.outputs import job_output
 from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
-from scheduler.control import fence
+from core.storage.volumes import tree_of
+from scheduler.control.attempts.backoff import copy_delay
 from scheduler.control.context import ControlContext
-from scheduler.control.models.backoff_tracker import BackoffTracker
-from scheduler.control.models.facts import VersionFacts, load_facts, registry_volume, source_tree
+from scheduler.control.fence import RenewedLease
+from scheduler.control.leased_loop import PollingWorker
+from scheduler.messaging.work_queue import InFlight
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """``job``: ``None``: it was uploaded. ``told``: paths of the job's checkpoints. ``planned``: all files; ``known``: those that are copied, by path."""
+
+    version: ModelVersion
+    model: Model
+    job: Job | None
+    checkpoint_paths: frozenset[str]
+    planned: list[PlannedFile]
+    known: dict[str, KnownFile]
+
+
+def load_facts(session: Session, version_id: str) -> VersionFacts | None:
+    """``None``: it is deleted."""
+    row = session.execute(
+        select(ModelVersion, Model, Job)
+        .join(Model, Model.id == ModelVersion.model_id)
+        .outerjoin(Job, Job.id == ModelVersion.job_id)
+        .where(ModelVersion.id == version_id, ModelVersion.deleted_at.is_(None))
+    ).one_or_none()
+    if row is None:
+        return None
+    version, model, job = row
+    told = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == version.job_id)).all()
+    files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
+    planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
+    known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
+    return VersionFacts(version, model, job, frozenset(told), planned, known)
+
+
+def source_tree(session: Session, facts: VersionFacts) -> Tree:
+    """Where its files are read: the job's output, or the volume that they were uploaded to.
+
+    Raises:
+        NotFound: the volume was removed.
+        Conflict: the control plane does not see it.
+    """
+    if facts.job is not None:
+        return job_output(session, facts.job)
+    uploaded = Uploaded.of_json(facts.version.source)
+    volume = session.execute(select(Volume).where(Volume.name == uploaded.volume)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"The volume {uploaded.volume!r} that it was uploaded to is not registered any more.")
+    return tree_of(volume).below(uploaded.base)
+
+
+def registry_volume(session: Session, name: str) -> Tree:
+    """Raises ``NotFound`` or ``Conflict``: it cannot be written to."""
+    volume = session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"The registry's volume {name!r} is not registered any more.")
+    if volume.is_read_only:
+        raise Conflict(f"The registry's volume {name!r} is read-only.")
+    return tree_of(volume)
+
+
+class BackoffTracker:
+    """How often each key has failed in a row, and until when it rests. Of one process: a new one tries at once.
+
+    Many threads may use it.
+    """
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures: dict[Hashable, tuple[int, datetime]] = {}
+
+    def is_due(self, key: Hashable) -> bool:
+        with self._lock:
+            failure = self._failures.get(key)
+        return failure is None or failure[1] <= self._clock()
+
+    def note_failure(self, key: Hashable) -> tuple[int, timedelta]:
+        """How often it has failed in a row, this time too, and for how long it rests now."""
+        with self._lock:
+            count = self._failures[key][0] + 1 if key in self._failures else 1
+            wait = copy_delay(count)
+            self._failures[key] = count, self._clock() + wait
+        return count, wait
+
+    def forget(self, key: Hashable) -> None:
+        """It has got on, or there is nothing left to do."""
+        with self._lock:
+            self._failures.pop(key, None)
 
 
 class _TrialResult(NamedTuple):
@@ -78,8 +167,8 @@ def _result_of(session: Session, version: ModelVersion) -> _TrialResult | None:
 
 log = structlog.get_logger(__name__)
 
-# One that a scheduler left when it died rings no bell, and a job that ends does not ring this one.
-_LOOK_EVERY_S: Final = 2.0
+# A version that a dead scheduler left unfinished sends no wake-up, and neither does a job that ends.
+_POLL_S: Final = 2.0
 # Versions that one process copies at once: a large one does not hold up the small ones.
 _THREADS: Final = 2
 # One that takes its scheduler along, or fails in a way that nobody foresaw, is not tried for ever.
@@ -88,7 +177,6 @@ _MOST_TRIES: Final = 5
 _NOTE_EVERY_S: Final = 1.0
 _NOTE_FILES: Final = 200
 _SETTLED: Final = (VersionState.READY.value, VersionState.FAILED.value)
-_STOP_WITHIN_S: Final = 5.0
 _BUG: Final = "The registration failed, which is a bug; the scheduler's log says where (version.failed)."
 
 
@@ -106,32 +194,18 @@ class Registrar:
         self._control = control
         self._limit_bytes = limit_bytes
         self._step = step
-        self._wake = threading.Event()
-        self._is_stopping = False
-        self._lock = threading.Lock()
-        self._active: set[str] = set()
+        self._inflight: InFlight[str] = InFlight()
         # By version and state: what is deleted instead does not wait for what it failed at before.
         self._backoffs = BackoffTracker(control.clock)
-        self._threads: list[threading.Thread] = []
+        self._worker = PollingWorker("version", "registrar", self.work, threads=_THREADS, every_s=_POLL_S)
 
     def start(self) -> None:
-        """Begin with what is to be done, and go on looking for it. Returns at once."""
-        self._wake.set()
-        with self._lock:
-            if not self._threads and not self._is_stopping:
-                names = (f"registrar-{number}" for number in range(_THREADS))
-                self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
-                for thread in self._threads:
-                    thread.start()
+        """Start with the pending versions, and go on polling for more. Returns at once."""
+        self._worker.start()
 
     def close(self) -> None:
         """Stop after the piece that is being copied; the next scheduler goes on."""
-        with self._lock:
-            self._is_stopping = True
-            threads = list(self._threads)
-        self._wake.set()
-        for thread in threads:
-            thread.join(_STOP_WITHIN_S)
+        self._worker.close()
 
     def work(self) -> None:
         """Do all that is to be done now, but what others are at and what rests after a failure.
@@ -142,31 +216,16 @@ class Registrar:
         with unit_of_work(self._control.sessions, read_only=True) as session:
             due = models.due_versions(session)
         for version_id, state in due:
-            if self._is_stopping:
+            if self._worker.is_stopping:
                 return
             if not self._backoffs.is_due((version_id, state)):
                 continue
-            with self._lock:
-                if version_id in self._active:
-                    continue
-                self._active.add(version_id)
+            if not self._inflight.start(version_id):
+                continue
             try:
                 self._work_on(version_id)
             finally:
-                with self._lock:
-                    self._active.discard(version_id)
-
-    def _run(self) -> None:
-        while not self._is_stopping:
-            self._wake.clear()
-            try:
-                self.work()
-            except Unavailable:
-                log.info("version.postponed")
-            except Exception:
-                log.exception("version.not_begun")
-            if not self._is_stopping:
-                self._wake.wait(_LOOK_EVERY_S)
+                self._inflight.finish(version_id)
 
     def _work_on(self, version_id: str) -> None:
         control = self._control
@@ -190,10 +249,7 @@ class Registrar:
             return  # somebody else is at it, or has deleted it: the next look tells
         except ProcessStopping:
             pass
-        try:
-            fence.release(control, leased.lease)
-        except Unavailable:
-            pass  # it expires by itself
+        leased.release()
 
     def _advance(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
         key = facts.version.id, facts.version.state
@@ -235,7 +291,7 @@ class Registrar:
             models.move_version(
                 session, facts.version.id, VersionState.WAITING, VersionEvent.BEGIN, now, reason="", copy_attempts=0
             )
-        self._wake.set()
+        self._worker.wake()
 
     def _remove(self, leased: _LeasedVersion, facts: VersionFacts) -> None:
         version = facts.version
@@ -296,7 +352,7 @@ class Registrar:
     def step(self, name: str) -> None:
         """Before each step. Raises ``Stopped``: it is time to go."""
         self._step(name)
-        if self._is_stopping:
+        if self._worker.is_stopping:
             raise ProcessStopping
 
     @property
@@ -304,23 +360,12 @@ class Registrar:
         return self._limit_bytes
 
 
-class _LeasedVersion:
-    """The lease, renewed as long as there is work. ``tries``: as the version's."""
+class _LeasedVersion(RenewedLease):
+    """The lease of a version, with ``tries`` as the version's."""
 
     def __init__(self, control: ControlContext, lease: HeldLease, tries: int) -> None:
-        self.control = control
-        self.lease = lease
+        super().__init__(control, lease)
         self.tries = tries
-        self._until_s = time.monotonic() + control.lease_ttl.total_seconds() / 3
-
-    def fenced(self) -> AbstractContextManager[Session]:
-        return fence.fenced(self.control, self.lease)
-
-    def keep(self) -> None:
-        """Renew it when it is time. Raises ``StaleWrite``: somebody else has it."""
-        if time.monotonic() >= self._until_s:
-            self.lease = fence.renew(self.control, self.lease)
-            self._until_s = time.monotonic() + self.control.lease_ttl.total_seconds() / 3
 
 
 class _Registration:
@@ -408,7 +453,7 @@ class _Registration:
     def _on_piece(self, size: int) -> None:
         """Of a piece that was copied."""
         self._done_bytes += size
-        self._leased.keep()
+        self._leased.renew_if_due()
         self._registrar.step("piece")
         if time.monotonic() - self._noted_s > _NOTE_EVERY_S:
             self._write_down()

@@ -18,7 +18,7 @@ from core.domain.errors import InvalidRequest
 from core.domain.ids import NodeId
 from core.domain.sharing.policy import Policy
 from core.domain.sharing.quota import QuotaSettings, parse_quota
-from core.domain.sharing.usage import Held
+from core.domain.sharing.usage import DecayedUsage
 from scheduler.planning.model import Account, Booking, Snapshot
 from scheduler.planning.queue.shares import Shares
 
@@ -37,7 +37,7 @@ class PlannerSettings:
     policy: Policy
     accounts: tuple[Account, ...]
     bookings: tuple[Booking, ...]
-    usage: Mapping[UsageKey, Held]
+    usage: Mapping[UsageKey, DecayedUsage]
     project_ids: Mapping[str, str]
     user_ids: Mapping[str, str]
 
@@ -108,7 +108,7 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
 
 def changed_usage(
     settings: PlannerSettings, snapshot: Snapshot, user_ids: Mapping[str, str]
-) -> tuple[dict[UsageKey, Held], datetime | None]:
+) -> tuple[dict[UsageKey, DecayedUsage], datetime | None]:
     """What to write about shares, of whoever holds another one now than is written; and when to look again at those whose
     last change is too fresh. A share is a sample then: what comes and goes within seconds counts by chance.
 
@@ -117,20 +117,20 @@ def changed_usage(
     """
     shares = Shares(snapshot)
     now: dict[UsageKey, float] = {}
-    for project, amounts in shares.usage.items():
+    for project, amounts in shares.held_by_project.items():
         if project in settings.project_ids:
             now[settings.project_ids[project], ""] = shares.dominant_share(amounts)[0]
     for (project, user), amounts in shares.held_by_user.items():
         if project in settings.project_ids and user in user_ids:
             now[settings.project_ids[project], user_ids[user]] = shares.dominant_share(amounts)[0]
-    news: dict[UsageKey, Held] = {}
+    news: dict[UsageKey, DecayedUsage] = {}
     dues: list[datetime] = []
     half_life_s = settings.policy.usage_half_life_s
     for key in _both(now, settings.usage):
         share = now.get(key, 0.0)
         before = settings.usage.get(key)
         if before is None:
-            news[key] = Held(0.0, share, snapshot.now)
+            news[key] = DecayedUsage(0.0, share, snapshot.now)
         elif abs(share - before.share) > _LEAST_CHANGE:
             if before.at + _APART > snapshot.now:
                 dues.append(before.at + _APART)
@@ -141,7 +141,7 @@ def changed_usage(
     return news, min(dues, default=None)
 
 
-def _is_faded(before: Held, snapshot: Snapshot, half_life_s: float) -> bool:
+def _is_faded(before: DecayedUsage, snapshot: Snapshot, half_life_s: float) -> bool:
     return before.change(0.0, snapshot.now, half_life_s).is_nothing
 
 

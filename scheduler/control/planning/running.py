@@ -154,7 +154,11 @@ def _ending(row: Any, now: datetime) -> tuple[bool, datetime | None]:
     if row.stop is not None:
         stop = Stop.from_json(row.stop)
         return True, max(now + _OVERDUE, stop.at + (stop.grace if stop.grace is not None else _SOON))
-    if row.decided_at is not None or row.desired_state != DesiredState.RUN.value or row.state == JobState.CANCELLING.value:
+    if (
+        row.decided_at is not None
+        or row.desired_state != DesiredState.RUN.value
+        or row.state == JobState.CANCELLING.value
+    ):
         return True, now + _SOON
     return False, None
 

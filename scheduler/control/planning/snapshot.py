@@ -17,7 +17,7 @@ from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.sharing.resources import Gang
-from core.domain.sharing.usage import Held
+from core.domain.sharing.usage import DecayedUsage
 from scheduler.control.planning.elastic_candidates import load_growing
 from scheduler.control.planning.estimates import IS_ENDLESS, Estimates, of_stopped
 from scheduler.control.planning.node_cache import NodeCache, raw_nodes, usage_of
@@ -74,7 +74,7 @@ class PlannerInputs:
     next_due: datetime | None
     attempts: Mapping[JobId, AttemptId] = field(default_factory=dict)
     preempted: Mapping[JobId, str] = field(default_factory=dict)
-    usage: Mapping[UsageKey, Held] = field(default_factory=dict)
+    usage: Mapping[UsageKey, DecayedUsage] = field(default_factory=dict)
     known_usage: frozenset[UsageKey] = frozenset()
     reason_keys: Mapping[JobId, str] = field(default_factory=dict)
 

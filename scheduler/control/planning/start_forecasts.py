@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 
 from core.db.engine import unit_of_work
-from core.db.repositories.planning import OutlookOf, write_outlooks
+from core.db.repositories.planning import ForecastEntry, write_start_forecasts
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
 from scheduler.control.planning.snapshot import SnapshotCache, fingerprint, load_snapshot
@@ -58,7 +58,7 @@ class StartForecastWriter:
             raise
         for _ in range(_TRIES):
             with suppress(IntegrityError), unit_of_work(control.sessions) as session:
-                write_outlooks(session, rows, now)
+                write_start_forecasts(session, rows, now)
                 break
             # Another process writes the same at this moment, or a job went in it.
         else:
@@ -67,10 +67,10 @@ class StartForecastWriter:
         self._seen, self._at = seen, now
 
 
-def to_rows(found: QueueForecast) -> list[OutlookOf]:
+def to_rows(found: QueueForecast) -> list[ForecastEntry]:
     """Those that wait behind this plan: who starts now is no longer in the queue when this is read."""
     return [
-        OutlookOf(
+        ForecastEntry(
             one.job_id, one.position, one.early_at, one.likely_at, one.late_at, one.code.value, one.sentence, one.nodes
         )
         for one in found.starts

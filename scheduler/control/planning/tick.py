@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -14,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from core.db import leases
 from core.db.engine import unit_of_work
-from core.db.leases import HeldLease
 from core.db.repositories.planning import write_usage
 from core.db.tables import Job
 from core.domain.errors import RowsLocked, StaleWrite, Unavailable
@@ -24,6 +22,7 @@ from core.domain.jobs.states import DesiredState, JobState
 from core.wakeups import TOPIC_RECONCILE
 from scheduler.control import fence
 from scheduler.control.context import ControlContext
+from scheduler.control.fence import RenewedLease
 from scheduler.control.planning.placing import StartOrder, grow, place_all
 from scheduler.control.planning.plan_log import PlanLogWriter
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
@@ -60,29 +59,6 @@ class TickReport:
     preempted: int = 0
 
 
-class _TickLease:
-    """One process's turn to tick. A renewed lease has another token: all that comes after goes by the newest one."""
-
-    def __init__(self, control: ControlContext, lease: HeldLease) -> None:
-        self.lease = lease
-        self._control = control
-        self._renewed_at = control.clock()
-
-    @contextmanager
-    def write(self) -> Iterator[Session]:
-        """A transaction that is rolled back when another process has its turn; what lasts long keeps its turn.
-
-        Raises:
-            StaleWrite: another process has its turn.
-        """
-        control = self._control
-        if control.clock() - self._renewed_at > control.lease_ttl / 3:
-            self.lease = fence.renew(control, self.lease)
-            self._renewed_at = control.clock()
-        with fence.fenced(control, self.lease) as session:
-            yield session
-
-
 class Ticker:
     """Ticks; one per process. Two processes may both try: the lease lets one at a time."""
 
@@ -117,7 +93,7 @@ class Ticker:
         lease = fence.acquire(control, TICK_LEASE)
         if lease is None:
             return TickReport(is_skipped=True)
-        tick_lease = _TickLease(control, lease)
+        tick_lease = RenewedLease(control, lease)
         try:
             report = self._tick(tick_lease)
         except StaleWrite as stale:
@@ -146,7 +122,7 @@ class Ticker:
         self._marked_at = self.control.clock()
         leases.mark(session, leases.TICK_DONE, holder=self.control.holder, now=self._marked_at)
 
-    def _tick(self, tick_lease: _TickLease) -> TickReport:
+    def _tick(self, tick_lease: RenewedLease) -> TickReport:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
             user_requests = _unmet_user_requests(session)
@@ -173,7 +149,7 @@ class Ticker:
             )
         return TickReport(started, len(made.waits), loaded.next_due, preempted=preempted)
 
-    def _write_plan_log(self, tick_lease: _TickLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
+    def _write_plan_log(self, tick_lease: RenewedLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
         """Write what was planned and said, and who holds another share now."""
         try:
             with tick_lease.write() as session:
@@ -184,7 +160,7 @@ class Ticker:
             self._plan_log.forget()
             raise
 
-    def _apply_user_request(self, tick_lease: _TickLease, job_id: JobId, event: JobEvent) -> None:
+    def _apply_user_request(self, tick_lease: RenewedLease, job_id: JobId, event: JobEvent) -> None:
         try:
             with tick_lease.write() as session:
                 move_queued(
@@ -193,7 +169,7 @@ class Ticker:
         except StaleWrite:
             pass  # it has moved by itself
 
-    def _apply_starts(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_starts(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
         orders = [StartOrder(one, loaded.generations[one.job_id], gangs[one.job_id]) for one in made.starts]
         return sum(
@@ -201,7 +177,7 @@ class Ticker:
             for begin in range(0, len(orders), _STARTS_PER_WRITE)
         )
 
-    def _start(self, tick_lease: _TickLease, orders: Sequence[StartOrder]) -> int:
+    def _start(self, tick_lease: RenewedLease, orders: Sequence[StartOrder]) -> int:
         """Start them in one transaction; how many did. A gang that it breaks at is found out one by one."""
         control = self.control
         try:
@@ -227,7 +203,7 @@ class Ticker:
             control.wakeup.notify(TOPIC_RECONCILE, attempt)
         return started
 
-    def _apply_claims(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_claims(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         """Tell those who are to give their places; how many attempts were told. What was told before counts not."""
         control = self.control
         grace = timedelta(seconds=loaded.snapshot.policy.grace_s)
@@ -257,7 +233,7 @@ class Ticker:
                 control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return preempted
 
-    def _apply_grows(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> int:
+    def _apply_grows(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         control = self.control
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
         grown = 0
@@ -278,7 +254,7 @@ class Ticker:
             control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return grown
 
-    def _apply_waits(self, tick_lease: _TickLease, loaded: PlannerInputs, made: Plan) -> None:
+    def _apply_waits(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> None:
         """Write what changed of why jobs wait."""
         news = changed_reasons(loaded, made)
         if news.shapes or news.gone:

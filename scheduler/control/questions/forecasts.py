@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
 from core.db.repositories import questions
-from core.db.repositories.questions import ERROR, Ask, Asked, Kind
+from core.db.repositories.questions import ERROR, ForecastQuestion, OpenQuestion, QuestionKind
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang
 from scheduler.control.context import ControlContext
@@ -62,8 +62,12 @@ class Forecaster:
                 asked = questions.unanswered(session, now, _AT_ONCE)
                 if not asked:
                     return
-                of_studies = {one.id: load_study_question(session, one.ask) for one in asked if one.kind is Kind.STUDY}
-                of_planner = [one for one in asked if one.kind is not Kind.STUDY]
+                of_studies = {
+                    one.id: load_study_question(session, one.arguments)
+                    for one in asked
+                    if one.kind is QuestionKind.STUDY
+                }
+                of_planner = [one for one in asked if one.kind is not QuestionKind.STUDY]
                 loaded, records = None, {}
                 if of_planner:
                     can_grow = control.can_change_worlds
@@ -75,15 +79,17 @@ class Forecaster:
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
-    def _answer(self, asked: Asked, loaded: PlannerInputs, record: PlanLogEntry | datetime | None) -> dict[str, Any]:
+    def _answer(
+        self, asked: OpenQuestion, loaded: PlannerInputs, record: PlanLogEntry | datetime | None
+    ) -> dict[str, Any]:
         """One that makes the planner fail is answered all the same: asked again, it would fail again."""
         try:
             match asked.kind:
-                case Kind.FORECAST:
-                    return self._forecast(loaded, Ask.from_json(asked.ask))
-                case Kind.EXPLANATION:
-                    return self._explain(asked.ask, loaded, record)
-                case Kind.SIMULATION | Kind.STUDY:  # not answered here
+                case QuestionKind.FORECAST:
+                    return self._forecast(loaded, ForecastQuestion.from_json(asked.arguments))
+                case QuestionKind.EXPLANATION:
+                    return self._explain(asked.arguments, loaded, record)
+                case QuestionKind.SIMULATION | QuestionKind.STUDY:  # not answered here
                     return _error("internal", _FAILED)
         except Exception:
             log.exception("question.failed", question=asked.id, kind=asked.kind.value)
@@ -95,7 +101,7 @@ class Forecaster:
         try:
             return answer_study_question(read)
         except Exception:
-            log.exception("question.failed", question=question_id, kind=Kind.STUDY.value)
+            log.exception("question.failed", question=question_id, kind=QuestionKind.STUDY.value)
             return _error("internal", _FAILED)
 
     def _explain(
@@ -113,7 +119,7 @@ class Forecaster:
         made = replace(planned.plan, waits={**planned.plan.waits, **aside})
         return explain(ask, PlannerRecord(record.at, planned.snapshot, record.plan), made)
 
-    def _forecast(self, loaded: PlannerInputs, ask: Ask) -> dict[str, Any]:
+    def _forecast(self, loaded: PlannerInputs, ask: ForecastQuestion) -> dict[str, Any]:
         """Jobs that the planner fails with are found only when it does: to plan for that first would cost a plan each time."""
         gang = self._gang_of(ask, loaded.snapshot)
         try:
@@ -123,7 +129,7 @@ class Forecaster:
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
             return _forecast_in(planned.snapshot, gang, ask)
 
-    def _gang_of(self, ask: Ask, snapshot: Snapshot) -> QueuedGang:
+    def _gang_of(self, ask: ForecastQuestion, snapshot: Snapshot) -> QueuedGang:
         """One that waits keeps what it had and since when it waits; only what it asks for may be another."""
         gang = Gang.from_json(ask.gang)
         traits = JobTraits(ask.project, ask.user, ask.name, ask.code, gang.shape())
@@ -140,9 +146,9 @@ class Forecaster:
         )  # fmt: skip
 
 
-def _record_of(session: Session, asked: Asked) -> PlanLogEntry | datetime | None:
+def _record_of(session: Session, asked: OpenQuestion) -> PlanLogEntry | datetime | None:
     """What is asked for; a moment: nothing so old is kept, the oldest is of then; ``None``: nothing at all is."""
-    at = asked.ask.get("at") if asked.kind is Kind.EXPLANATION else None
+    at = asked.arguments.get("at") if asked.kind is QuestionKind.EXPLANATION else None
     if at is None:
         return None
     try:
@@ -152,7 +158,7 @@ def _record_of(session: Session, asked: Asked) -> PlanLogEntry | datetime | None
         return None
 
 
-def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: Ask) -> dict[str, Any]:
+def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: ForecastQuestion) -> dict[str, Any]:
     try:
         seen = changed_cluster(
             snapshot,

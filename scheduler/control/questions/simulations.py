@@ -7,7 +7,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, suppress
@@ -20,18 +19,18 @@ from sqlalchemy import Engine
 from core.db.engine import unit_of_work
 from core.db.repositories import simulations
 from core.db.repositories.questions import ERROR
-from core.db.repositories.simulations import SEEN_EVERY_S, Claim
+from core.db.repositories.simulations import SEEN_EVERY_S, SimulationClaim
 from core.domain.errors import TrainmasterError, Unavailable
 from scheduler.control.context import ControlContext
+from scheduler.control.leased_loop import PollingWorker
 
 log = structlog.get_logger(__name__)
 
-# One that a scheduler left when it died rings no bell.
-_LOOK_EVERY_S: Final = 5.0
+# A simulation that a dead scheduler left unfinished sends no wake-up.
+_POLL_S: Final = 5.0
 _LONGEST_S: Final = 3600.0
 # One that takes its scheduler along to its end, such as by the memory that it needs, is not tried for ever.
 _MOST_TRIES: Final = 3
-_STOP_WITHIN_S: Final = 5.0
 
 # What works on a question: says what it is doing, at last the answer.
 Work = Callable[[Mapping[str, Any]], Generator[dict[str, Any]]]
@@ -47,27 +46,15 @@ class SimulationRunner:
     def __init__(self, control: ControlContext, work: Work | None = None) -> None:
         self._control = control
         self._work = work or self._in_a_process
-        self._wake = threading.Event()
-        self._is_stopping = False
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._worker = PollingWorker("simulation", "simulations", self.work, threads=1, every_s=_POLL_S)
 
     def start(self) -> None:
-        """Begin with what is asked for, and go on looking for it. Returns at once."""
-        self._wake.set()
-        with self._lock:
-            if self._thread is None and not self._is_stopping:
-                self._thread = threading.Thread(target=self._run, name="simulations", daemon=True)
-                self._thread.start()
+        """Start with the requested simulations, and go on polling for more. Returns at once."""
+        self._worker.start()
 
     def close(self) -> None:
-        """End what is being worked on, and leave it to the next scheduler."""
-        with self._lock:
-            self._is_stopping = True
-            thread = self._thread
-        self._wake.set()
-        if thread is not None:
-            thread.join(_STOP_WITHIN_S)
+        """End the running simulation, and leave it to the next scheduler."""
+        self._worker.close()
 
     def work(self) -> None:
         """Work on everything that is asked for now.
@@ -76,7 +63,7 @@ class SimulationRunner:
             Unavailable: the database is away.
         """
         control = self._control
-        while not self._is_stopping:
+        while not self._worker.is_stopping:
             with unit_of_work(control.sessions) as session:
                 claim = simulations.claim_next(session, control.holder, control.clock())
             if claim is None:
@@ -86,19 +73,7 @@ class SimulationRunner:
             else:
                 self._work_on(claim)
 
-    def _run(self) -> None:
-        while not self._is_stopping:
-            self._wake.clear()
-            try:
-                self.work()
-            except Unavailable:
-                log.info("simulation.postponed")
-            except Exception:
-                log.exception("simulation.not_begun")
-            if not self._is_stopping:
-                self._wake.wait(_LOOK_EVERY_S)
-
-    def _work_on(self, claim: Claim) -> None:
+    def _work_on(self, claim: SimulationClaim) -> None:
         try:
             answer = self._answer_to(claim)
         except Exception:
@@ -106,40 +81,40 @@ class SimulationRunner:
             answer = _failed(_BUG)
         if answer is not None:
             self._finish(claim, answer)
-        elif self._is_stopping:
+        elif self._worker.is_stopping:
             with suppress(TrainmasterError), unit_of_work(self._control.sessions) as session:
                 simulations.give_back(session, claim, self._control.clock())
 
-    def _answer_to(self, claim: Claim) -> Mapping[str, Any] | None:
+    def _answer_to(self, claim: SimulationClaim) -> Mapping[str, Any] | None:
         """``None``: it is no longer ours to answer."""
         doing, seen_s = "begins", time.monotonic()
-        with closing(self._work(claim.ask)) as work:
+        with closing(self._work(claim.arguments)) as work:
             for told in work:
                 if "answer" in told:
                     answer: Mapping[str, Any] = told["answer"]
                     return answer
-                if self._is_stopping:
+                if self._worker.is_stopping:
                     return None
                 now_s = time.monotonic()
                 if told.get("doing", doing) != doing or now_s - seen_s >= SEEN_EVERY_S:
                     doing, seen_s = told.get("doing", doing), now_s
-                    if not self._keep(claim, doing):
+                    if not self._heartbeat(claim, doing):
                         return None
         return _failed(_BUG)
 
-    def _keep(self, claim: Claim, doing: str) -> bool:
+    def _heartbeat(self, claim: SimulationClaim, doing: str) -> bool:
         try:
             with unit_of_work(self._control.sessions) as session:
                 return simulations.keep(session, claim, doing, self._control.clock())
         except Unavailable:
             return True  # said again in two seconds; whoever takes it meanwhile is told by its number of tries
 
-    def _finish(self, claim: Claim, answer: Mapping[str, Any]) -> None:
+    def _finish(self, claim: SimulationClaim, answer: Mapping[str, Any]) -> None:
         for _ in range(3):
             with suppress(Unavailable), unit_of_work(self._control.sessions) as session:
                 simulations.finish(session, claim, answer, self._control.clock())
                 return
-            if self._is_stopping:
+            if self._worker.is_stopping:
                 break
             time.sleep(1.0)  # noqa: TID251 - a thread that has nothing else to do
         log.warning("simulation.not_written", question=claim.id)  # the next look takes it up again

@@ -16,9 +16,8 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 from trainmaster.spec import parse_spec
 
-from core.db.leases import HeldLease
 from core.db.repositories.events import append_event
-from core.db.repositories.new_jobs import JobOrder, new_job
+from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.serving import change_deployment, deployed_versions, live_deployments
 from core.db.repositories.submission import write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
@@ -28,8 +27,8 @@ from core.domain.serving.states import DeploymentState, ServingState
 from core.ids import new_id
 from core.registry.versions import release
 from core.wakeups import TOPIC_TICK
-from scheduler.control import fence
 from scheduler.control.context import ControlContext
+from scheduler.control.fence import RenewedLease
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.serving.facts import DeploymentFacts, EndpointFacts, columns_of
 from scheduler.control.serving.probe import HealthProbe, ProbeResult, probe_all
@@ -50,13 +49,13 @@ class EndpointPass:
     def __init__(
         self,
         control: ControlContext,
-        lease: HeldLease,
+        lease: RenewedLease,
         facts: EndpointFacts,
         probe: HealthProbe,
         own_server: Sequence[str] | None,
     ) -> None:
         self.control = control
-        self.lease = lease
+        self._lease = lease
         self.facts = facts
         self.recheck_at: datetime | None = None
         self._probe = probe
@@ -69,7 +68,7 @@ class EndpointPass:
             StaleWrite: somebody moved something meanwhile; look again.
         """
         heard = self._probe_replicas(probes_ready=probes_ready)
-        self.lease = fence.renew(self.control, self.lease)  # asking may have taken seconds
+        self._lease.renew()  # asking may have taken seconds
         goes_on = False
         for deployment in self.facts.deployments:
             goes_on |= self._reconcile_deployment(deployment, heard)
@@ -105,7 +104,7 @@ class EndpointPass:
         if not (steps or changed):
             return False
         wakeups: list[tuple[str, str]] = []
-        with fence.fenced(self.control, self.lease) as session:
+        with self._lease.fenced() as session:
             if steps:
                 self._change(session, facts, steps, now)
             for name, values in changed.items():
@@ -183,7 +182,7 @@ class EndpointPass:
             job_id = new_id("job")
             # Told apart by name, too: what is said of a job, as by those that wait for its place, says its name.
             spec = whole.model_copy(update={"name": f"{whole.name[:_NAME].rstrip('-')}-{job_id[-_TAIL:]}"})
-            order = JobOrder(
+            order = JobSubmission(
                 id=job_id, spec=spec, project_id=self.facts.project_id, project=self.facts.project,
                 user_id=facts.user_ids[number], output_volume=self.control.default_volume,
             )  # fmt: skip
@@ -198,7 +197,7 @@ class EndpointPass:
 
     def _delete(self) -> None:
         now = self.control.clock()
-        with fence.fenced(self.control, self.lease) as session:
+        with self._lease.fenced() as session:
             session.execute(
                 update(Endpoint)
                 .where(Endpoint.id == self.facts.id, Endpoint.deleted_at.is_(None))

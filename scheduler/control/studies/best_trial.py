@@ -1,4 +1,6 @@
-"""What becomes of a study's best trial at its end: a version in the registry, of what it left or of one more run of its point."""
+"""What becomes of a study's best trial at its end: a version in the registry, of what it left or of one more run of its
+point.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from core.db.repositories.new_jobs import JobOrder, new_job
+from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.submission import write_job
 from core.db.tables import Archive, Job, ModelVersion, Trial, User
 from core.domain.model_versions import VersionState
@@ -26,9 +28,11 @@ from scheduler.control.studies.facts import StudyFacts
 def register_best_trial(
     session: Session, control: ControlContext, facts: StudyFacts, now: datetime
 ) -> dict[str, Any] | None:
-    """Register the best trial, as ``Study.winner`` keeps it; ``None``: none is asked for, none succeeded, or it is the same.
+    """Register the best trial, as ``Study.winner`` keeps it; ``None``: none is asked for, none succeeded, or it is the
+    same.
 
-    In the transaction that ends the study, so that a kill leaves both or neither. Only trials that went to their own end
+    In the transaction that ends the study, so that a kill leaves both or neither. Only trials that went to their own
+    end
     count: what one that was stopped early left is half. Ring ``TOPIC_TICK`` and ``TOPIC_MODELS`` after the commit.
 
     Raises:
@@ -84,7 +88,7 @@ def _run_again(session: Session, facts: StudyFacts, trial: Trial, now: datetime)
     about = {
         "study_id": facts.id, "study": facts.name, "number": trial.number, "parameters": dict(trial.parameters),
     }  # fmt: skip
-    order = JobOrder(
+    order = JobSubmission(
         id=new_id("job"), spec=winner_spec(facts.spec, trial.number, trial.parameters),
         project_id=facts.project_id, project=facts.project, user_id=facts.user_id, output_volume=facts.output_volume,
         output_path=None if facts.output_path is None else f"{facts.output_path}/{trial.number}-best".lstrip("/"),

@@ -1,8 +1,8 @@
 """Curves of trials that run, followed: each look reads what has come since the last one. May be lost at any time.
 
 Points of a series have numbers by arrival, so how many were read says where to go on, whatever their steps are. Where
-something comes that does not go on from what is known, that trial is read anew from its first point: another replica's word
-that counts from now on, or a late one of an attempt before the last.
+something comes that does not go on from what is known, that trial is read anew from its first point: another replica's
+word that counts from now on, or a late one of an attempt before the last.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.enums import role_order
 from trainmaster.studies import Goal
 
-from core.db.repositories.metrics.reads import Series, StreamMark, marks_of, read_points, segments_behind
+from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, read_points, segments_behind
 from core.domain.metrics.points import Points
 from core.domain.studies.traces import Trace
-from scheduler.control.studies.measure import authoritative_series
+from scheduler.control.studies.reported_metrics import authoritative_series
 
 # Jobs whose newest points are held at once.
 _AT_ONCE: Final = 50
@@ -133,7 +133,7 @@ def _grown(own: _Followed, marks: Sequence[StreamMark]) -> dict[int, _Read] | No
     return {last: read}
 
 
-def _catch_up(session: Session, own: _Followed, series: Sequence[Series], room: int) -> int:
+def _catch_up(session: Session, own: _Followed, series: Sequence[StoredSeries], room: int) -> int:
     """Read what is new by the number of points, at most ``room``; how many."""
     if not _goes_on({attempt: (read.series_id, read.count) for attempt, read in own.read.items()}, series):
         own.trace, own.read = Trace(own.trace.number, own.trace.goal), {}
@@ -151,7 +151,7 @@ def _catch_up(session: Session, own: _Followed, series: Sequence[Series], room: 
     return taken
 
 
-def _goes_on(read: Mapping[int, tuple[int, int]], series: Sequence[Series]) -> bool:
+def _goes_on(read: Mapping[int, tuple[int, int]], series: Sequence[StoredSeries]) -> bool:
     """Whether all that is new comes behind what was read: the last attempt's word counts, whenever it came."""
     last = max(read, default=0)
     known = {one.attempt: one for one in series}
@@ -162,7 +162,7 @@ def _goes_on(read: Mapping[int, tuple[int, int]], series: Sequence[Series]) -> b
     return all(attempt in read or attempt > last for attempt in known)
 
 
-def _behind(session: Session, series: Series, start: int, room: int) -> Iterator[Sequence[tuple[int, float]]]:
+def _behind(session: Session, series: StoredSeries, start: int, room: int) -> Iterator[Sequence[tuple[int, float]]]:
     """Its points from number ``start`` on, at most ``room``, a part at a time."""
     end = min(series.count, start + room)
     while start < end:

@@ -40,7 +40,9 @@ def load_study_question(session: Session, ask: Mapping[str, Any]) -> StudyQuesti
 
 
 def answer_study_question(read: StudyQuestion) -> dict[str, Any]:
-    """The answer, as JSON; ``ask`` has ``what``: ``importance`` (and ``metric``, or null) or ``prediction`` (and ``more``)."""
+    """The answer, as JSON; ``ask`` has ``what``: ``importance`` (and ``metric``, or null) or ``prediction`` (and
+    ``more``).
+    """
     goals = read.spec.goals
     if read.ask["what"] == "prediction":
         sign = read.spec.metrics[0].sign

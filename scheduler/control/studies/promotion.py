@@ -45,8 +45,8 @@ class TrialStart:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSources:
-    """Jobs of trials whose checkpoints others may go on from, as the database knows them. ``keep`` is called before files
-    are listed, each time: it may take long, and the round's lease has its time.
+    """Jobs of trials whose checkpoints others may go on from, as the database knows them. ``keep`` is called before
+    files are listed, each time: it may take long, and the round's lease has its time.
     """
 
     trials: Mapping[int, tuple[Job, Mapping[str, Any], Resumable]]
@@ -93,10 +93,11 @@ class CheckpointSources:
 def due_promotions(
     control: ControlContext, facts: StudyFacts, history: StudyHistory, room: int, renew_lease: Callable[[], None]
 ) -> list[TrialStart]:
-    """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a worse one.
+    """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a
+    worse one.
 
-    Whoever stands for a member of which no better one has a checkpoint any more is not among them: see :func:`fresh_room`.
-    ``keep``: see :class:`Sources`.
+    Whoever stands for a member of which no better one has a checkpoint any more is not among them: see
+    :func:`fresh_room`. ``keep``: see :class:`Sources`.
     """
     if facts.spec.fidelity is not None:
         return _asha_starts(control, facts, facts.spec.fidelity, history, room, renew_lease)
@@ -108,8 +109,8 @@ def due_promotions(
 def new_point_slots(facts: StudyFacts, room: int, promoted: int) -> int:
     """How many of ``room`` may be new points, where ``heirs`` of it go on from others.
 
-    Of a population only its first members, and others for those that failed, or gave way to an heir that cannot begin: the
-    checkpoints that it was to go on from are gone.
+    Of a population only its first members, and others for those that failed, or gave way to an heir that cannot begin:
+    the checkpoints that it was to go on from are gone.
     """
     if facts.spec.population is None:
         return room - promoted

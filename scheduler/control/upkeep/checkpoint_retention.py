@@ -12,7 +12,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
-from core.db.repositories.checkpoints import complete_of, forget, kept_paths, used_paths
+from core.db.repositories.checkpoints import complete_of, forget, pinned_paths, used_paths
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Job, Retention
 from core.domain.errors import TrainmasterError
@@ -68,7 +68,7 @@ def _apply(control: ControlContext, job_id: str) -> int:
         tree = job_output(session, job)
         found = complete_of(session, job, tree)
         candidates = _valued(session, job, rule, [candidate for candidate, _ in found])
-        protected = kept_paths(session, job) | used_paths(session, job)
+        protected = pinned_paths(session, job) | used_paths(session, job)
     parts = {candidate.path: landed for candidate, landed in found}
     gone = doomed(rule, candidates, protected)
     deleted = 0
@@ -91,7 +91,7 @@ def _delete(control: ControlContext, job_id: str, tree: Tree, landed: Landed) ->
     """Whether it was deleted: somebody may keep it, or a job go on from it, since the rule was applied."""
     with unit_of_work(control.sessions) as session:
         job = session.get(Job, job_id)
-        if job is None or landed.path in kept_paths(session, job) | used_paths(session, job):
+        if job is None or landed.path in pinned_paths(session, job) | used_paths(session, job):
             return False
         forget(session, job, landed.path)
         Journal(session, job.project_id, job.id).add(

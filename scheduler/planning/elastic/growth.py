@@ -1,8 +1,8 @@
-"""More replicas for elastic gangs, where a place is free and nobody who waits could ever use it.
+"""Growth of elastic gangs: extra replicas where room is free that no waiting job could ever use.
 
-A gang that waits has the better claim, whatever its priority: what grows never gives back by itself. So no elastic
-gang takes a place on a node that somebody in the queue might be given, and growing delays nobody. Replicas are given
-one by one to whose claim is the best at that moment, within quotas and outside bookings of others.
+A waiting gang has the better claim, whatever its priority, since a grown gang never returns replicas by itself. So no
+elastic gang grows onto a node that a queued job might be given, and growth delays no job. Replicas are granted one by
+one to the gang with the best claim at that moment, within quotas and outside bookings of other projects.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _Key = tuple[int, float, float, float, str]
 
 @dataclass(slots=True)
 class Growth:
-    """An elastic gang that runs, or starts in this plan; ``made`` is what it gets.
+    """An elastic gang that runs, or starts in this plan; ``added``: the replicas that it gets.
 
-    ``age``: what it has for a place in the queue besides its priority and shares. ``lacking``: numbers of the replicas that
-    it lacks, the next one first. ``placed``: where its elastic replicas are, with the GPU model of each. ``hidden``: nodes
-    that are booked for others.
+    ``age``: queueing time in seconds, compared after priority and shares. ``lacking``: indices of its missing
+    replicas,
+    the next one first. ``placed``: node and GPU model of its elastic replicas. ``hidden``: nodes that are booked for
+    others.
     """
 
     job_id: JobId
@@ -46,13 +47,13 @@ class Growth:
     lacking: list[int]
     placed: list[tuple[NodeId, str | None]]
     hidden: frozenset[int] = frozenset()
-    made: list[Placement] = field(default_factory=list)
+    added: list[Placement] = field(default_factory=list)
 
     @classmethod
     def of_start(
         cls, job: QueuedGang, role: GangRole, placements: Iterable[Placement], hidden: frozenset[int]
     ) -> Growth:
-        """One that this plan starts with as few replicas as will do."""
+        """A gang that this plan starts with its minimum of replicas."""
         placed = [(p.node, p.gpu_model) for p in placements if p.role == role.role]
         lacking = list(range(role.replicas, role.most or 0))
         age = job.queued_at.timestamp()
@@ -69,7 +70,7 @@ class Growth:
 
 
 class Grower:
-    """Gives replicas; ``shares`` are told of each."""
+    """Grants replicas and updates ``shares`` with each."""
 
     def __init__(self, cluster: ClusterIndex, shares: Shares, quotas: Quotas) -> None:
         self.cluster = cluster
@@ -79,12 +80,12 @@ class Grower:
         self._refused: set[int] = set()  # ids of demands that found no place
 
     def grow(self, growths: Iterable[Growth], ledger: Ledger, claimed: frozenset[int]) -> bool:
-        """Give what may be given, taken from ``ledger``; whether that was anything.
+        """Grant all replicas that may be granted, taken from ``ledger``; whether there were any.
 
         Args:
-            claimed: nodes that somebody who waits may ever use.
+            claimed: nodes that some waiting job may ever use.
         """
-        # What is kept for GPUs may have become less.
+        # The GPU headroom may have shrunk since.
         self._refused -= {id(demand) for demand in self._demands.values() if demand.respects_headroom}
         heap = [(self._key(growth), growth) for growth in growths if growth.lacking]
         heapify(heap)
@@ -112,7 +113,7 @@ class Grower:
         role = growth.role
         models = {model for _, model in growth.placed if model is not None}
         if len(models) == 1:
-            # One of another model would slow all the others down, or they it.
+            # Mixed GPU models would slow the whole gang down.
             role = replace(role, request=replace(role.request, gpu_models=tuple(models)))
         allowed = self.quotas.check_replica(growth.project, growth.user, role)
         if isinstance(allowed, QuotaExcess):
@@ -131,27 +132,29 @@ class Grower:
         return True
 
     def _demand(self, growth: Growth, role: GangRole, hidden: frozenset[int], models: frozenset[str]) -> Demand:
-        """One more replica. Equal ones of other jobs share it, since leaving out nodes takes a look at each."""
+        """The demand of one more replica. Equal replicas of other jobs share it, since filtering nodes looks at each
+        node.
+        """
         key = (growth.gang.node_selector, role.request, hidden, models, not growth.gang.gpu_milli)
         demand = self._demands.get(key)
         if demand is None:
             one = Gang((GangRole(role.role, 1, role.request),), growth.gang.node_selector)
             demand = without(demand_of(one, self.cluster), hidden, models, self.cluster)
-            # More replicas are never so dear that they should take what is kept for GPUs.
+            # Extra replicas are never worth the GPU headroom.
             demand = self._demands[key] = replace(demand, respects_headroom=not growth.gang.gpu_milli)
         return demand
 
     def _draft(self, demand: Demand, growth: Growth, ledger: Ledger) -> PartialPlacement | None:
-        """Beside its own first: the fewer nodes, the less goes over the network."""
+        """Its own nodes first: the fewer nodes, the less network traffic."""
         if id(demand) in self._refused:
-            return None  # in this plan nothing becomes free
+            return None  # nothing becomes free within a plan
         number_of = self.cluster.number_of
         flags = demand.pool.flags
         here = {number_of[node] for node, _ in growth.placed if node in number_of}
         beside = self.cluster.pool(sorted(number for number in here if flags[number]))
         draft = place(replace(demand, pool=beside), ledger.free, SearchBudget())
         if draft is None and growth.gang.servers == "apart":
-            return None  # on any other node there may be a server of its own
+            return None  # any other node may hold one of its parameter servers
         draft = draft if draft is not None else place(demand, ledger.free, SearchBudget())
         if draft is None:
             self._refused.add(id(demand))
@@ -159,6 +162,6 @@ class Grower:
 
 
 def in_rank_order(placements: Sequence[Placement], more: Sequence[Placement], gang: Gang) -> tuple[Placement, ...]:
-    """All of them in rank order."""
+    """All placements in rank order."""
     order: Mapping[str, int] = {role.role: number for number, role in enumerate(gang.roles)}
     return tuple(sorted((*placements, *more), key=lambda p: (order[p.role], p.index)))

@@ -1,4 +1,4 @@
-"""Replicas that elastic gangs give back: the newest first, no more than a gang can do without, nothing that is guaranteed."""
+"""Shrink candidates: replicas that elastic gangs can give up; the newest first, never below the minimum or a guarantee."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from scheduler.planning.preemption.eviction import Evictable
 from scheduler.planning.preemption.policy import PreemptionPolicy
 from scheduler.planning.queue.shares import JOBS, total_amounts
 
-# What it costs an elastic gang to do with a replica less, in GPU-seconds per GPU: next to nothing, but the fewer the better.
+# Cost of losing one replica, in GPU-seconds per GPU: next to nothing, but fewer losses are better.
 _COST: Final = 1e-3
-# The oldest replica costs so much more than the newest. Less than one more replica: fewer are better than newer ones.
+# Extra cost of the oldest replica over the newest. Less than one more replica: fewer replicas matter more than newer
+# ones.
 _OLDEST: Final = 0.5
-# Rank 0 tells the others of the state and writes the checkpoint: it goes only where nobody else's place will do.
+# Rank 0 broadcasts the state and writes the checkpoint: it leaves only if no other replica will do.
 _FIRST_RANK: Final = 0.9
 
 
 def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evictable]:
-    """The elastic replicas of a gang that has more than it needs, the newest the cheapest."""
+    """The elastic replicas of a gang above its minimum, the newest the cheapest."""
     if not spare(gang):
         return []
     places = dict(indices(gang))
@@ -35,22 +36,22 @@ def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evicta
 
 
 def amounts_of(evictable: Evictable) -> dict[str, int]:
-    """What a replica holds, by the keys of quotas."""
+    """What the unit holds, by quota keys."""
     amounts = total_amounts((request, model, members) for _, request, model, members in evictable.uses)
     if evictable.index is not None:
-        del amounts[JOBS]  # its job runs on
+        del amounts[JOBS]  # the job itself runs on
     return amounts
 
 
 def without_redundant(evictables: Iterable[Evictable]) -> list[Evictable]:
-    """Without replicas that go with their whole gangs."""
+    """Without replicas whose whole gangs are in the list as well."""
     evictables = list(evictables)
     whole = {evictable.gang.job_id for evictable in evictables if evictable.index is None}
     return [evictable for evictable in evictables if evictable.index is None or evictable.gang.job_id not in whole]
 
 
 def by_gang(evictables: Iterable[Evictable]) -> dict[JobId, list[Evictable]]:
-    """The replicas among ``evictables`` whose gangs do not go whole."""
+    """The single replicas by gang, without those of gangs that go as a whole."""
     found: dict[JobId, list[Evictable]] = {}
     for evictable in without_redundant(evictables):
         if evictable.index is not None:
@@ -59,14 +60,16 @@ def by_gang(evictables: Iterable[Evictable]) -> dict[JobId, list[Evictable]]:
 
 
 def shrinks_too_far(evictables: Iterable[Evictable]) -> bool:
-    """Whether some gang would be left with fewer replicas than it needs."""
+    """Whether some gang would be left with fewer replicas than its minimum."""
     return any(len(mine) > spare(mine[0].gang) for mine in by_gang(evictables).values())
 
 
 def replicas_that_may_leave(
     job: QueuedGang, evictables: Sequence[Evictable], rights: PreemptionPolicy
 ) -> list[Evictable]:
-    """Of ``evictables`` those that all may go together for ``job``, the newest of each gang; whole gangs as they are."""
+    """Those ``evictables`` that may all leave together for ``job``: the newest of each gang; whole gangs are kept as
+    they are.
+    """
     last: list[Evictable] = []
     for mine in by_gang(evictable for evictable in evictables if evictable.index is not None).values():
         present = sorted(index for index, _ in indices(mine[0].gang))
@@ -80,8 +83,9 @@ def replicas_that_may_leave(
 def unguaranteed_replicas(
     job: QueuedGang, evictables: Iterable[Evictable], rights: PreemptionPolicy
 ) -> list[Evictable]:
-    """Without the replicas with which, once those before them are gone, another project would give what is guaranteed to it,
-    or another user of the same project, but for a larger priority, what is guaranteed to that one.
+    """Without the replicas whose loss, after those before them, would cut into another project's guarantee.
+
+    The same holds for another user's guarantee in the same project, except against a larger priority.
     """
     shares, given = rights.shares, list[Evictable]()
     for evictable in evictables:

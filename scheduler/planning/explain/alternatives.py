@@ -2,25 +2,221 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.resources import Gang, GangRole
+from core.domain.sharing.resources import Gang, GangRole, Request
 from scheduler.planning.explain import phrases
-from scheduler.planning.explain.options import (
-    HALF,
-    MODELS_OFFERED,
-    Alternative,
-    AlternativeCode,
-    each,
-    half_of,
-    with_request,
-    with_roles,
-)
 from scheduler.planning.forecast.start_times import StartCode, StartForecast, outlook
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
+from scheduler.planning.placement.capacity import Capacity
+from scheduler.planning.placement.cluster import ClusterIndex
+from scheduler.planning.placement.demand import demand_of
+from scheduler.planning.placement.gang import place
+from scheduler.planning.placement.partial import PartialPlacement
+from scheduler.planning.placement.search import SearchBudget
+
+# Amounts are offered in round numbers, small ones in smaller steps.
+_SMALL_CPU, _SMALL_MEMORY = 4000, 4 * 2**30
+MODELS_OFFERED: Final = 3  # of those that were not wished for, as many are told
+
+
+HALF: Final = 500  # thousandths of a GPU
+
+
+class AlternativeCode(StrEnum):
+    """What to ask for instead."""
+
+    FEWER_REPLICAS = "fewer_replicas"
+    FEWER_GPUS = "fewer_gpus"
+    PART_OF_GPU = "part_of_gpu"
+    OTHER_MODEL = "other_model"
+    LESS_CPU = "less_cpu"
+    LESS_MEMORY = "less_memory"
+    ANYWHERE = "anywhere"  # not inside one node, rack or zone
+    ANY_NODE = "any_node"  # without labels that nodes must carry
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A change with which the job would start now, or at ``start``.
+
+    ``field``: of the roles in ``roles`` (``replicas``, ``gpus``, ``gpu_type``, ``cpu``, ``memory``), or of the spec itself where
+    there are none. ``value``: what to write there; ``None``: leave it out.
+    """
+
+    code: AlternativeCode
+    sentence: str
+    roles: tuple[str, ...]
+    field: str
+    value: float | str | None
+    start: StartForecast | None = None
+
+
+class AlternativeSearch:
+    """Changes of one thing each; of every kind the smallest that is enough."""
+
+    def __init__(self, gang: Gang, cluster: ClusterIndex, room: Capacity) -> None:
+        self.gang = gang
+        self.cluster = cluster
+        self.room = room
+        self.budget = SearchBudget()
+
+    def found(self) -> Iterator[Alternative]:
+        yield from self._replicas()
+        yield from self._gpus()
+        yield from self._models()
+        yield from self._amounts()
+        yield from self._places()
+
+    def _replicas(self) -> Iterator[Alternative]:
+        many = [role for role in self.gang.roles if role.replicas > 1]
+        for role in sorted(many, key=lambda role: (role.request.gpu_count, role.replicas), reverse=True):
+
+            def fewer(count: int, role: GangRole = role) -> Gang:
+                return with_roles(self.gang, [role], lambda one: replace(one, replicas=count))
+
+            count, draft = self._most(role.replicas - 1, fewer)
+            if draft is None:
+                continue
+            most = "" if role.most is None else f" to {role.most}"
+            told = f"{count}{most} {phrases.plural(role.role, role.most or count)} instead of {role.replicas}{most}"
+            yield self._option(AlternativeCode.FEWER_REPLICAS, told, [role], "replicas", count, draft)
+            return
+
+    def _gpus(self) -> Iterator[Alternative]:
+        request = max((role.request for role in self.gang.roles), key=lambda request: request.gpu_count)
+        if request.gpu_count < 2:
+            yield from self._part(request)
+            return
+        roles = self._asking(request)
+        count, draft = self._most(request.gpu_count - 1, lambda count: self._with_request(roles, gpu_count=count))
+        if draft is not None:
+            told = f"{phrases.gpus(count, request.gpu_models)} {each(roles)} instead of {request.gpu_count}"
+            yield self._option(AlternativeCode.FEWER_GPUS, told, roles, "gpus", count, draft)
+
+    def _part(self, request: Request) -> Iterator[Alternative]:
+        if request.gpu_count != 1:
+            return
+        roles = self._asking(request)
+        draft = self._place(self._with_request(roles, gpu_count=0, gpu_milli=HALF))
+        if draft is not None:
+            yield self._option(AlternativeCode.PART_OF_GPU, f"{half_of(roles)}", roles, "gpus", HALF / 1000, draft)
+
+    def _models(self) -> Iterator[Alternative]:
+        roles = [role for role in self.gang.roles if role.request.gpu_count and role.request.gpu_models]
+        if not roles:
+            return
+        wished = roles[0].request.gpu_models
+        known = set(accepted_models(wished, self.cluster.gpu_models))
+        told = 0
+        for model in self.cluster.gpu_models:
+            if model in known or told == MODELS_OFFERED:
+                continue
+            draft = self._place(self._with_request(roles, gpu_models=(model,)))
+            if draft is not None:
+                told += 1
+                sentence = f"GPUs of {model} instead of {phrases.any_of(wished)}"
+                yield self._option(AlternativeCode.OTHER_MODEL, sentence, roles, "gpu_type", model, draft)
+
+    def _amounts(self) -> Iterator[Alternative]:
+        request = max((role.request for role in self.gang.roles), key=lambda request: request.cpu_milli)
+        roles = self._asking(request)
+        cpu_step = 100 if request.cpu_milli <= _SMALL_CPU else 1000
+        count, draft = self._most(
+            (request.cpu_milli - 1) // cpu_step, lambda count: self._with_request(roles, cpu_milli=count * cpu_step)
+        )
+        if draft is not None:
+            milli = count * cpu_step
+            told = f"{phrases.cpus(milli)} {each(roles)} instead of {request.cpu_milli / 1000:g}"
+            value = f"{milli}m" if milli % 1000 else milli // 1000
+            yield self._option(AlternativeCode.LESS_CPU, told, roles, "cpu", value, draft)
+        request = max((role.request for role in self.gang.roles), key=lambda request: request.memory_bytes)
+        roles = self._asking(request)
+        unit, size = ("Mi", 2**20) if request.memory_bytes <= _SMALL_MEMORY else ("Gi", 2**30)
+        step = 64 if unit == "Mi" else 1
+        count, draft = self._most(
+            (request.memory_bytes - 1) // (step * size),
+            lambda count: self._with_request(roles, memory_bytes=count * step * size),
+        )
+        if draft is not None:
+            asked = phrases.memory(request.memory_bytes).removesuffix(" of memory")
+            told = f"{phrases.memory(count * step * size)} {each(roles)} instead of {asked}"
+            yield self._option(AlternativeCode.LESS_MEMORY, told, roles, "memory", f"{count * step}{unit}", draft)
+
+    def _places(self) -> Iterator[Alternative]:
+        gang = self.gang
+        if gang.topology_required:
+            draft = self._place(replace(gang, topology=None, topology_required=False))
+            if draft is not None:
+                told = f"replicas on more than one {gang.topology}"
+                yield self._option(AlternativeCode.ANYWHERE, told, [], "topology", None, draft)
+        if gang.node_selector:
+            draft = self._place(replace(gang, node_selector=()))
+            if draft is not None:
+                labels = phrases.all_of([f"{key}={value}" for key, value in gang.node_selector])
+                told = f"nodes that need not carry {labels}"
+                yield self._option(AlternativeCode.ANY_NODE, told, [], "node_selector", None, draft)
+
+    def _most(self, most: int, changed: Callable[[int], Gang]) -> tuple[int, PartialPlacement | None]:
+        """The largest amount, from 1 to ``most``, with which the gang has room, and where."""
+        low, draft = 0, None
+        high = most
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self._place(changed(middle))
+            if fits is None:
+                high = middle - 1
+            else:
+                low, draft = middle, fits
+        return low, draft
+
+    def _place(self, gang: Gang) -> PartialPlacement | None:
+        demand, headroom = demand_of(gang, self.cluster), self.room.headroom
+        return place(demand if headroom is None else headroom.bind(demand), self.room, self.budget)
+
+    def _asking(self, request: Request) -> list[GangRole]:
+        return [role for role in self.gang.roles if role.request == request]
+
+    def _with_request(self, roles: Sequence[GangRole], **changes: object) -> Gang:
+        return with_request(self.gang, roles, **changes)
+
+    def _option(
+        self,
+        code: AlternativeCode,
+        told: str,
+        roles: Sequence[GangRole],
+        field: str,
+        value: float | str | None,
+        draft: PartialPlacement,
+    ) -> Alternative:
+        on = phrases.some_of([self.cluster.nodes[number].id for number in sorted(draft.left)])
+        names = tuple(role.role for role in roles)
+        return Alternative(code, f"With {told} it would start now, on {on}.", names, field, value)
+
+
+def each(roles: Sequence[GangRole]) -> str:
+    if sum(role.replicas for role in roles) == 1:
+        return f"for its {roles[0].role}"
+    return f"for each {phrases.any_of([role.role for role in roles])}"
+
+
+def half_of(roles: Sequence[GangRole]) -> str:
+    return f"half a GPU {each(roles)} instead of a whole one"
+
+
+def with_request(gang: Gang, roles: Sequence[GangRole], **changes: object) -> Gang:
+    """The gang in which each of ``roles`` asks for something else."""
+    return with_roles(gang, roles, lambda one: replace(one, request=replace(one.request, **changes)))  # type: ignore[arg-type]
+
+
+def with_roles(gang: Gang, roles: Sequence[GangRole], changed: Callable[[GangRole], GangRole]) -> Gang:
+    names = {role.role for role in roles}
+    return replace(gang, roles=tuple(changed(role) if role.role in names else role for role in gang.roles))
+
 
 # A start that is nearer by less than this part of the wait is not worth another spec.
 _WORTH: Final = 0.9

@@ -20,7 +20,7 @@ class QuarantinedNodes:
         self._cluster = ClusterIndex(node for node in snapshot.nodes if node.is_quarantined)
         self._free = Capacity.free(self._cluster) if self._cluster.nodes else None
 
-    def beside(self, reason: Reason, gang: Gang) -> Reason:
+    def add_to(self, reason: Reason, gang: Gang) -> Reason:
         """``reason``, and those that have room for one of its largest members."""
         if self._free is None:
             return reason

@@ -21,7 +21,7 @@ from scheduler.planning.placement.ledger import Ledger
 from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.placement.search import SearchBudget
 from scheduler.planning.queue.job_classes import JobFamily, QueueEntry
-from scheduler.planning.queue.quota import QuotaExcess, amount, told
+from scheduler.planning.queue.quota import QuotaExcess, amount_text, amount_with_unit
 from scheduler.planning.queue.shares import Shares
 
 
@@ -32,7 +32,7 @@ class Infeasibility:
         self.empty = empty
         self._known: dict[str, ReasonCode | None] = {}
 
-    def of(self, key: str, demand: Demand) -> ReasonCode | None:
+    def reason(self, key: str, demand: Demand) -> ReasonCode | None:
         if key not in self._known:
             self._known[key] = self.empty.refusal(demand)
         return self._known[key]
@@ -63,23 +63,24 @@ class WaitReasons:
         self._weights = _weights(snapshot, shares)
         self._holding = {held.job.job_id: held.job for held in ledger.reservations}
 
-    def of_all(self, waiting: Sequence[QueueEntry]) -> dict[JobId, Reason]:
+    def reasons_for(self, waiting: Sequence[QueueEntry]) -> dict[JobId, Reason]:
         """All of a job_class wait for the same, and where no nodes are booked all of a job_family."""
         if not self.eligibility.bookings.is_empty:
             by_class = {
-                job_class: self.of(job_class.first) for job_class in {job_class: None for _, _, job_class in waiting}
+                job_class: self.reason_for(job_class.first)
+                for job_class in {job_class: None for _, _, job_class in waiting}
             }
             return {job.job_id: by_class[job_class] for _, job, job_class in waiting}
         by_family: dict[JobFamily, Reason] = {}
-        told_: dict[JobId, Reason] = {}
+        reasons: dict[JobId, Reason] = {}
         for _, job, job_class in waiting:
             reason = by_family.get(job_class.job_family)
             if reason is None:
-                reason = by_family[job_class.job_family] = self.of(job_class.first)
-            told_[job.job_id] = reason
-        return told_
+                reason = by_family[job_class.job_family] = self.reason_for(job_class.first)
+            reasons[job.job_id] = reason
+        return reasons
 
-    def of(self, job: QueuedGang) -> Reason:
+    def reason_for(self, job: QueuedGang) -> Reason:
         key = self.eligibility.key_of(job)
         if isinstance(key, QuotaExcess):
             excess_key = id(key)  # the quotas keep one for each project, user and shape
@@ -98,11 +99,11 @@ class WaitReasons:
         if reason is None:
             reason = self._known[whose] = self._explain(job, key)
         if reason.code is ReasonCode.RESERVED and self.snapshot.policy.is_fair:
-            key = (key, job.project, job.user, job.priority)
-            told_ = self._known.get(key)
-            if told_ is None:
-                told_ = self._known[key] = self._with_shares(job, reason)
-            return told_
+            own = (key, job.project, job.user, job.priority)
+            with_shares = self._known.get(own)
+            if with_shares is None:
+                with_shares = self._known[own] = self._with_shares(job, reason)
+            return with_shares
         return reason
 
     def _explain(self, job: QueuedGang, key: str) -> Reason:
@@ -157,7 +158,7 @@ class WaitReasons:
             return reason
         part, key = shares.dominant_share(held)
         total = shares.totals[key]
-        sentence = f"{whose} has {amount(key, held.get(key, 0))} of {told(key, total)} ({part:.0%})"
+        sentence = f"{whose} has {amount_text(key, held.get(key, 0))} of {amount_with_unit(key, total)} ({part:.0%})"
         if entitled is not None:
             sentence += f", and its share by weight is {entitled:.0%}"
         past = " or lately had" if self.snapshot.policy.usage_weight and self.snapshot.accounts else ""

@@ -29,19 +29,19 @@ from numpy.typing import NDArray
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import QueuedGang, RunningGang
-from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity
+from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity, FreeAmounts
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.devices import give_back
 from scheduler.planning.placement.gang import place
-from scheduler.planning.placement.ledger import NEVER, Amounts, Reservation
+from scheduler.planning.placement.ledger import NEVER, Reservation
 from scheduler.planning.placement.node_arrays import Ints
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 
 _Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
 _Result = TypeVar("_Result")
-_NOTHING: Amounts = (0, 0, {}, {})
+_NOTHING: FreeAmounts = (0, 0, {}, {})
 
 
 class RunningUsage:
@@ -202,13 +202,13 @@ class _GivenBack:
     gpus: Ints
 
 
-def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, Amounts]:
+def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmounts]:
     """What others may take on the nodes of ``draft`` while nobody knows when it starts.
 
     Where its part is free already, what is free beside that. Elsewhere nothing: whoever came now would only take the
     place of somebody who ends, and the gang would never see the node grow empty.
     """
-    after: dict[int, Amounts] = {}
+    after: dict[int, FreeAmounts] = {}
     for number, request, model, members in draft.uses():
         here = after.get(number) or (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
         after[number] = subtract(here, request, model, members)
@@ -218,7 +218,7 @@ def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, Amounts]:
     return _guarded(draft, beside)
 
 
-def _guarded(draft: PartialPlacement, beside: Mapping[int, Amounts]) -> dict[int, Amounts]:
+def _guarded(draft: PartialPlacement, beside: Mapping[int, FreeAmounts]) -> dict[int, FreeAmounts]:
     """Nobody else gets devices of a model of which the gang is to have parts on that node: a part goes where it fits best,
     which may be the gang's place.
     """

@@ -11,8 +11,7 @@ from core.domain.ids import NodeId
 from core.domain.sharing.resources import Amounts
 from core.domain.sharing.wait_phrases import said_to
 from scheduler.planning.explain import phrases
-from scheduler.planning.explain.alternatives import sooner
-from scheduler.planning.explain.options import Alternative, AlternativeCode, AlternativeSearch
+from scheduler.planning.explain.alternatives import Alternative, AlternativeCode, AlternativeSearch, sooner
 from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, outlook, positions
 from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.planner import plan_with_leftover

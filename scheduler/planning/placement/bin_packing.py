@@ -1,7 +1,8 @@
-"""Choose nodes for one group of equal members: few nodes, small holes, the right models.
+"""Bin packing of one group of equal members: few nodes, small holes, the right GPU models.
 
-Exact in one thing: if the members fit at all, nodes are found, since the members are alike and every node's room for
-them is counted. Which nodes is a preference, decided greedily.
+Exact in one respect: if the members fit at all, nodes are found, since the members are equal and the room of every
+node
+is counted. Which nodes is a preference, decided greedily.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ _Room = tuple[int, int]  # (node number, members that fit)
 
 
 def fill(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
-    """Nodes for all members of ``group``, or ``None`` if they do not fit. ``draft`` is not changed.
+    """Nodes for all members of ``group``, or ``None`` if they do not fit. ``draft`` is not modified.
 
-    Nodes that the gang uses already come first, then as few others as possible; the last one is the one that it
-    fills best, so that large holes stay whole.
+    Nodes that the gang uses already come first, then as few others as possible; the last node is the one with the
+    best fit,
+    so that large holes stay whole.
     """
     if group.request.uses_gpu:
         return _fill_gpus(draft, group, pool)
@@ -39,7 +41,7 @@ def _fill_gpus(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> l
             return [_on_scarcest(draft, group, number)]
     if not draft.capacity.can_hold(request, group.models, pool, count):
         return None
-    # One model for all members, before members of different speed hold one another up.
+    # A single model for all members first, since mixed speeds slow all members down.
     best: tuple[tuple[object, ...], list[Pick]] | None = None
     for model in group.models:
         picks = _fill_model(draft, group, model, pool, may_be_one=may_be_one)
@@ -74,7 +76,7 @@ def _fill_model(
 
 
 def _on_scarcest(draft: PartialPlacement, group: MemberGroup, number: int) -> Pick:
-    """All members on one node, on the model with the fewest devices left that suffice; a part on the fullest device."""
+    """All members on one node, on the scarcest model that suffices; a GPU part on the fullest device that has room."""
     if group.request.gpu_milli:
         part, (_, _, gpus, shares) = group.request.gpu_milli, draft.amounts(number)
         left = [
@@ -87,7 +89,9 @@ def _on_scarcest(draft: PartialPlacement, group: MemberGroup, number: int) -> Pi
 
 
 def _fill_bare(draft: PartialPlacement, group: MemberGroup, pool: NodePool) -> list[Pick] | None:
-    """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
+    """Members without GPUs: next to the gang, on nodes without GPUs, on CPUs beyond the GPUs' share, anywhere; in this
+    order.
+    """
     request, count, capacity = group.request, group.count, draft.capacity
     if not draft.left and group.may_share_a_node:
         number = capacity.tightest_bare(request.times(count), pool)
@@ -128,13 +132,13 @@ def _spare_slots(draft: PartialPlacement, numbers: Ints, group: MemberGroup) -> 
 
 
 def _tightness(draft: PartialPlacement, group: MemberGroup, numbers: Ints, members: Ints | int) -> list[Ints]:
-    """How well ``members`` fill each node: keys, the first first, of which smaller ones are better."""
+    """Best-fit keys of each node with ``members`` placed: compared in order, smaller is better."""
     request, cluster = group.request, draft.capacity.cluster
     cpu, memory, gpus = draft.columns(numbers)
     cpu_left, memory_left = cpu - members * request.cpu_milli, memory - members * request.memory_bytes
     if request.gpu_count:
         return [gpus - members * request.gpu_count, cpu_left, memory_left, numbers]
-    if request.gpu_milli:  # as few devices as possible are opened
+    if request.gpu_milli:  # open as few devices as possible
         shared = np.array([_on_shared(draft, group, number) for number in numbers.tolist()], dtype=np.int64)
         opened = -(-np.maximum(0, members - shared) // (WHOLE // request.gpu_milli))
         return [opened, gpus - opened, cpu_left, memory_left, numbers]
@@ -152,10 +156,11 @@ def _on_shared(draft: PartialPlacement, group: MemberGroup, number: int) -> int:
 
 
 def few(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGroup) -> list[_Room]:
-    """Members per node for ``count`` members on the fewest nodes; ``rooms`` must have room for them all.
+    """Members per node for ``count`` members on the fewest nodes; ``rooms`` must hold them all.
 
-    Nodes that the gang uses already come first. Among equals, racks with much room come first, whole, and of such racks
-    those in zones with much room.
+    Nodes that the gang uses already come first. Among equals, racks with much room come first, as a whole, and among
+    such
+    racks those in zones with much room.
     """
     if draft.left:
         is_mine = draft.among(rooms.numbers, draft.left)
@@ -179,7 +184,7 @@ def _fewest(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGrou
         if not len(numbers):
             raise AssertionError("rooms hold fewer members than asked for")
         most = int(slots.max())
-        if most >= count:  # the last node is the one that is filled best
+        if most >= count:  # best fit for the last node
             able = numbers[slots >= count]
             return [*chosen, (int(able[least(_tightness(draft, group, able, count))]), count)]
         if not room_in:
@@ -198,7 +203,7 @@ def _fewest(draft: PartialPlacement, rooms: Rooms, count: int, group: MemberGrou
 def _as_picks(
     draft: PartialPlacement, group: MemberGroup, models: Sequence[str], chosen: Sequence[_Room]
 ) -> list[Pick]:
-    """Give each node's members their models, the preferred one first (without a preference the scarcest first)."""
+    """Assign GPU models to each node's members, preferred models first (without a preference the scarcest first)."""
     size, part = group.request.gpu_count, group.request.gpu_milli
     picks: list[Pick] = []
     for number, members in chosen:

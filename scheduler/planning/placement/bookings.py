@@ -1,4 +1,4 @@
-"""Nodes that administrators booked: from when on which of them are not for whom."""
+"""Bookings: nodes that administrators reserved for a project, and from when on they are unavailable to other projects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING: Final[frozenset[int]] = frozenset()
 
 
 class Bookings:
-    """The bookings that are not over, as the nodes that they take from the projects that they are not for."""
+    """The bookings that are not over, as the nodes that each project loses to other projects."""
 
     def __init__(self, snapshot: Snapshot, cluster: ClusterIndex) -> None:
         self._now = snapshot.now
@@ -31,14 +31,14 @@ class Bookings:
         return not self._all
 
     def hidden(self, project: str, run_time_s: float) -> frozenset[int]:
-        """Nodes that a job of ``project`` may not use which starts now and runs for at most so long."""
+        """Nodes unavailable to a job of ``project`` that starts now and runs for at most ``run_time_s`` seconds."""
         if not self._all:
             return _NOTHING
         begins_s, _ = self._of_others(project)
         return self._first(project, bisect_left(begins_s, run_time_s))
 
     def ever_hidden(self, project: str) -> frozenset[int]:
-        """Nodes that are booked for others, now or later."""
+        """Nodes that are booked for other projects, now or later."""
         return self.hidden(project, NEVER)
 
     def _first(self, project: str, count: int) -> frozenset[int]:
@@ -51,7 +51,7 @@ class Bookings:
         return found
 
     def _of_others(self, project: str) -> tuple[list[float], list[Booking]]:
-        """Seconds until each begins (-1: it has begun, no job is over before), and the bookings."""
+        """Seconds until each booking begins (-1: has begun, so that no job ends before it), and the bookings."""
         found = self._foreign.get(project)
         if found is None:
             booked = [b for b in self._all if b.project != project]
@@ -60,7 +60,7 @@ class Bookings:
         return found
 
     def reason(self, project: str, run_time_s: float, wanted: frozenset[int], *, is_free: bool) -> Reason:
-        """Why a job may not have the nodes ``wanted``, which are hidden from it. ``is_free``: there would be room now."""
+        """Why a job may not use the nodes ``wanted``, which are hidden from it. ``is_free``: it would fit there now."""
         begins_s, booked = self._of_others(project)
         names = {self._cluster.nodes[number].id for number in wanted}
         ours = [b for b in booked[: bisect_left(begins_s, run_time_s)] if not names.isdisjoint(b.nodes)]

@@ -1,38 +1,39 @@
-"""What is free on every node, in columns, so that a question about all nodes is a few operations of numpy.
+"""Free amounts of every node in columns, so that a question about all nodes takes a few numpy operations.
 
-The simple equivalent is a list of free amounts and a loop over all nodes: the columns say the same, one number per node, and
-per GPU model one number of free devices ("holes"). Devices that are given away in parts stand beside that, by node,
-ascending by what is left of each.
+The simple equivalent is a list of free amounts and a loop over all nodes. The columns hold the same: one number per
+node,
+and per GPU model one number of free devices ("holes"). Devices that are shared in parts are listed per node,
+ascending by
+what is left of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
 from core.domain.sharing.resources import Request
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
+from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.fragmentation import Fragments, WorkloadProfile
 from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms, least
 
-if TYPE_CHECKING:
-    from scheduler.planning.placement.gpu_headroom import CapacityBeyondHeadroom, GpuHeadroom
-
 SharedGpus = Mapping[str, tuple[int, ...]]
 NO_SHARED_GPUS: SharedGpus = {}
+FreeAmounts = tuple[int, int, Mapping[str, int], SharedGpus]  # CPU, memory, whole GPUs, what is left of shared ones
 
-# Refusals kept per pool; the smallest ones refuse nearly everything.
+# Refusals remembered per pool; the smallest ones refuse nearly everything.
 _MOST_REFUSED = 24
-# Nodes remembered per question that had room; a gang seldom needs more.
+# Nodes with room remembered per question; a gang seldom needs more.
 _WITNESSES = 256
 
 
 class FreeGpus:
-    """Per node its free devices by model, read from columns. ``whole``: per model the free devices of each node."""
+    """Free devices by node and model, stored in columns. ``whole``: per model the free devices of each node."""
 
     __slots__ = ("models_of", "whole")
 
@@ -69,17 +70,21 @@ class FreeGpus:
 
 
 class Capacity:
-    """Free amounts of all nodes of a cluster, by node number. Amounts of CPU and memory never go below zero.
+    """Free amounts of all nodes of a cluster, by node number. CPU and memory never go below zero.
 
     Attributes:
-        cpu, memory: as whole numbers, for who looks at one node; ``cpus`` and ``memories`` are the same as columns.
-        gpus: per node and model the free devices.
-        shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any left.
-        refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; whatever asks for at
-            least as much does not fit either, until something becomes free.
+        cpu, memory: lists for access to one node; ``cpus`` and ``memories`` are the same as columns.
+        gpus: free devices per node and model.
+        shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any
+            left.
+        refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; a larger demand
+            does not
+            fit either, until something becomes free.
         witnesses: per question some nodes that had room when it was last asked.
-        headroom: what of it is kept for free GPUs; ``spare``: what is left beside that, once somebody asked. ``over``: all that is
-            free, where this is only a part of it: what is kept for the GPUs of that is left, too.
+        headroom: the rule that reserves CPU and memory for free GPUs; ``beyond_headroom``: the capacity beyond it,
+            once
+            requested. ``parent``: all free amounts, if this capacity is a restricted view of them: their headroom
+            counts, too.
     """
 
     __slots__ = (
@@ -117,8 +122,8 @@ class Capacity:
         self.gpus = gpus if isinstance(gpus, FreeGpus) else FreeGpus.of(cluster, gpus)
         self.shares: list[SharedGpus] = list(shares)
         self.fragments: Fragments | None = None
-        self.headroom: GpuHeadroom | None = None
-        self.spare: CapacityBeyondHeadroom | None = None
+        self.headroom: Headroom | None = None
+        self.beyond_headroom: DerivedCapacity | None = None
         self.parent: Capacity | None = None
         self.workload: Callable[[], WorkloadProfile] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
@@ -127,11 +132,11 @@ class Capacity:
         for number, parts in enumerate(self.shares):
             if parts:
                 self._note_shared(number)
-        self.last_answer: tuple[tuple[object, ...], Rooms] | None = None  # the last question about rooms and its answer
+        self.last_answer: tuple[tuple[object, ...], Rooms] | None = None  # cache of the last question about rooms
 
     @classmethod
     def free(cls, cluster: ClusterIndex) -> Capacity:
-        """What the snapshot says is free."""
+        """The free amounts of the snapshot."""
         frees = [node.free for node in cluster.nodes]
         return cls(
             cluster,
@@ -143,28 +148,30 @@ class Capacity:
 
     @classmethod
     def empty(cls, cluster: ClusterIndex) -> Capacity:
-        """Everything, as if nothing ran."""
+        """The allocatable amounts, as if nothing ran."""
         alls = [node.allocatable for node in cluster.nodes]
         nothing = [NO_SHARED_GPUS] * len(alls)
         return cls(
             cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], nothing
         )
 
-    def set_workload(self, typical: Callable[[], WorkloadProfile]) -> None:
-        """Judge holes by what is asked for typically (asked once it matters); without it the smallest that suffices is taken."""
-        self.workload = cache(typical)  # copies ask once together
+    def set_workload(self, workload: Callable[[], WorkloadProfile]) -> None:
+        """Score holes by the typical requests of ``workload`` (called when first needed); without it best fit applies."""
+        self.workload = cache(workload)  # evaluated once for all copies
         self.fragments = None
 
     def scored_fragments(self) -> Fragments | None:
-        """What holes are worth, if anybody said what is asked for."""
+        """The fragmentation scores, if a workload is known."""
         if self.fragments is None and self.workload is not None:
-            typical = self.workload()
+            workload = self.workload()
             self.workload = None
-            self.fragments = Fragments(self, typical) if typical.requests else None
+            self.fragments = Fragments(self, workload) if workload.requests else None
         return self.fragments
 
-    def copy(self, over: Capacity | None = None) -> Capacity:
-        """A twin that may be changed. ``over``: that of which it is a part, itself; else a copy of what this is a part of."""
+    def copy(self, parent: Capacity | None = None) -> Capacity:
+        """An independent copy. ``parent``: the capacity of which the copy is a view; by default a copy of the own
+        parent.
+        """
         twin = Capacity.__new__(Capacity)
         twin.cluster = self.cluster
         twin.cpus = self.cpus.copy()
@@ -174,20 +181,20 @@ class Capacity:
         twin.gpus = self.gpus.copy()
         twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
         twin.witnesses = self.witnesses.copy()
-        twin.shares = self.shares.copy()  # the mappings are replaced, never changed
+        twin.shares = self.shares.copy()  # the mappings are replaced, never modified
         twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
         twin.workload = self.workload
         twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
         twin.last_answer = None
         twin.headroom = self.headroom
         twin.beyond_headroom = None
-        twin.parent = over if over is not None else None if self.parent is None else self.parent.copy()
+        twin.parent = parent if parent is not None else None if self.parent is None else self.parent.copy()
         return twin
 
     def put(
         self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: SharedGpus | None = None
     ) -> None:
-        """Set what is free on one node. ``shares``: ``None`` leaves them as they are."""
+        """Set the free amounts of one node. ``shares``: ``None`` leaves them unchanged."""
         before = self.gpus[number]
         if shares is None:
             shares = self.shares[number]
@@ -209,8 +216,8 @@ class Capacity:
         self.last_answer = None
         if self.fragments is not None:
             self.fragments.changed(number)
-        if self.spare is not None:
-            self.spare.stale.add(number)
+        if self.beyond_headroom is not None:
+            self.beyond_headroom.stale.add(number)
 
     def _note_shared(self, number: int) -> None:
         shares = self.shares[number]
@@ -232,7 +239,7 @@ class Capacity:
         return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most, shares)
 
     def can_hold(self, request: Request, models: tuple[str, ...], pool: NodePool, count: int) -> bool:
-        """Whether ``count`` members fit into ``pool``, whatever else the gang needs. Exact."""
+        """Whether ``count`` members fit into ``pool``, disregarding the rest of the gang. Exact."""
         asked = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
         refused = self.refused.setdefault((id(pool), models), [])
         for members, gpus, cpu, memory in refused:
@@ -251,7 +258,7 @@ class Capacity:
         return False
 
     def _still_holds(self, question: tuple[Request, tuple[str, ...], int], count: int) -> bool:
-        """Whether the nodes that had room the last time have enough of it: mostly they have, and all others need no look."""
+        """Whether the nodes that had room last time still suffice: mostly they do, and no other node need be looked at."""
         numbers = self.witnesses.get(question)
         request, models, _ = question
         if numbers is None or request.gpu_milli:
@@ -305,7 +312,7 @@ class Capacity:
         return slots
 
     def bare_rooms(self, request: Request, pool: NodePool, most: int) -> Rooms:
-        """The same on the nodes without GPUs."""
+        """The same for nodes without GPUs."""
         rooms = self.rooms(request, (), pool, most)
         return rooms.where(~self.cluster.has_gpus[rooms.numbers])
 
@@ -322,8 +329,9 @@ class Capacity:
         return most, sorted(found)
 
     def tightest(self, request: Request, models: Sequence[str], pool: NodePool) -> int | None:
-        """The node that one member with GPUs fills best: where it does the least harm to what is asked for typically, or the
-        smallest hole where nobody said what that is; then the least CPU left.
+        """The node that one member with GPUs fits best.
+
+        By least fragmentation if a workload is known, else the smallest sufficient hole; then the least CPU left.
         """
         fragments = self.scored_fragments()
         if fragments is not None:
@@ -334,7 +342,7 @@ class Capacity:
             may = self._may(request, pool)
             if request.gpu_milli:
                 may &= whole[pool.numbers] > 0
-                for number in self.shared[model]:  # a device that is shared already before any other
+                for number in self.shared[model]:  # shared devices come before whole ones
                     left = next((left for left in self.shares[number][model] if left >= request.gpu_milli), None)
                     if left is not None and pool.flags[number] and self.slots(number, request, (model,), 1):
                         key = (0, left, self.cpu[number], number)
@@ -354,14 +362,15 @@ class Capacity:
         return may
 
     def tightest_bare(self, request: Request, pool: NodePool) -> int | None:
-        """The node without GPUs that one member fills best."""
+        """The node without GPUs that one member fits best."""
         may = self._may(request, pool) & ~self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
         return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
     def tightest_spare(self, request: Request, pool: NodePool) -> int | None:
-        """The node with GPUs that one member without fills best: where it does the least harm, or, where nobody said to
-        whom, while its free GPUs keep their share of CPUs.
+        """The node with GPUs that one member without GPUs fits best.
+
+        By least fragmentation if a workload is known, else among nodes whose free GPUs keep their share of the CPUs.
         """
         fragments = self.scored_fragments()
         if fragments is not None:
@@ -374,11 +383,11 @@ class Capacity:
 
     @property
     def cpu_shares(self) -> Ints:
-        """By node, the CPU that each of its GPUs may count on."""
+        """By node, the CPU share of each of its GPUs."""
         return self.cluster.cpu_shares
 
     def cpu_headroom(self, numbers: Ints) -> Ints:
-        """The CPU that the free GPUs of these nodes may count on."""
+        """The CPU share of the free GPUs of these nodes."""
         kept: Ints = self.cpu_shares[numbers] * self.free_gpus(numbers)
         return kept
 
@@ -390,8 +399,38 @@ class Capacity:
         return total
 
 
+class DerivedCapacity(Capacity):
+    """A capacity that is computed from another one. ``stale``: nodes whose free amounts changed there since the last look."""
+
+    __slots__ = ("stale",)
+
+    stale: set[int]
+
+    def follow(self) -> None:
+        """Recompute the stale nodes."""
+        raise NotImplementedError
+
+
+class Headroom(Protocol):
+    """CPU and memory that are reserved for free GPUs: implemented by :mod:`.gpu_headroom`."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+    @property
+    def as_if_free(self) -> Headroom: ...
+
+    def bind(self, demand: Demand) -> Demand: ...
+
+    def capacity_beyond(self, capacity: Capacity) -> Capacity: ...
+
+    def reserved_on(self, number: int, gpus: Mapping[str, int], shares: SharedGpus) -> tuple[int, int]: ...
+
+    def left_beyond(self, number: int, left: FreeAmounts) -> FreeAmounts: ...
+
+
 def _has_more(shares: SharedGpus, before: SharedGpus, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:
-    """Whether something may fit on these devices that did not before. A device that was opened is no gain."""
+    """Whether something may fit on these shared devices that did not fit before. A newly opened device is no gain."""
     for model, left in shares.items():
         opened = gpus_before.get(model, 0) - gpus.get(model, 0)
         had = sorted((*before.get(model, ()), *([WHOLE] * opened)), reverse=True)
@@ -410,8 +449,8 @@ def slots_in(
     most: int,
     shares: SharedGpus = NO_SHARED_GPUS,
 ) -> int:
-    """How many members with ``request`` fit into these amounts, at most ``most``; each takes one model."""
-    # Called for every kind of node and every shape: plain comparisons, no calls.
+    """How many members with ``request`` fit into these amounts, at most ``most``; each uses one model."""
+    # Hot path, called for every node size and shape: plain comparisons, no calls.
     slots = most
     per_cpu, per_memory, per_gpus = request.cpu_milli, request.memory_bytes, request.gpu_count
     if per_cpu * slots > cpu:

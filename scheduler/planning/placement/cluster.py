@@ -17,7 +17,7 @@ _LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
 
 
 class NodePool:
-    """A set of node numbers: ``members`` to walk through, ``flags`` to ask."""
+    """A set of node numbers: ``members`` for iteration, ``flags`` for membership tests."""
 
     __slots__ = ("flags", "members", "numbers")
 
@@ -30,7 +30,7 @@ class NodePool:
 
 
 class NodeTotals:
-    """All of every node, in columns."""
+    """The allocatable amounts of every node, in columns."""
 
     __slots__ = ("cpu", "gpus", "memory")
 
@@ -42,7 +42,7 @@ class NodeTotals:
         }
 
     def members(self, request: Request, models: Sequence[str], numbers: Ints) -> Ints:
-        """How many members each of these nodes holds when it is empty."""
+        """How many members each of these nodes holds when empty."""
         members = np.full(len(numbers), 1 << 40, dtype=np.int64)
         if request.uses_gpu:
             members = np.zeros(len(numbers), dtype=np.int64)
@@ -57,7 +57,7 @@ class NodeTotals:
 
 
 class ClusterIndex:
-    """Nodes in the order of their ids, so that the order in the snapshot cannot matter."""
+    """Nodes in the order of their ids, so that the order in the snapshot does not matter."""
 
     __slots__ = (
         "_by_label",
@@ -93,12 +93,12 @@ class ClusterIndex:
             tuple(sorted({m for held in (node.allocatable, node.free) for m, count in held.gpus.items() if count > 0}))
             for node in self.nodes
         )
-        # What each GPU of a node may count on; a node without GPUs has no share to keep.
+        # CPU share of each GPU of a node; nodes without GPUs reserve no share.
         self.cpu_share = tuple(
             node.allocatable.cpu_milli // max(1, node.allocatable.gpu_count) if models else 0
             for node, models in zip(self.nodes, self.models_of, strict=True)
         )
-        # Most devices of each model on one node: the length of the index of holes.
+        # Largest number of devices of each model on one node.
         self.largest: dict[str, int] = {}
         for node in self.nodes:
             for amounts in (node.allocatable, node.free):
@@ -106,7 +106,7 @@ class ClusterIndex:
                     if count > 0:
                         self.largest[model] = max(count, self.largest.get(model, 0))
         self.gpu_models = tuple(sorted(self.largest))
-        # Only where a node has two models may a walk over the models meet it twice.
+        # A walk over the models visits a node twice only if it has two models.
         self.is_mixed = any(len(models) > 1 for models in self.models_of)
         self.racks = tuple(node.labels.get(RACK_LABEL, "") for node in self.nodes)
         self.zones = tuple(node.labels.get(ZONE_LABEL, "") for node in self.nodes)
@@ -148,7 +148,7 @@ class ClusterIndex:
         return names
 
     def domains_of(self, level: str) -> tuple[tuple[str, ...], Ints]:
-        """The names of all racks or zones, sorted, and per node the number of its own."""
+        """The sorted names of all racks or zones, and per node the number of its own."""
         known = self._domain_numbers.get(level)
         if known is None:
             names = self.domain_names(level)
@@ -179,7 +179,9 @@ class ClusterIndex:
         return found
 
     def pool(self, members: Sequence[int]) -> NodePool:
-        """These nodes, in this order. It lives as long as the cluster, since others remember pools by identity."""
+        """The pool of these nodes, in this order. It lives as long as the cluster, since caches refer to pools by
+        identity.
+        """
         key = tuple(members)
         pool = self._by_members.get(key)
         if pool is None:

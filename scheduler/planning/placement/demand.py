@@ -1,4 +1,4 @@
-"""What a gang asks for, prepared once per shape: members with equal requests form one group."""
+"""The demand of a gang, prepared once per shape: members with equal requests form one group."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _COMPANION_ROLE = "worker"
 
 @dataclass(frozen=True, slots=True)
 class MemberGroup:
-    """``count`` members that are alike. ``models``: GPU models that are accepted and present, best first.
+    """``count`` equal members. ``models``: GPU models that are accepted and present, best first.
 
-    ``is_spread``: no two of them on one node.
+    ``is_spread``: no two members on one node.
     """
 
     request: Request
@@ -32,32 +32,35 @@ class MemberGroup:
 
     @property
     def most_on_one(self) -> int:
-        """As many may stand on one node."""
+        """The most members that one node may hold."""
         return 1 if self.is_spread else self.count
 
     @property
     def is_servers(self) -> bool:
-        """Of a gang whose servers go elsewhere than beside the others; else they may be in one group with others."""
+        """Whether these are parameter servers that are placed apart; other servers may share a group with other roles."""
         return self.roles[0][0] == SERVER_ROLE
 
     @property
     def is_picky(self) -> bool:
-        """Whether the order of ``models`` is the user's. One wish that several models fulfil sets none of them first."""
+        """Whether the order of ``models`` is the user's. A single wish that several models fulfil ranks none of them
+        first.
+        """
         wishes = len(self.request.gpu_models)
         return wishes > 1 or (wishes == 1 and len(self.models) == 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A gang as the planner sees it.
+    """A gang as the placement sees it.
 
     Attributes:
         merged: all members, equal requests in one group, the most demanding first.
         trainers: the same without the parameter servers.
-        servers: the parameter servers that sit beside the companions; ``None`` where there are none, or where
-            they ask for GPUs and so are placed like anybody else.
-        companion: the group among ``trainers`` beside which the servers sit.
-        respects_headroom: it must leave what is kept for free GPUs (:mod:`.headroom`).
+        servers: parameter servers placed next to the companions; ``None`` if there are none, or if they request GPUs
+            and
+            are placed like other members.
+        companion: index of the group in ``trainers`` next to which the servers are placed.
+        respects_headroom: it must leave the GPU headroom (:mod:`.gpu_headroom`) free.
     """
 
     gang: Gang
@@ -74,8 +77,9 @@ class Demand:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether servers must not stand beside others, or not beside each other: ``merged`` keeps them in groups of their
-        own, and one node cannot hold the gang.
+        """Whether servers must not share nodes with other roles or with each other.
+
+        Then ``merged`` keeps them in groups of their own, and one node cannot hold the gang.
         """
         servers = [group for group in self.merged if group.is_servers]
         if not servers:
@@ -85,9 +89,9 @@ class Demand:
 
     @property
     def as_one(self) -> tuple[Request, tuple[str, ...]] | None:
-        """What a node needs to hold the whole gang, and the GPU models that will do.
+        """The request of the whole gang on a single node, and the GPU models that all groups accept.
 
-        ``None`` where groups accept different models or parts of one, so that a sum says too little.
+        ``None`` where groups accept different models or parts of a GPU, so that a sum is not sufficient.
         """
         with_gpus = [group for group in self.merged if group.request.uses_gpu]
         if len({group.models for group in with_gpus}) > 1 or any(group.request.gpu_milli for group in with_gpus):
@@ -100,9 +104,9 @@ class Demand:
         return total, with_gpus[0].models if with_gpus else ()
 
     def touched_nodes(self, cluster: ClusterIndex) -> frozenset[int]:
-        """Which nodes it may ever use, coarsely: gangs with a node in common compete.
+        """A superset of the nodes that it may ever use: gangs with a node in common compete.
 
-        Equal questions are answered once per cluster, so a queue of many shapes costs nothing.
+        Cached per cluster, so that a queue of many shapes costs nothing.
         """
         if all(group.request.uses_gpu for group in self.merged):
             return cluster.with_models(self.pool, frozenset(m for group in self.merged for m in group.models))
@@ -148,7 +152,7 @@ def _models(request: Request, cluster: ClusterIndex) -> tuple[str, ...]:
 
 def _demanding_first(group: MemberGroup) -> tuple[object, ...]:
     request = group.request
-    # A group that accepts fewer models has fewer places to go.
+    # A group that accepts fewer models has fewer candidate nodes.
     return (
         -request.gpu_count,
         -request.gpu_milli,

@@ -1,8 +1,9 @@
-"""Which device a running part of a GPU is on: nobody tells the planner, but what is left of the devices does.
+"""Assignment of running GPU parts to shared devices, reconstructed from what is left of each device.
 
-What stays and what ends is dealt out to the shared devices so that each is used as much as it is. Where several ways
-do that, one is taken: the end of a part may free another device than planned, so this is for expected starts, and
-each tick asks again.
+The snapshot does not say which part is on which device. Staying and ending parts are assigned so that the use of each
+device is explained. If several assignments do, one is taken: the end of a part may free another device than assumed,
+so
+this serves forecasts only, and each tick computes it again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 from core.domain.sharing.gpu_sharing import WHOLE
 
-# Beyond that many steps parts go to the device that has the most use still unexplained.
+# Beyond this many steps each part is assigned to the device with the most unexplained use.
 _MOST_STEPS = 2_000
 
 
@@ -32,7 +33,7 @@ def give_back(shares: tuple[int, ...], staying: Sequence[int], ending: Sequence[
 
 
 def _exactly(parts: Sequence[int], used: Sequence[int]) -> list[int | None]:
-    """A device for each part (larger parts first), all devices used up if that can be."""
+    """A device for each part (larger parts first), such that all devices are used up if possible."""
     steps = _MOST_STEPS
     left = list(used)
     seats: list[int | None] = []

@@ -1,7 +1,10 @@
-"""What of the cluster each job may use: without nodes that are booked for others, and models of which it has its quota.
+"""Node eligibility: which nodes and GPU models each job may use, given bookings of other projects and quotas per model.
 
-Everything that a plan remembers of a shape it remembers under a *key*: the shape itself where a job may use all that
-fits it, else the shape with what is left out. So a refusal in one key says nothing about another one.
+Everything that a plan remembers about a shape is stored under an *eligibility key*: the shape itself if the job may
+use
+all nodes and models that fit, else the shape with the number of its node filter. So a refusal under one key says
+nothing
+about another key.
 """
 
 from __future__ import annotations
@@ -19,18 +22,18 @@ from scheduler.planning.queue.shares import Shares
 
 @dataclass(frozen=True, slots=True)
 class NodeFilter:
-    """What is left out: nodes, and GPU models."""
+    """Excluded nodes (``hidden``) and excluded GPU models (``without``)."""
 
     hidden: frozenset[int]
     without: frozenset[str]
 
 
 class Eligibility:
-    """The key of each job, and the demand of each key.
+    """The eligibility key of each job, and the demand of each key.
 
     Attributes:
         is_open: there are no limits and no bookings: the key of every job is its shape.
-        bind: makes a demand keep off what is kept for GPUs, where it has to.
+        apply_headroom: marks demands that must leave the GPU headroom free.
     """
 
     def __init__(self, snapshot: Snapshot, cluster: ClusterIndex, shares: Shares) -> None:
@@ -43,12 +46,12 @@ class Eligibility:
         self._filters: dict[str, NodeFilter] = {}
         self._numbers: dict[tuple[frozenset[int], frozenset[str]], str] = {}
 
-    def of(self, job: QueuedGang) -> str | QuotaExcess:
-        """The job's key; an :class:`QuotaExcess` where its quota does not let it start whatever is free."""
+    def key_of(self, job: QueuedGang) -> str | QuotaExcess:
+        """The job's eligibility key; a :class:`QuotaExcess` if its quota lets it start nowhere."""
         return self.key_under(job, self.quotas)
 
     def key_under(self, job: QueuedGang, quotas: Quotas) -> str | QuotaExcess:
-        """The same where others hold what ``quotas`` know of."""
+        """The same under other ``quotas``."""
         if self.is_open:
             return job.shape
         allowed = quotas.check(job)
@@ -58,43 +61,46 @@ class Eligibility:
         return self._key(job, NodeFilter(self.bookings.hidden(job.project, run_time_s), allowed.without))
 
     def without_hopeless(self, snapshot: Snapshot, refusal: Callable[[str, Demand], object | None]) -> Snapshot:
-        """``snapshot`` without the jobs with GPUs that their limits never let start, whatever is given back, and those whose
-        nodes are all reserved for others: until that is over, which is a plan of its own, they use none of them.
+        """``snapshot`` without jobs with GPUs that can never start under their limits, or whose nodes are all booked
+        for
+        others.
 
-        That does not hang on who holds what: it stays so whoever starts.
+        They do not count as demand; the end of a booking is a plan of its own. Independent of present usage, so that
+        starts do
+        not change the result.
 
         Args:
-            refusal: of a demand in a key by the empty cluster; ``None`` if that could hold it.
+            refusal: why the empty cluster refuses a demand under a key; ``None`` if it could hold it.
         """
         if self.is_open:
             return snapshot
         known: dict[tuple[str, str, str, frozenset[int]], bool] = {}
 
         def has_hope(job: QueuedGang) -> bool:
-            if not job.gang.gpu_milli:  # whether it can run may hang on what is typical, for which this is asked
+            if not job.gang.gpu_milli:  # whether it can run may depend on the workload profile that is being computed
                 return True
             hidden = self.bookings.hidden(job.project, job.max_hold_s)
-            key = (job.project, job.user, job.shape, hidden)
-            found = known.get(key)
+            question = (job.project, job.user, job.shape, hidden)
+            found = known.get(question)
             if found is None:
                 allowed = self.quotas.check_unused(job)
                 found = isinstance(allowed, Allowed)
                 if isinstance(allowed, Allowed) and (allowed.without or hidden):
                     key = self._key(job, NodeFilter(hidden, allowed.without))
                     found = refusal(key, self.demand(job, key)) is None
-                known[key] = found
+                known[question] = found
             return found
 
         return replace(snapshot, queued=tuple(job for job in snapshot.queued if has_hope(job)))
 
     def key_for_reservation(self, job: QueuedGang, key: str) -> str:
-        """The key in which a reservation may be made: without all nodes that are ever booked for others."""
+        """The key for a reservation: without all nodes that are ever booked for other projects."""
         ever = self.bookings.ever_hidden(job.project)
         narrow = self._filters.get(key, NodeFilter(frozenset(), frozenset()))
         return key if ever == narrow.hidden else self._key(job, replace(narrow, hidden=ever))
 
     def filter_of(self, key: str) -> NodeFilter | None:
-        """What is left out; ``None``: nothing."""
+        """The node filter of a key; ``None``: nothing is excluded."""
         return self._filters.get(key)
 
     def _key(self, job: QueuedGang, narrow: NodeFilter) -> str:
@@ -106,7 +112,7 @@ class Eligibility:
         return key
 
     def demand(self, job: QueuedGang, key: str) -> Demand:
-        """What ``job`` asks for, in its key."""
+        """The demand of ``job`` under its key."""
         demand = self.demands.get(key)
         if demand is None:
             narrow = self._filters.get(key)
@@ -120,7 +126,7 @@ class Eligibility:
 
 
 def without(demand: Demand, hidden: frozenset[int], models: frozenset[str], cluster: ClusterIndex) -> Demand:
-    """``demand`` on other nodes than ``hidden``, and on other GPU models where its groups accept any other."""
+    """``demand`` without the nodes ``hidden``, and without GPU ``models`` where its groups accept any other."""
     pool = cluster.pool([n for n in demand.pool.members if n not in hidden]) if hidden else demand.pool
     if not models:
         return replace(demand, pool=pool)

@@ -1,38 +1,34 @@
-"""Whether a gang could run at all, on the cluster as it is without any job."""
+"""Feasibility: whether a gang could run at all on the empty cluster."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Amounts
 from scheduler.planning.model import ReasonCode
-from scheduler.planning.placement.capacity import Capacity, slots_in
+from scheduler.planning.placement.capacity import Capacity, Headroom, slots_in
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.search import SearchBudget
 
-if TYPE_CHECKING:
-    from scheduler.planning.placement.gpu_headroom import GpuHeadroom
-
-# A question asked once per shape; a large gang of unlike roles may take this many steps on an empty cluster.
+# Once per shape; a large gang of unlike roles may take this many search steps on an empty cluster.
 _STEPS = 20_000
-_Kind = tuple[Amounts, int]  # a size of node and how many there are
+_Kind = tuple[Amounts, int]  # a node size, and how many nodes have it
 
 
 class EmptyCluster:
-    """Answers about the empty cluster. Nodes of equal size are counted, not walked through.
+    """Feasibility on the empty cluster. Nodes of equal size are counted, not visited one by one.
 
-    ``headroom``: what is kept for GPUs, once that is known.
+    ``headroom``: the GPU headroom, once known.
     """
 
     __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster", "headroom")
 
     def __init__(self, cluster: ClusterIndex) -> None:
         self.cluster = cluster
-        self.headroom: GpuHeadroom | None = None
+        self.headroom: Headroom | None = None
         self._capacity: Capacity | None = None
         self._domain_kinds: dict[tuple[int, str | None], list[tuple[_Kind, ...]]] = {}
         self._kinds: dict[int, list[tuple[Amounts, int, int]]] = {}
@@ -45,7 +41,7 @@ class EmptyCluster:
         return self._capacity
 
     def kinds(self, pool: NodePool) -> list[tuple[Amounts, int, int]]:
-        """Each size of node in ``pool``, how many there are and the first of them."""
+        """Each node size in ``pool``, how many nodes have it, and the first of them."""
         known = self._kinds.get(id(pool))
         if known is None:
             known = self._kinds[id(pool)] = self._count(pool)
@@ -61,7 +57,7 @@ class EmptyCluster:
         return [(self.cluster.nodes[first[size]].allocatable, counts[size], first[size]) for size in counts]
 
     def members(self, group: MemberGroup, pool: NodePool) -> int:
-        """How many members of ``group`` the empty pool holds, whatever else the gang needs."""
+        """How many members of ``group`` the empty pool holds, disregarding the rest of the gang."""
         return sum(
             nodes * slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, 1 << 30)
             for whole, nodes, _ in self.kinds(pool)
@@ -99,7 +95,7 @@ class EmptyCluster:
         return None if fits else ReasonCode.TOO_LARGE
 
     def _domains(self, demand: Demand) -> list[tuple[_Kind, ...]]:
-        """The sizes of nodes in each domain that the gang has to stay inside, without domains that are alike."""
+        """The node sizes of each topology domain that the gang must stay inside, without duplicate domains."""
         level = demand.gang.topology if demand.gang.topology_required else None
         key = (id(demand.pool), level)
         known = self._domain_kinds.get(key)
@@ -127,13 +123,13 @@ def _size(whole: Amounts) -> tuple[object, ...]:
 
 
 def _surely_fits(groups: tuple[MemberGroup, ...], kinds: tuple[_Kind, ...]) -> bool:
-    """A quick yes: all on one empty node, or each group on whole nodes of its own. No means nothing."""
+    """A quick sufficient test: all on one empty node, or each group on whole nodes of its own."""
     if any(_fit_on_one(groups, whole) for whole, _ in kinds):
         return True
     left = [nodes for _, nodes in kinds]
     for group in groups:
         missing = group.count
-        # Those first that waste the fewest GPUs, so that the CPU-only groups leave them to the others.
+        # Node sizes that waste the fewest GPUs first, so that groups without GPUs leave those nodes to the others.
         for at in sorted(range(len(kinds)), key=lambda at: (kinds[at][0].gpu_count, at)):
             slots = _slots(kinds[at][0], group)
             if slots and missing > 0:

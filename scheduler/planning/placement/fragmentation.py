@@ -1,26 +1,29 @@
-"""What a hole is worth: how much of a node's free GPUs the typical requests could still use.
+"""Fragmentation score: how much of a node's free GPUs typical requests could still use.
 
-The simple equivalent, after Fragmentation Gradient Descent (Weng et al., USENIX ATC 2023): of all nodes that have room take
-the one on which placing the member lowers least what is left for typical requests. FGD asks of one typical request
-whether it could use a free device. Here it is the amount that *as many of them as fit* would fill, CPU and memory
-included, and of several requests (``_DRAWS``, drawn by their frequency) that which fills most, since the planner has
-a choice of whom to put there:
+The simple equivalent, after Fragmentation Gradient Descent (Weng et al., USENIX ATC 2023): of all nodes with room
+take
+the one whose usefulness for typical requests drops least. FGD asks whether one typical request could use a free
+device.
+Here the score is the amount that *as many of them as fit* would fill, CPU and memory included, and of several
+requests
+(``_DRAWS``, drawn by frequency) the one that fills most, since the planner can choose which job to place there:
 
     usable(node) = E[max over _DRAWS requests of (members that fit x their GPUs)]
     loss(node, member) = usable(before) - usable(after) - the member's own GPUs
 
-A loss of nothing means that no hole was spoilt; below nothing, that something unusable was used. Ties go to the smaller
-hole, then to the node with the least CPU.
+Zero loss means that no hole was spoilt; a negative loss, that something unusable was used. Ties go to the smaller
+hole,
+then to the node with the least CPU.
 
-Nodes with the same free amounts are one *state*, and a state is scored once per request, in bulk with numpy.
+Nodes with equal free amounts are one *state*; a state is scored once per request, in bulk with numpy.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,21 +34,19 @@ from core.domain.sharing.resources import Request
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 
-if TYPE_CHECKING:
-    from scheduler.planning.placement.capacity import Capacity
-
-# Of so many typical requests the best suited counts. One would be the mean of all, as if nobody chose; with very many
-# only the best one counts, as if it never ran out. 1, 2, 4 and 8 were tried, on openb and on the workloads of
-# tests/unit/planning/test_fragments.py: 4 is best or next to it on all, and no choice differs by more than one in a hundred.
+# The best of so many drawn requests counts. One draw is the mean, as if the planner had no choice; with very many
+# draws only the best request counts, as if it never ran out. 1, 2, 4 and 8 were tried on openb and on the workloads
+# of tests/unit/planning/test_fragmentation.py: 4 is best or second best on all, and no choice differs by more than 1
+# %.
 _DRAWS: Final = 4
-# The most frequent requests stand for all: more would cost time and change little.
+# The most frequent requests represent all: more would cost time and change little.
 _MOST_REQUESTS: Final = 160
-# Beside what is asked for there is a suspicion, worth this many members: jobs of 1, 2, 4 and 8 GPUs with their share of the
-# node's CPU and memory. It decides where little is known, and fades as more is.
+# A prior worth this many members: jobs of 1, 2, 4 and 8 GPUs with their share of the node's CPU and memory. It
+# decides while little demand is known.
 _PRIOR_WEIGHT: Final = 8.0
 _PRIOR_SIZES: Final = (1, 2, 4, 8)
-# So many states that are new to a request are scored each time it comes, the tightest first: whoever comes often soon knows
-# all, and a request of its own costs little. Often is as many members as this.
+# So many new states are scored each time a request comes, the tightest first: frequent requests soon know all states,
+# and rare ones cost little. A request is frequent from this many members on.
 _FEW_STATES: Final = 48
 _RARE_STATES: Final = 12
 _OFTEN: Final = 16.0
@@ -62,26 +63,27 @@ _Asked = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class WorkloadProfile:
-    """What is asked for lately: requests that use GPUs, and how many members do so."""
+    """The recent demand: requests with GPUs, and how many members ask for each."""
 
     requests: tuple[tuple[Request, float], ...] = ()
-    known: int = 0  # the first of them are asked for; the others are only the suspicion
+    known: int = 0  # the first ``known`` requests are real demand, the others are the prior
 
     @classmethod
     def of_snapshot(
         cls, snapshot: Snapshot, cluster: ClusterIndex, can_run: Callable[[QueuedGang], bool]
     ) -> WorkloadProfile:
-        """From all gangs that run or wait: starting one changes nothing.
+        """From all running and waiting gangs, so that starting a gang changes nothing.
 
         Args:
-            can_run: whether the empty cluster could hold a gang; asked once of each shape. No hole is kept for others.
+            can_run: whether the empty cluster could hold a gang; called once per shape. No hole is reserved for
+                others.
         """
         shapes = Counter(job.shape for job in snapshot.queued)
         firsts = {job.shape: job for job in snapshot.queued}
         members = Counter[Request]()
         for shape, jobs in shapes.items():
             roles = firsts[shape].gang.roles
-            # Of those that ask for no GPU nobody asks: whether they can run may hang on what is typical.
+            # Not called for shapes without GPUs: whether they can run may depend on this profile.
             if not any(role.request.uses_gpu for role in roles) or not can_run(firsts[shape]):
                 continue
             for role in roles:
@@ -93,7 +95,7 @@ class WorkloadProfile:
 
     @classmethod
     def of(cls, members: Iterable[tuple[Request, float]], cluster: ClusterIndex) -> WorkloadProfile:
-        """From the members of gangs; the suspicion is added. Nothing where no node has GPUs."""
+        """From the members of gangs plus the prior. Empty if no node has GPUs."""
         if not cluster.gpu_models:
             return cls()
         weights: dict[Request, float] = {}
@@ -164,7 +166,7 @@ class _Table:
         fits = np.minimum(fits, np.minimum(left[:, 0:1] // cpu, left[:, 1:2] // memory))
         filled = np.maximum(fits, 0) * np.where(is_part, part, WHOLE * whole)
         order = np.argsort(filled, axis=1)
-        # The chance that the best of all draws is not above the sorted value.
+        # Probability that the best of all draws is not above the sorted value.
         below = weight[order].cumsum(axis=1) ** _DRAWS
         chance = np.diff(below, axis=1, prepend=0.0)
         usable: _Floats = (np.take_along_axis(filled, order, axis=1) * chance).sum(axis=1)
@@ -172,7 +174,7 @@ class _Table:
 
 
 class _Scores:
-    """One request's losses by state, as sortable whole numbers, or ``_NEVER`` (no room), or ``_UNSEEN``."""
+    """The losses of one request by state, as sortable integers, or ``_NEVER`` (no room), or ``_UNSEEN``."""
 
     __slots__ = ("few", "keys")
 
@@ -181,13 +183,35 @@ class _Scores:
         self.few = few
 
 
+class FreeColumns(Protocol):
+    """What scoring reads of a capacity: free amounts by node, as lists for one node and as columns for all."""
+
+    cluster: ClusterIndex
+    cpu: list[int]
+    memory: list[int]
+    cpus: _Ints
+    memories: _Ints
+    shares: list[Mapping[str, tuple[int, ...]]]
+
+    @property
+    def gpus(self) -> FreeDevices: ...
+
+
+class FreeDevices(Protocol):
+    """Free whole devices: by node and model, and by model as a column."""
+
+    whole: dict[str, _Ints]
+
+    def __getitem__(self, number: int) -> Mapping[str, int]: ...
+
+
 class Fragments:
-    """The states of all nodes of one capacity, and where a member does the least harm.
+    """The states of all nodes of one capacity, and the node where a member does the least harm.
 
     Rows are pairs of a node with GPUs and one of its models.
     """
 
-    def __init__(self, capacity: Capacity, typical: WorkloadProfile) -> None:
+    def __init__(self, capacity: FreeColumns, typical: WorkloadProfile) -> None:
         self.capacity = capacity
         cluster = capacity.cluster
         self.table = _Table(typical, cluster.gpu_models)
@@ -208,7 +232,7 @@ class Fragments:
         self.by_models: dict[tuple[str, ...], _Flags | None] = {}
         self.state_of: _Ints = self._all_states()
 
-    def copy(self, capacity: Capacity) -> Fragments:
+    def copy(self, capacity: FreeColumns) -> Fragments:
         """The same for a copy of the capacity."""
         twin = Fragments.__new__(Fragments)
         for name in ("table", "weights", "rows", "rows_of", "node_of", "models", "model_of", "flags", "by_models"):
@@ -223,12 +247,13 @@ class Fragments:
         return twin
 
     def changed(self, number: int) -> None:
-        """What is free on a node is another amount now."""
+        """The free amounts of a node have changed."""
         for row in self.rows_of.get(number, ()):
             self.state_of[row] = self._state(row)
 
     def _all_states(self) -> _Ints:
-        """By row the number of its state; states are numbered as they are met. Rows without shared devices that are alike are
+        """The state number of each row; states are numbered in the order of appearance. Equal rows without shared
+        devices are
         found in bulk.
         """
         capacity, count = self.capacity, len(self.rows)
@@ -236,7 +261,7 @@ class Fragments:
         for model, number in self.models.items():
             mine = self.model_of == number
             whole[mine] = np.maximum(capacity.gpus.whole[model][self.node_of[mine]], 0)
-        # Whoever has shared devices is alike to nobody.
+        # Rows with shared devices equal no other row.
         own = np.zeros(count, dtype=np.int64)
         shared = [row for at, parts in enumerate(capacity.shares) if parts for row in self.rows_of.get(at, ())]
         own[shared] = 1 + np.arange(len(shared))
@@ -266,10 +291,10 @@ class Fragments:
     def choose(
         self, request: Request, models: Sequence[str], pool: NodePool, among: _Flags | None = None
     ) -> int | None:
-        """The node of ``pool`` where one member with ``request`` spoils least; ``None`` if there is room on none.
+        """The node of ``pool`` with the least loss for one member with ``request``; ``None`` if no node has room.
 
         Args:
-            models: that it accepts; none where it needs no GPU, and then nodes without GPUs are not looked at.
+            models: accepted models; empty for members without GPUs, for which nodes without GPUs are not considered.
             among: by node, whether it may be chosen; ``None``: all may.
         """
         if not self.rows or (request.uses_gpu and not models):
@@ -315,7 +340,7 @@ class Fragments:
         return scores
 
     def _look(self, request: Request, scores: _Scores, unseen: _Ints) -> None:
-        """Score states that are new to this request: all on which it has no room, and some of the others, the tightest."""
+        """Score states that are new to this request: all without room, and the tightest of the others."""
         marked = np.zeros(len(self.states), dtype=np.bool_)
         marked[unseen] = True
         fresh = np.flatnonzero(marked)
@@ -349,7 +374,7 @@ def _asked(request: Request) -> _Asked:
 
 
 def _after(state: _State, request: Request) -> _Amounts:
-    """The amounts once the member is there; it must have room."""
+    """The amounts once the member is placed; it must fit."""
     _, cpu, memory, whole, shares = state
     if request.gpu_milli:
         shares, opened = after_part(shares, request.gpu_milli)

@@ -20,7 +20,7 @@ from scheduler.planning.placement.topology import domains_by_room
 
 
 def place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialPlacement | None:
-    """Nodes for the whole gang, or ``None``. ``capacity`` is not changed."""
+    """Nodes for the whole gang, or ``None``. ``capacity`` is not modified."""
     headroom = capacity.headroom
     if demand.respects_headroom and headroom is not None and headroom.is_active:
         draft = _place(demand, headroom.capacity_beyond(capacity), budget)
@@ -47,14 +47,14 @@ def _place(demand: Demand, capacity: Capacity, budget: SearchBudget) -> PartialP
 
 
 def _may_fit(demand: Demand, capacity: Capacity) -> bool:
-    """No, if some group does not fit even alone."""
+    """A necessary test: every group fits alone."""
     if len(demand.merged) == 1 and demand.gang.topology is None:
-        return True  # the one strategy counts for itself
+        return True  # the only strategy counts exactly itself
     return all(capacity.can_hold(group.request, group.models, demand.pool, group.count) for group in demand.merged)
 
 
 def _on_one_node(demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget) -> PartialPlacement | None:
-    """The whole gang on the node that it fills best."""
+    """The whole gang on the node with the best fit."""
     if demand.is_scattered:
         return None
     whole = demand.as_one
@@ -98,7 +98,7 @@ def _all_on(number: int, demand: Demand, capacity: Capacity, budget: SearchBudge
         draft.add(group, picks)
     else:
         return draft
-    # Greedy is exact here unless two models on the node can be dealt out in different ways.
+    # Greedy is exact here unless the node has two models, which can be assigned in different ways.
     if len(demand.merged) > 1 and len(capacity.cluster.models_of[number]) > 1:
         return search(PartialPlacement(capacity), demand.merged, only, budget)
     return None
@@ -119,7 +119,7 @@ def _place_in(demand: Demand, capacity: Capacity, pool: NodePool, budget: Search
         return draft_or_none
     if demand.servers is not None:
         drafts = [_with_bundles(demand, capacity, pool), _servers_after(demand, capacity, pool)]
-        # Beside the workers, unless that takes more nodes in all.
+        # Next to the workers, unless that takes more nodes in all.
         best = min((d for d in drafts if d is not None), key=lambda d: len(d.left), default=None)
         if best is not None:
             return best
@@ -143,7 +143,9 @@ def _one_by_one(groups: tuple[MemberGroup, ...], capacity: Capacity, pool: NodeP
 
 
 def _scattered(demand: Demand, capacity: Capacity, pool: NodePool, budget: SearchBudget) -> PartialPlacement | None:
-    """Servers apart from the others, or from each other: either first, then every division of a small cluster."""
+    """Servers apart from other roles, or from each other: either group first, then an exhaustive search on a small
+    cluster.
+    """
     servers = [group for group in demand.merged if group.is_servers]
     others = [group for group in demand.merged if not group.is_servers]
     is_apart = demand.gang.servers == "apart"
@@ -164,7 +166,7 @@ def _scattered(demand: Demand, capacity: Capacity, pool: NodePool, budget: Searc
 
 
 def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
-    """Workers as if there were no servers; then servers beside them as far as there is room, the others anywhere."""
+    """Place the workers as if there were no servers; then servers next to them where there is room, the rest anywhere."""
     draft = _one_by_one(demand.trainers, capacity, pool)
     servers = demand.servers
     if draft is None or servers is None:
@@ -183,7 +185,7 @@ def _servers_after(demand: Demand, capacity: Capacity, pool: NodePool) -> Partia
 
 
 def _with_bundles(demand: Demand, capacity: Capacity, pool: NodePool) -> PartialPlacement | None:
-    """A worker and its servers as one member, so that every server finds room on a node of the gang."""
+    """Place a worker and its servers as one unit, so that every server finds room on a node of the gang."""
     servers, workers = demand.servers, demand.trainers[demand.companion]
     if servers is None:
         return None
@@ -214,7 +216,7 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: NodePool) -> Partial
         made.add(group, group_picks)
     made.add(workers, _joined(worker_picks))
     beside = _beside(made, servers, made.picks[-1][1], pool)
-    # Spread evenly where that fits; the bundles' own seats fit in any case.
+    # Spread evenly where that fits; the bundles' own places fit in any case.
     made.add(servers, beside if sum(p.count for p in beside) == servers.count else _joined(server_picks))
     return made if made.is_sound() else None
 

@@ -1,17 +1,22 @@
-"""What of each node is kept for its free GPUs: jobs without GPUs leave it, unless they could never run otherwise.
+"""GPU headroom: CPU and memory of each node reserved for its free GPUs. Jobs without GPUs leave it, if they can run so.
 
-A free GPU is of no use without CPU and memory. So of every node as much is kept as typical requests take for each GPU, times
-the GPUs, and parts of GPUs, that are free there. Typical is what three in four of all GPUs get along with that jobs run with
-or wait for, by model; of a GPU that nobody asks for nothing is kept. It is never more than the GPU's share of its node, so
-that one odd request shuts no node on which other GPUs are taken.
+A free GPU is useless without CPU and memory. So each node reserves, per free GPU or part of one, what typical
+requests
+take: the amount that suffices for three in four of the GPUs that jobs run with or wait for, by model. No headroom is
+reserved for GPU models without demand. It never exceeds the GPU's share of its node, so that one odd request does not
+close a node on which other GPUs are in use.
 
-A gang is *bound* by this (``Demand.respects_headroom``) if none of its members asks for GPUs and the empty cluster could hold it
-beside all that is kept there. For a bound gang :func:`.gang.place` looks at a :class:`CapacityBeyondHeadroom` in place of the capacity itself.
+A gang is *bound* by the headroom (``Demand.respects_headroom``) if no member asks for GPUs and the empty cluster
+could
+hold it beyond the headroom. For a bound gang :func:`.gang.place` looks at a :class:`CapacityBeyondHeadroom` instead
+of
+the capacity itself.
 
-What is spare does not only shrink while a plan is made, nor only grow in time: with a start of few CPUs for each GPU less is
-to be kept, with its end more. So infeasibility of bound gangs are forgotten from round to round; and what is reserved for one is
-reserved as if all GPUs were free, which only grows, on nodes without GPUs if these could hold it, and jobs with GPUs may
-use meanwhile what is kept for them.
+The capacity beyond the headroom is not monotonic: a start with few CPUs per GPU shrinks the headroom, its end
+enlarges
+it. So refusals of bound gangs are forgotten from round to round, and their reservations are made as if all GPUs were
+free, which is monotonic, on nodes without GPUs if these could hold the gang; jobs with GPUs may use the headroom
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,23 +31,22 @@ import numpy as np
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE
 from core.domain.sharing.resources import Request
-from scheduler.planning.placement.capacity import Capacity, SharedGpus
+from scheduler.planning.placement.capacity import Capacity, DerivedCapacity, FreeAmounts, SharedGpus
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.feasibility import EmptyCluster
 from scheduler.planning.placement.fragmentation import WorkloadProfile
-from scheduler.planning.placement.ledger import Amounts, Reservation
+from scheduler.planning.placement.ledger import Reservation
 from scheduler.planning.placement.node_arrays import Flags, Ints, least
-from scheduler.planning.placement.partial import FreeAmounts
 
-# Of the GPUs that are asked for, this part gets along with what is kept for each.
+# Fraction of the requested GPUs for which the headroom of each GPU suffices.
 _ENOUGH_FOR: Final = 0.75
 
 _PerGpu = tuple[int, int]  # CPU in thousandths, memory in bytes
 
 
-def per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
-    """What typical requests take for each GPU of ``model``; nothing where nobody asks for one."""
+def headroom_per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
+    """What typical requests take per GPU of ``model``; zero without demand for it."""
     asked = [
         (request, weight)
         for request, weight in typical.requests[: typical.known]
@@ -54,13 +58,13 @@ def per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
 
 
 def _of_one(request: Request, members: float, amount: int) -> tuple[int, float]:
-    """The part of ``amount`` for each GPU of the request, and how many thousandths of GPUs are asked for like that."""
+    """The amount per GPU of the request, and the thousandths of GPUs that are requested like that."""
     milli = WHOLE * request.gpu_count + request.gpu_milli
     return -(-amount * WHOLE // milli), members * milli
 
 
 def _enough(asked: Sequence[tuple[int, float]]) -> int:
-    """The smallest of the amounts that is enough for so many of the GPUs."""
+    """The smallest amount that suffices for the fraction ``_ENOUGH_FOR`` of the GPUs."""
     left = _ENOUGH_FOR * sum(gpus for _, gpus in asked)
     for amount, gpus in sorted(asked):
         left -= gpus
@@ -71,19 +75,19 @@ def _enough(asked: Sequence[tuple[int, float]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """By node, what is kept for each GPU of one model."""
+    """By node, the headroom of each GPU of one model."""
 
     cpu: Ints
     memory: Ints
 
 
 class GpuHeadroom:
-    """What is kept on the nodes of ``cluster``, worked out when a gang without GPUs is first met.
+    """The headroom on the nodes of ``cluster``, computed when a gang without GPUs is first met.
 
     Args:
-        typical: what GPUs are asked for with.
-        empty: tells which gangs could never run otherwise.
-        as_if_free: for all GPUs of a node, whether they are free or not.
+        typical: the workload profile.
+        empty: decides which gangs could never run beyond the headroom.
+        as_if_free: count all GPUs of a node as free.
     """
 
     def __init__(
@@ -102,13 +106,13 @@ class GpuHeadroom:
 
     @cached_property
     def per_gpu(self) -> Mapping[str, _Columns]:
-        """By model that is asked for, what each of its GPUs keeps on each node."""
+        """By model with demand, the headroom of each of its GPUs on each node."""
         found: dict[str, _Columns] = {}
         whole, cluster = self.cluster.whole, self.cluster
         gpus = np.maximum(sum(whole.gpus.values(), np.zeros(len(cluster.nodes), dtype=np.int64)), 1)
         typical = self._typical() if cluster.gpu_models else WorkloadProfile()
         for model in cluster.gpu_models:
-            cpu, memory = per_gpu(typical, model)
+            cpu, memory = headroom_per_gpu(typical, model)
             if cpu or memory:
                 found[model] = _Columns(np.minimum(cpu, whole.cpu // gpus), np.minimum(memory, whole.memory // gpus))
         return found
@@ -119,7 +123,7 @@ class GpuHeadroom:
 
     @cached_property
     def as_if_free(self) -> GpuHeadroom:
-        """The same, for all GPUs of a node."""
+        """The same rule, counting all GPUs of a node as free."""
         twin = GpuHeadroom(self.cluster, self._typical, self.empty, as_if_free=True)
         twin.__dict__["per_gpu"] = self.per_gpu
         return twin
@@ -127,7 +131,7 @@ class GpuHeadroom:
     # ---- whom it binds ----
 
     def bind(self, demand: Demand) -> Demand:
-        """``demand``, bound by what is kept if it asks for no GPUs and could ever run so."""
+        """``demand``, bound by the headroom if it asks for no GPUs and could ever run so."""
         if demand.uses_gpus or not self.is_active or not self.cluster.has_gpus[demand.pool.numbers].any():
             return demand
         bound = replace(demand, respects_headroom=True)
@@ -136,7 +140,7 @@ class GpuHeadroom:
         return demand
 
     def on_cpu_nodes(self, demand: Demand) -> Demand:
-        """Where room is reserved for a bound gang: on nodes without GPUs alone, if these could hold it."""
+        """The demand for the reservation of a bound gang: on nodes without GPUs alone, if these could hold it."""
         if not demand.respects_headroom or not self.is_active:
             return demand
         bare = self._bare.get(id(demand.pool))
@@ -150,7 +154,7 @@ class GpuHeadroom:
     # ---- what it keeps ----
 
     def capacity_beyond(self, capacity: Capacity) -> Capacity:
-        """What bound gangs may use of ``capacity``; it follows when that changes."""
+        """The part of ``capacity`` that bound gangs may use; it follows later changes."""
         if capacity.beyond_headroom is None:
             capacity.beyond_headroom = CapacityBeyondHeadroom(capacity, self)
         elif capacity.beyond_headroom.stale:
@@ -158,7 +162,7 @@ class GpuHeadroom:
         return capacity.beyond_headroom
 
     def reserved(self, capacity: Capacity) -> tuple[Ints, Ints]:
-        """CPU and memory that are kept on each node."""
+        """CPU and memory reserved on each node."""
         cpu, memory = np.zeros_like(capacity.cpus), np.zeros_like(capacity.memories)
         for model, each in self.per_gpu.items():
             if self._is_as_if_free:
@@ -172,7 +176,7 @@ class GpuHeadroom:
         return cpu, memory
 
     def reserved_on(self, number: int, gpus: Mapping[str, int], shares: SharedGpus) -> _PerGpu:
-        """The same on one node on which these devices are free."""
+        """CPU and memory reserved on one node on which these devices are free."""
         cpu = memory = 0
         for model in self.cluster.models_of[number]:
             each = self.per_gpu.get(model)
@@ -187,13 +191,13 @@ class GpuHeadroom:
         return cpu, memory
 
     def left_beyond(self, number: int, left: FreeAmounts) -> FreeAmounts:
-        """What of ``left`` on one node bound gangs may use."""
+        """The part of ``left`` on one node that bound gangs may use."""
         cpu, memory = self.reserved_on(number, left[2], left[3])
         return max(0, left[0] - cpu), max(0, left[1] - memory), left[2], left[3]
 
     @cached_property
     def shares_left(self) -> Ints:
-        """By node, what of each GPU's share of the CPUs is not kept in any case."""
+        """By node, the part of each GPU's CPU share that the headroom never reserves."""
         kept = self.cluster.cpu_shares.copy()
         for model, here in self.cluster.with_model.items():
             each = self.per_gpu.get(model)
@@ -201,7 +205,7 @@ class GpuHeadroom:
         return self.cluster.cpu_shares - kept
 
     def lend(self, reservation: Reservation, free: Capacity) -> Reservation:
-        """``reservation``, of a bound gang, on which others may use what is kept for the GPUs that are free now."""
+        """The reservation of a bound gang, with the headroom of presently free GPUs lent to other jobs."""
         if not reservation.demand.respects_headroom or not self.is_active:
             return reservation
         return replace(
@@ -209,7 +213,7 @@ class GpuHeadroom:
             beside={number: self._lent(number, left, free) for number, left in reservation.beside.items()},
         )
 
-    def _lent(self, number: int, left: Amounts, free: Capacity) -> Amounts:
+    def _lent(self, number: int, left: FreeAmounts, free: Capacity) -> FreeAmounts:
         if not self.cluster.has_gpus[number]:
             return left
         gpus, shares = free.gpus[number], free.shares[number]
@@ -217,45 +221,41 @@ class GpuHeadroom:
         return max(left[0], min(cpu, free.cpu[number])), max(left[1], min(memory, free.memory[number])), gpus, shares
 
 
-class CapacityBeyondHeadroom(Capacity):
-    """What is free of ``base`` and kept for no GPU. Only gangs without GPUs look at it, through :meth:`GpuHeadroom.room`.
+class CapacityBeyondHeadroom(DerivedCapacity):
+    """The free amounts of ``base`` beyond the headroom, for gangs without GPUs."""
 
-    ``stale``: nodes of which another amount is free in ``base`` since somebody looked.
-    """
-
-    __slots__ = ("base", "headroom", "stale")
+    __slots__ = ("base", "rule")
 
     def __init__(self, base: Capacity, headroom: GpuHeadroom) -> None:
         cpu, memory = headroom.reserved(base)
         cpu, memory = base.cpus - cpu, base.memories - memory
         if base.parent is not None:
-            over = headroom.capacity_beyond(base.parent)
-            cpu, memory = np.minimum(cpu, over.cpus), np.minimum(memory, over.memories)
+            parent = headroom.capacity_beyond(base.parent)
+            cpu, memory = np.minimum(cpu, parent.cpus), np.minimum(memory, parent.memories)
         super().__init__(base.cluster, cpu, memory, base.gpus, ())
         self.shares = base.shares
         self.base = base
-        self.source = headroom
-        self.stale: set[int] = set()
+        self.rule = headroom
+        self.stale = set()
 
     @property
     def cpu_shares(self) -> Ints:
-        return self.source.shares_left
+        return self.rule.shares_left
 
     def follow(self) -> None:
-        """See what is free in ``base`` now."""
-        over = None if self.base.parent is None else self.headroom.capacity_beyond(self.base.parent)
+        parent = None if self.base.parent is None else self.rule.capacity_beyond(self.base.parent)
         for number in self.stale:
-            self._see(number, over)
+            self._update(number, parent)
         self.stale.clear()
         self.last_answer = None
 
-    def _see(self, number: int, over: Capacity | None) -> None:
+    def _update(self, number: int, parent: Capacity | None) -> None:
         base = self.base
         cpu, memory = base.cpu[number], base.memory[number]
         if base.cluster.models_of[number]:
-            cpu, memory, _, _ = self.headroom.left_beyond(number, (cpu, memory, base.gpus[number], base.shares[number]))
-        if over is not None:
-            cpu, memory = min(cpu, over.cpu[number]), min(memory, over.memory[number])
+            cpu, memory, _, _ = self.rule.left_beyond(number, (cpu, memory, base.gpus[number], base.shares[number]))
+        if parent is not None:
+            cpu, memory = min(cpu, parent.cpu[number]), min(memory, parent.memory[number])
         if cpu > self.cpu[number] or memory > self.memory[number]:
             self.refused.clear()
         self.cpu[number] = cpu
@@ -264,7 +264,7 @@ class CapacityBeyondHeadroom(Capacity):
         self.memories[number] = memory
 
     def tightest_spare(self, request: Request, pool: NodePool) -> int | None:
-        """As in ``base``, of those nodes where it leaves what is kept."""
+        """As in ``base``, restricted to nodes where the headroom is left free."""
         may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
         if not len(numbers):

@@ -1,8 +1,10 @@
-"""What is free now, and what of it is held for gangs that have a reservation.
+"""The ledger: free amounts, and the part of them that is reserved for gangs with a reservation.
 
-A job that surely ends before a reservation starts may use everything that is free; any other only what is left
-beside the reserved amounts. So there is one *view* of the capacity per moment at which a reservation opens: a job sees
-the one in which everything is held that it may run into.
+A job that certainly ends before a reservation starts may use everything that is free (backfilling); any other only
+what
+is left next to the reserved amounts. So there is one *view* of the capacity per moment at which a reservation opens:
+a
+job sees the view in which every reservation that it may run into is held.
 """
 
 from __future__ import annotations
@@ -14,37 +16,35 @@ from dataclasses import dataclass
 from core.domain.ids import JobId
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import QueuedGang
-from scheduler.planning.placement.capacity import Capacity, SharedGpus
+from scheduler.planning.placement.capacity import Capacity, FreeAmounts, SharedGpus
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement, subtract
+from scheduler.planning.placement.partial import PartialPlacement, subtract
 
 NEVER = float("inf")
-# Instead of a run time: refused whatever the run time, since not enough is free.
+# In place of a run time: refused whatever the run time.
 REFUSED = -NEVER
-
-Amounts = FreeAmounts
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: nobody knows when).
+    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: unknown).
 
-    ``beside``: per node of the reservation, what others may use meanwhile though they do not end before it.
+    ``beside``: per reserved node, what other jobs may use meanwhile even if they do not end before the start.
     """
 
     job: QueuedGang
     demand: Demand
     start_s: float | None
-    beside: Mapping[int, Amounts]
+    beside: Mapping[int, FreeAmounts]
 
     @property
     def opens_s(self) -> float:
-        """Jobs that end later than this must leave the reserved amounts alone."""
+        """Jobs that end later than this must leave the reserved amounts free."""
         return -1.0 if self.start_s is None else self.start_s
 
 
 class Ledger:
-    """What is free, and for whom.
+    """Free amounts and reservations.
 
     Attributes:
         reservations: in the order in which they were made.
@@ -58,7 +58,7 @@ class Ledger:
         self.reservations: list[Reservation] = []
         self.opens_s: list[float] = []
         self.views = [free]
-        self._beside: dict[int, Amounts] = {}
+        self._beside: dict[int, FreeAmounts] = {}
         self._holder: dict[int, Reservation] = {}
 
     @property
@@ -68,15 +68,15 @@ class Ledger:
 
     @property
     def reserved_nodes(self) -> frozenset[int]:
-        """Nodes on which something is reserved."""
+        """Nodes with a reservation."""
         return frozenset(self._holder)
 
     def holders(self, draft: PartialPlacement) -> set[JobId]:
-        """For whom something is reserved on the nodes of ``draft``."""
+        """The jobs with a reservation on nodes of ``draft``."""
         return {self._holder[number].job.job_id for number in draft.left if number in self._holder}
 
     def level(self, run_time_s: float) -> int:
-        """The view that a job of this length may use."""
+        """The view that a job of this run time may use."""
         return bisect_left(self.opens_s, run_time_s)
 
     def floor_s(self, level: int) -> float:
@@ -84,7 +84,7 @@ class Ledger:
         return self.opens_s[level - 1] if level else REFUSED
 
     def reserve(self, reservation: Reservation) -> None:
-        """Hold the reservation's nodes. They must not be held already."""
+        """Add a reservation. Its nodes must not be reserved yet."""
         self.reservations.append(reservation)
         for number, amounts in reservation.beside.items():
             self._beside[number] = amounts
@@ -92,13 +92,13 @@ class Ledger:
         at = bisect_left(self.opens_s, reservation.opens_s)
         if at == len(self.opens_s) or self.opens_s[at] != reservation.opens_s:
             self.opens_s.insert(at, reservation.opens_s)
-            self.views.insert(at + 1, self.views[at].copy(over=self.free))
+            self.views.insert(at + 1, self.views[at].copy(parent=self.free))
         for view in self.views[at + 1 :]:
             for number in reservation.beside:
                 self._show(view, number, is_held=True)
 
     def start(self, draft: PartialPlacement, run_time_s: float) -> None:
-        """Take what a gang uses from all views. What of it is not free yet is taken of what there is."""
+        """Subtract a gang's amounts from all views. Where an amount is not free yet, the free part is subtracted."""
         free = self.free
         for number, request, model, members in draft.uses():
             here = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
@@ -122,8 +122,8 @@ class Ledger:
         view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
 
 
-def _taken(here: Amounts, request: Request, model: str | None, members: int) -> Amounts:
-    """``here`` without ``members``. No part of a GPU is left over on a device that is not free."""
+def _taken(here: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
+    """``here`` without ``members``. A part of a GPU leaves no remainder on a device that is not free."""
     if model is None or not request.gpu_milli:
         return subtract(here, request, model, members)
     for _ in range(members):
@@ -134,7 +134,9 @@ def _taken(here: Amounts, request: Request, model: str | None, members: int) -> 
 
 
 def _both(now: tuple[int, ...], beside: tuple[int, ...]) -> tuple[int, ...]:
-    """What is left on shared devices now and beside a reservation. Nothing where some device is shared only now: it becomes
-    whole, perhaps for the gang, and a part goes where it fits best, which may be there.
+    """What is left on shared devices both now and next to a reservation.
+
+    Nothing where a device is shared only now: it becomes whole, perhaps for the gang, and best fit could put a part
+    there.
     """
     return tuple(min(pair) for pair in zip(now, beside, strict=True)) if len(now) == len(beside) else ()

@@ -1,4 +1,4 @@
-"""One number per node, and the smallest few by several of them."""
+"""Arrays with one number per node, and the smallest few by several keys."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Fewer than this are sorted by all keys at once.
+# Smaller arrays are sorted by all keys at once.
 _FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """Nodes, ascending, and how many members each has room for: at least one. The arrays are not to be changed."""
+    """Nodes, ascending, with the number of members that fit on each: at least one. The arrays must not be modified."""
 
     numbers: Ints
     slots: Ints
@@ -37,7 +37,7 @@ class Rooms:
 
 
 def least(keys: Sequence[Ints]) -> int:
-    """The position of the smallest by the first key, then by the second, and so on."""
+    """The position of the smallest element by the first key, then by the second, and so on."""
     at = np.flatnonzero(keys[0] == keys[0].min())
     for key in keys[1:]:
         if len(at) == 1:
@@ -48,7 +48,7 @@ def least(keys: Sequence[Ints]) -> int:
 
 
 def smallest(keys: Sequence[Ints], count: int) -> Ints:
-    """The positions of the ``count`` smallest, in order. Of many only those are sorted that may be among them."""
+    """The positions of the ``count`` smallest elements, in order. In large arrays only candidates are sorted."""
     among: Ints = np.arange(len(keys[0]))
     sure: list[Ints] = []
     left = min(count, len(among))

@@ -1,8 +1,8 @@
-"""A gang half placed: what it takes so far, laid over a capacity that is not changed."""
+"""A partial placement: what a gang takes so far, as a layer over a capacity that is not modified."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from core.domain.sharing.gpu_sharing import after_part
 from core.domain.sharing.resources import Request
 from scheduler.planning.model import Placement
-from scheduler.planning.placement.capacity import Capacity, SharedGpus, slots_in
+from scheduler.planning.placement.capacity import Capacity, FreeAmounts, slots_in
 from scheduler.planning.placement.cluster import NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup
 from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms
@@ -18,18 +18,15 @@ from scheduler.planning.placement.node_arrays import Flags, Ints, Rooms
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """``count`` members on one node, with GPUs of one model (``None`` without)."""
+    """``count`` members on one node, with GPUs of one model (``None`` without GPUs)."""
 
     number: int
     model: str | None
     count: int
 
 
-FreeAmounts = tuple[int, int, Mapping[str, int], SharedGpus]  # CPU, memory, whole GPUs, what is left of shared ones
-
-
 def subtract(left: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
-    """What ``members`` leave. Parts go to devices by the headroom of :mod:`core.domain.sharing.gpu_sharing`."""
+    """The amounts left by ``members``. GPU parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
     cpu, memory, gpus, shares = left
     if model is not None:
         if request.gpu_count:
@@ -44,7 +41,9 @@ def subtract(left: FreeAmounts, request: Request, model: str | None, members: in
 
 
 class PartialPlacement:
-    """``left``: what stays free on the nodes used so far. ``picks``: per group, where its members go. ``banned``: nodes that
+    """``left``: free amounts on the nodes used so far. ``picks``: per group, the nodes of its members. ``banned``:
+    nodes
+    that
     the next group must not use.
     """
 
@@ -68,7 +67,7 @@ class PartialPlacement:
         return slots_in(cpu, memory, gpus, request, models, most, shares)
 
     def rooms(self, request: Request, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
-        """As :meth:`Capacity.rooms`, less what this gang takes already."""
+        """As :meth:`Capacity.rooms`, minus what this gang takes already."""
         rooms = self.capacity.rooms(request, models, pool, most)
         if self.banned:
             rooms = rooms.where(~self.among(rooms.numbers, self.banned))
@@ -86,7 +85,7 @@ class PartialPlacement:
         return flags[numbers]
 
     def columns(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
-        """CPU, memory and whole devices that are free on these nodes, less what this gang takes already."""
+        """Free CPU, memory and whole devices on these nodes, minus what this gang takes already."""
         capacity = self.capacity
         cpu, memory, gpus = capacity.cpus[numbers], capacity.memories[numbers], capacity.free_gpus(numbers)
         if self.left and len(numbers):
@@ -106,21 +105,24 @@ class PartialPlacement:
         self.picks.append((group, picks))
 
     def copied_to(self, capacity: Capacity) -> PartialPlacement:
-        """The same places in another capacity, which must have room for it."""
+        """The same placement on another capacity, which must have room for it."""
         made = PartialPlacement(capacity)
         for group, picks in self.picks:
             made.add(group, picks)
         return made
 
     def uses(self) -> list[tuple[int, Request, str | None, int]]:
-        """What it takes: (node, request of one member, model, members); larger parts of GPUs first, as they are dealt out."""
+        """What it takes: (node, request of one member, model, members); larger GPU parts first, the order of device
+        assignment.
+        """
         used = [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]
         used.sort(key=lambda item: -item[1].gpu_milli)
         return used
 
     def is_sound(self) -> bool:
-        """Whether the parts of GPUs still find their devices when they are dealt out larger ones first, whoever came first
-        while this was drafted. ``left`` is then as after that.
+        """Whether all GPU parts still find devices when assigned larger ones first, whatever the order while drafting.
+
+        Recomputes ``left`` in that order.
         """
         if len({group.request.gpu_milli for group, _ in self.picks if group.request.gpu_milli}) < 2:
             return True
@@ -137,9 +139,9 @@ class PartialPlacement:
         return all(min(gpus.values(), default=0) >= 0 for _, _, gpus, _ in left.values())
 
     def placements(self, demand: Demand) -> tuple[Placement, ...]:
-        """Every replica in rank order; consecutive ranks of a role share a node as far as they can."""
+        """Every replica in rank order; consecutive ranks of a role share nodes where possible."""
         nodes = self.capacity.cluster.nodes
-        # Nodes in the order in which the largest group met them, so that ps 0 stands beside worker 0.
+        # Nodes in the order of the largest group, so that ps 0 is next to worker 0.
         order: dict[int, int] = {}
         for _, picks in sorted(self.picks, key=lambda item: -item[0].count):
             for pick in picks:

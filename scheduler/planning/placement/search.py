@@ -1,9 +1,12 @@
-"""The exact search for small gangs of unlike members, where the greedy strategies found nothing.
+"""Exact search for small gangs of unlike members, where the greedy strategies found nothing.
 
-Simple equivalent: try every assignment of members to nodes. The difference: members of a group are alike, so only
-*how many* of each group a node takes matters; nodes with equal free amounts offer the same such packs; and of two
-partial solutions over the same nodes the one with fewer members left in every group makes the other superfluous.
-What remains is still exponential in the number of groups, hence the budget.
+The simple equivalent tries every assignment of members to nodes. Here, members of a group are equal, so only *how
+many*
+of each group a node takes matters; nodes with equal free amounts offer the same packs; and a partial solution
+dominates
+another one over the same nodes if it leaves no more members of any group. The rest is still exponential in the number
+of
+groups, hence the budget.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from core.domain.sharing.resources import Request
-from scheduler.planning.placement.capacity import slots_in
+from scheduler.planning.placement.capacity import FreeAmounts, slots_in
 from scheduler.planning.placement.cluster import NodePool
 from scheduler.planning.placement.demand import MemberGroup
-from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement, Pick, subtract
+from scheduler.planning.placement.partial import PartialPlacement, Pick, subtract
 
-# Steps of about a microsecond: one gang may cost 5 ms, a whole tick 30 ms.
+# A step takes about a microsecond: one gang may cost 5 ms, a whole plan 30 ms.
 STEPS_PER_GANG = 5_000
 STEPS_PER_TICK = 30_000
 
@@ -36,7 +39,7 @@ class _Step(NamedTuple):
 
 
 class SearchBudget:
-    """Steps that searches may still take. ``ran_out``: some search gave up, so that "no" means "not found"."""
+    """Remaining search steps. ``ran_out``: some search gave up, so that "no" means "not found"."""
 
     __slots__ = ("per_gang", "ran_out", "steps")
 
@@ -68,9 +71,10 @@ def search(
     *,
     servers_apart: bool = False,
 ) -> PartialPlacement | None:
-    """Some placement of all groups inside ``pool``, if there is one and the budget suffices to see it.
+    """Some placement of all groups inside ``pool``, if there is one and the budget suffices to find it.
 
-    ``servers_apart``: no node takes parameter servers and others. Groups with larger parts of GPUs must come first.
+    ``servers_apart``: no node holds both parameter servers and other roles. Groups with larger GPU parts must come
+    first.
     """
     allowed = max(0, min(budget.steps, budget.per_gang))
     meter = _Meter(allowed)
@@ -99,7 +103,7 @@ def _search(
     choices.sort(key=lambda choice: (-max(sum(counts) for counts, _ in choice[1]), choice[0]))
     start = tuple(group.count for group in groups)
     done = tuple(0 for _ in groups)
-    frontier: dict[_Counts, _Step | None] = {start: None}  # members left -> how we came there
+    frontier: dict[_Counts, _Step | None] = {start: None}  # members left -> last step of the path
     for number, packs in choices:
         meter.use(len(frontier) * len(packs))
         grown = dict(frontier)
@@ -126,7 +130,7 @@ def _not_dominated(states: Mapping[_Counts, _Value], meter: _Meter) -> dict[_Cou
 def _packs(
     whole: FreeAmounts, groups: Sequence[MemberGroup], meter: _Meter, *, servers_apart: bool
 ) -> tuple[_Pack, ...]:
-    """All that one node can take at once, without what is part of something larger."""
+    """All maximal packs of one node."""
     found: dict[_Counts, _Taken] = {}
 
     def descend(at: int, left: FreeAmounts, counts: _Counts, chosen: _Taken) -> None:
@@ -147,7 +151,7 @@ def _packs(
 
 
 def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken, FreeAmounts]]:
-    """Every number of the group's members on this node, over every division between its GPU models."""
+    """Every number of the group's members on this node, in every division between its GPU models."""
     request: Request = group.request
     most = group.most_on_one
     if request.cpu_milli:

@@ -1,4 +1,4 @@
-"""Racks, zones and single nodes as places for a whole gang."""
+"""Topology domains: racks, zones and single nodes that hold a whole gang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.planning.placement.node_arrays import Ints
 
 
 def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator[NodePool]:
-    """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, the one that it fills best first."""
+    """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, best fit first."""
     cluster = capacity.cluster
     names, room = _room_by_domain(demand, capacity, level)
     able = np.flatnonzero(room >= demand.merged[0].count)
@@ -38,7 +38,7 @@ def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, in
 
 
 def _room_by_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[Sequence[str], Ints]:
-    """All domains in the order of their names, and for how many members of the most demanding group each has room."""
+    """All domains, sorted by name, and for how many members of the most demanding group each has room."""
     names, domain_of = capacity.cluster.domains_of(level)
     group = demand.merged[0]
     rooms = capacity.rooms(group.request, group.models, demand.pool, 1 if group.is_spread else 1 << 30)

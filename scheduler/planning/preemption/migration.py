@@ -1,7 +1,7 @@
-"""Small jobs that could go on elsewhere, so that a large gang finds room: nobody loses a place, only the time of a restart.
+"""Migrations: small jobs restart on other nodes so that a large gang finds room. They lose only the restart time.
 
-A move is proposed only if all of it surely works: the gang fits when those are gone, and each of them fits where nobody
-else is to be, all placed as a plan places them.
+A migration is proposed only if it certainly works: the gang fits once the jobs are gone, and each of them fits on
+other nodes, all placed as the planner places gangs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.node_ranking import NodeRanking
 from scheduler.planning.preemption.victims import VictimSearch
 
-# Other sets of jobs that are tried when some of the first do not fit elsewhere.
+# Further sets of jobs to try when some job of the first set fits nowhere else.
 _TRIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationSet:
-    """``evictables``: who goes on elsewhere, and where. ``draft``: the place of the gang."""
+    """``evictables``: the jobs that migrate, ``moves``: their new places, ``draft``: placement of the large gang."""
 
     evictables: tuple[Evictable, ...]
     moves: tuple[Migration, ...]
@@ -35,10 +35,10 @@ class MigrationSet:
 def find_migrations(
     job: QueuedGang, demand: Demand, evictables: Sequence[Evictable], what_if: EvictionWhatIf
 ) -> MigrationSet | None:
-    """The cheapest set of moves that is found with which ``job`` starts. ``what_if`` is left as it was.
+    """The cheapest set of migrations found with which ``job`` starts. ``what_if`` is left unchanged.
 
     Args:
-        evictables: whole gangs that may be moved.
+        evictables: whole gangs that may migrate.
     """
     size = job.gang.gpu_count
     smaller = [
@@ -59,7 +59,7 @@ def find_migrations(
 
 
 def has_enough_gpus(demand: Demand, what_if: EvictionWhatIf) -> bool:
-    """Whether as many GPUs are free in all as the gang needs, so that moving could help: it makes no more of them."""
+    """Whether the total of free GPUs suffices for the gang: migrations only defragment, they free no GPUs."""
     free = what_if.capacity.gpus
     if not demand.uses_gpus:
         return False
@@ -74,11 +74,11 @@ def has_enough_gpus(demand: Demand, what_if: EvictionWhatIf) -> bool:
 def _elsewhere(
     job: QueuedGang, evictables: Sequence[Evictable], draft: PartialPlacement, what_if: EvictionWhatIf
 ) -> tuple[Migration, ...] | Evictable:
-    """Places for all of them beside the gang; the first that finds none."""
+    """New places for all of them next to the gang, or the first job that finds none."""
     room = what_if.copy()
     cluster: ClusterIndex = room.base.cluster
-    room.clear(evictables)
-    room.take(draft)
+    room.evict(evictables)
+    room.claim(draft)
     moves: dict[JobId, Migration] = {}
     for evictable in sorted(evictables, key=lambda evictable: (-evictable.gang.gang.gpu_count, evictable.key)):
         demand = demand_of(evictable.gang.gang, cluster)
@@ -87,6 +87,6 @@ def _elsewhere(
         found = room.fits(demand)
         if found is None:
             return evictable
-        room.take(found)
+        room.claim(found)
         moves[evictable.gang.job_id] = Migration(evictable.gang.job_id, job.job_id, found.placements(demand))
     return tuple(moves[evictable.gang.job_id] for evictable in evictables)

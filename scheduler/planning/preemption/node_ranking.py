@@ -1,7 +1,7 @@
-"""Nodes in the order of what it costs to make room on them: all nodes at once, as arrays.
+"""Nodes ranked by the cost of making room on them, for all nodes at once with numpy.
 
-Only an estimate, by which nodes are chosen to be looked at: devices of all accepted models count together, parts as if
-they were on one device. Whatever is chosen is worked out exactly afterwards.
+An estimate that selects candidate nodes: devices of all accepted models count together, GPU parts as if they were on
+one device. The candidates are evaluated exactly afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FAR = 1e18
 
 
 class NodeRanking:
-    """Pieces that may be taken away, by node, on each the cheapest first.
+    """Evictable units by node, the cheapest first on each node.
 
     Attributes:
-        evictables: all of them, the cheapest first.
+        evictables: all units, the cheapest first.
     """
 
     def __init__(self, evictables: Iterable[Evictable]) -> None:
@@ -42,7 +42,7 @@ class NodeRanking:
         self._gone: set[JobId] = set()
 
     def drop(self, gone: Iterable[JobId]) -> None:
-        """These are taken already, or stay."""
+        """Exclude these gangs: they are evicted already, or stay."""
         self._gone |= set(gone)
         dead = np.array([evictable.gang.job_id in self._gone for evictable in self.evictables], dtype=bool)
         if len(dead):
@@ -53,16 +53,17 @@ class NodeRanking:
         return [evictable for evictable in self.evictables if evictable.gang.job_id not in self._gone]
 
     def on(self, number: int) -> list[Evictable]:
-        """Those on one node, the cheapest first."""
+        """The units on one node, the cheapest first."""
         low, high = np.searchsorted(self._node, [number, number + 1])
         return [self.evictables[at] for at in self._at[low:high] if self.evictables[at].gang.job_id not in self._gone]
 
     def bundles(
         self, request: Request, models: Sequence[str], pool: NodePool, what_if: EvictionWhatIf
     ) -> tuple[list[tuple[float, int, int, int]], int]:
-        """Per node the cheapest evictables with which members are gained: (cost per member, node, evictables, members).
+        """Per node the cheapest bundle of units whose eviction gains members: (cost per member, node, units, members
+        gained).
 
-        The cheapest first. Also how many members have room without any of them.
+        Sorted by cost. The second value is the number of members that fit without any eviction.
         """
         room = what_if.capacity
         here = np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)
@@ -107,7 +108,7 @@ class NodeRanking:
 
 
 def _on_nodes(evictable: Evictable) -> list[tuple[int, int, int, int]]:
-    """What it gives back on each node: CPU, memory, thousandths of GPUs."""
+    """What the unit frees on each node: CPU, memory, thousandths of GPUs."""
     sums: dict[int, tuple[int, int, int]] = {}
     for number, request, _, members in evictable.uses:
         cpu, memory, milli = sums.get(number, (0, 0, 0))
@@ -120,7 +121,7 @@ def _on_nodes(evictable: Evictable) -> list[tuple[int, int, int, int]]:
 
 
 def _slots(free: _Numbers, need: _Numbers) -> _Numbers:
-    """How many members fit, by each resource that they ask for."""
+    """How many members fit, limited by each requested resource."""
     asked = need > 0
     if not asked.any():
         return np.ones(len(free))

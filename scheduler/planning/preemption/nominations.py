@@ -1,9 +1,9 @@
-"""Room that others are being stopped for: until it is free, it is held for the job that it was promised to.
+"""Nominations (kube-scheduler: nominated node): room that victims free is held for the job that preempted them.
 
-Between the plan that stops somebody and the moment at which the place is free, plans are made as if the waiting job had
-it: what is free of it already is taken, and what the stopping jobs give back is nobody else's. Nothing is stored but
-for whom a job is stopped, and since when room is being made for a job. Where the one who waits is withdrawn, both are
-gone with it, and the room is free for all.
+From the plan that stops victims until their resources are free, the planner treats the nominated job as placed: it
+takes the free part of its room, and what the victims release belongs to it alone. Only two things are stored: for
+which job a victim is stopped, and since when room is made for a job. If the nominated job is withdrawn, both vanish
+with it, and the room is free for all.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from scheduler.planning.queue.shares import Shares, draft_amounts
 
 
 class Nominations:
-    """Jobs to which room was promised (``jobs``), and who is being stopped (``stopping``).
+    """The nominated jobs (``jobs``) and the victims that are stopping.
 
-    A promise binds jobs of the same priority and below. Where it keeps what is guaranteed to a project, it binds all.
+    A nomination takes precedence over jobs of the same or lower priority. If it serves a project's guarantee, it
+    takes
+    precedence over all jobs.
     """
 
     def __init__(self, snapshot: Snapshot, holdings: RunningUsage, rights: PreemptionPolicy) -> None:
         stopping = [(gang, held) for gang, held in holdings if gang.is_stopping] if _any_stops(snapshot) else []
-        self.stopping: tuple[Evictable, ...] = tuple(_piece(gang, held) for gang, held in stopping)
-        self.made_for = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
-        promised = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.made_for]
+        self.victims: tuple[Evictable, ...] = tuple(_piece(gang, held) for gang, held in stopping)
+        self.preemptors = {gang.stopping_for for gang, _ in stopping if gang.stopping_for is not None}
+        promised = [job for job in snapshot.queued if job.room_since is not None or job.job_id in self.preemptors]
         self._rights = rights
         self._due = sorted(promised, key=self._order, reverse=True)
         self.jobs = {job.job_id: job for job in promised}
@@ -42,34 +44,34 @@ class Nominations:
         return not self._rights.may_reclaim(job), -job.priority, since, job.queued_at, job.job_id
 
     def pop_due(self, priority: int) -> QueuedGang | None:
-        """The next promised job that comes before all others of ``priority``; each is told once."""
+        """The next nominated job that precedes all other jobs of ``priority``; each is returned once."""
         if not self._due:
             return None
         job = self._due[-1]
         return self._due.pop() if job.priority >= priority or self._rights.may_reclaim(job) else None
 
     def victims_of(self, job: QueuedGang) -> list[RunningGang]:
-        """Who is being stopped for it."""
-        mine = [evictable.gang for evictable in self.stopping if evictable.gang.stopping_for == job.job_id]
+        """The victims that are stopping for ``job``."""
+        mine = [evictable.gang for evictable in self.victims if evictable.gang.stopping_for == job.job_id]
         return sorted(mine, key=lambda gang: gang.job_id)
 
     def place_nominated(self, job: QueuedGang, demand: Demand, ledger: Ledger) -> PartialPlacement | None:
-        """Where ``job`` will be when those who are being stopped for it are gone; ``None``: that will not be enough."""
+        """Placement of ``job`` once its victims are gone; ``None`` if their room does not suffice."""
         if self._rights.may_reclaim(job):
             what_if = EvictionWhatIf(ledger.free)
         else:
             level = ledger.level(job.max_hold_s)
             what_if = EvictionWhatIf(ledger.views[level], ledger.reserved_nodes)
-        # What is stopped for others at last: they may have been placed on what this job counted on.
+        # Victims of other preemptors come last: those preemptors may have been placed on what this job counted on.
         for is_its in (lambda who: who == job.job_id, self._is_for_all, lambda _: True):
-            what_if.evict(evictable for evictable in self.stopping if is_its(evictable.gang.stopping_for))
+            what_if.evict(evictable for evictable in self.victims if is_its(evictable.gang.stopping_for))
             draft = what_if.fits(demand)
             if draft is not None:
                 return draft
         return None
 
     def quotas_after_victims(self, job: QueuedGang, shares: Shares) -> Quotas:
-        """What limits leave to ``job`` when those who are being stopped for it are gone."""
+        """The quotas as they will be for ``job`` when its victims are gone."""
         later = shares.copy()
         for gang in self.victims_of(job):
             later.add(gang.project, gang.user, later.running_amounts(gang), -1)
@@ -78,8 +80,9 @@ class Nominations:
     def quota_to_hold(
         self, job: QueuedGang, draft: PartialPlacement, shares: Shares
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """What of the limits of its project, and of its user, is to be nobody else's until ``job`` has its place: what it will
-        hold, less what those who stop for it hold still.
+        """Quota to hold for ``job`` until it starts, for its project and for its user.
+
+        It is the amount of its future placement minus what its victims still hold.
         """
         wanted = draft_amounts(draft)
         of_project, of_user = dict(wanted), dict(wanted)

@@ -1,7 +1,7 @@
-"""By what right a waiting job may take the place of one that runs, if by any.
+"""The preemption policy: for which reason, if any, a waiting job may take the resources of a running one.
 
-No two jobs have a right over each other, so that whoever was stopped cannot at once stop the other one:
-`docs/decisions/0024-preemption.md` has the argument, right by right.
+The relation is asymmetric: of two jobs at most one may preempt the other, so a victim can never preempt its preemptor
+in return. `docs/decisions/0024-preemption.md` proves it, reason by reason.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from scheduler.planning.queue.quota import (
     is_part_guaranteed,
     is_part_guaranteed_to_user,
 )
-from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, of_model
+from scheduler.planning.queue.shares import GPUS, JOBS, Shares, gpu_milli, model_key
 
-# Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
-# and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
+# Where durations are estimates, the preemptor's remaining time must be at most half the victim's: a swap costs both
+# jobs time, and an estimate is often off by as much. Where durations are known, it suffices that the swap pays for
+# itself.
 _CLEARLY_LESS: Final = 0.5
 _BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
-# Nobody is started and stopped in one moment, whatever the policy says.
+# No job is started and stopped at the same moment, whatever the policy says.
 _LEAST_RUN_S: Final = 1e-3
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
-# How equal jobs are compared: whole turns that each has had, when it queued, its id.
+# Order of equal jobs: whole turns taken, queueing time, id.
 _Had = tuple[int, datetime, str]
 
 
 class PreemptionPolicy:
-    """The rights of one snapshot, with what is held according to ``shares``, which may change meanwhile."""
+    """The preemption rules of one snapshot; amounts held are read from ``shares``, which may change meanwhile."""
 
     def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
         self.policy: Policy = snapshot.policy
@@ -63,7 +64,7 @@ class PreemptionPolicy:
         self._is_one_project = len(projects) < 2
 
     def may_stop(self, gang: RunningGang) -> bool:
-        """Whether anybody may stop it at all: it is preemptible, not stopping already, and has had its guaranteed time."""
+        """Whether any job may preempt it: it is preemptible, not stopping yet, and had its minimum run time."""
         return (
             gang.is_preemptible
             and not gang.is_stopping
@@ -72,7 +73,7 @@ class PreemptionPolicy:
         )
 
     def ran_s(self, gang: RunningGang) -> float:
-        """Since when it runs, in its present attempt."""
+        """Seconds that the present attempt has run."""
         return 0.0 if gang.started_at is None else (self.now - gang.started_at).total_seconds()
 
     def usage_of(self, gang: RunningGang) -> Mapping[str, int]:
@@ -85,15 +86,17 @@ class PreemptionPolicy:
         return self.shares.likely_amounts(job.gang, job.shape)
 
     def may_preempt_any(self, job: QueuedGang, least_priority: int) -> bool:
-        """No, if it surely has a right over nobody. ``least_priority``: of those who run."""
+        """False if the job certainly may preempt no running job. ``least_priority``: lowest priority of the running
+        jobs.
+        """
         if self.policy.preempts_priority and job.priority > least_priority:
             return True
         return not self.is_by_priority_only and (
             self._by_share or self.policy.takes_turns or self.may_reclaim(job) or self._is_owed_inside(job)
         )
 
-    def is_owed(self, job: QueuedGang) -> bool:
-        """Whether what it needs is guaranteed to its project, and is to be given back by those who borrow it."""
+    def may_reclaim(self, job: QueuedGang) -> bool:
+        """Whether its needs are covered by its project's guarantee, and borrowers have to return them."""
         return (
             self.policy.reclaims
             and self._has_guarantees
@@ -101,7 +104,7 @@ class PreemptionPolicy:
         )
 
     def reason_to_preempt(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
-        """By what right ``job`` may take the place of ``gang``; ``None``: it may not."""
+        """The reason for which ``job`` may take the resources of ``gang``; ``None``: it may not."""
         policy = self.policy
         is_apart = job.project != gang.project
         if is_apart and self._has_guarantees and self._is_protected(gang):
@@ -125,10 +128,11 @@ class PreemptionPolicy:
         return None
 
     def _inside(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
-        """The right of one user over another one of the same project: as between projects, but never against a larger priority.
+        """The reason between two users of one project: as between projects, but never against a larger priority.
 
-        Where shares preempt, never so that their project would have more than before: another project might take that
-        from it, and the one who was stopped get the place back from there, in a circle.
+        Where shares preempt, the exchange must not enlarge the project's share: another project could then reclaim
+        the
+        difference, the victim get it back from there, and so on in a circle.
         """
         if job.priority < gang.priority or (self._by_share and not self._keeps_share(job, gang)):
             return None
@@ -139,14 +143,14 @@ class PreemptionPolicy:
         return None
 
     def may_lend(self, job: QueuedGang, other: QueuedGang) -> bool:
-        """Whether ``job``, for which room is held, will have the right to the place of ``other`` if that starts there now.
+        """Whether ``job``, which holds a reservation, may reclaim the room of ``other`` later if that starts there now.
 
-        Only where both are of one project, or shares do not count: shares may be others by then. And not once ``job`` has
-        starved.
+        Only within one project, or where fair shares are off, since shares may change until then. Not once ``job``
+        starves.
         """
         policy = self.policy
         if not other.is_preemptible or self._has_starved(job):
-            return False  # jobs that end before their time is over might come one after the other for ever
+            return False  # a stream of short jobs could otherwise delay it for ever
         if job.priority != other.priority:
             return job.priority > other.priority and policy.preempts_priority
         if not policy.takes_turns or (policy.is_fair and job.project != other.project):
@@ -155,9 +159,10 @@ class PreemptionPolicy:
         return self._comes_first(job, there) or self._will_pass(job, other) or self._will_have_had_less(job, there)
 
     def _will_pass(self, job: QueuedGang, other: QueuedGang) -> bool:
-        """Whether ``job`` comes before ``other``, which is of its level now, once that has had all that the level allows.
+        """Whether ``job`` precedes ``other``, now on its level, once that has attained the service that the level
+        allows.
 
-        So ``job`` waits for that at most once per job and level.
+        So ``job`` waits at most once per job and level.
         """
         by_level = self.policy.order is QueueOrder.ATTAINED_SERVICE or job.estimate is other.estimate is None
         if self.policy.order is QueueOrder.FIFO or not by_level:
@@ -166,7 +171,7 @@ class PreemptionPolicy:
         return self.level(job) <= level < len(self.policy.levels_gpu_s)
 
     def may_take_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
+        """Whether ``job`` may take the replicas that ``gang`` has above its minimum."""
         if job.project != gang.project and self._has_guarantees and self._is_protected(gang):
             return False
         is_other_user = job.project == gang.project and job.user != gang.user
@@ -177,23 +182,25 @@ class PreemptionPolicy:
         return not self.is_by_priority_only and self.reason_to_preempt(job, gang) is not None
 
     def _is_protected(self, gang: RunningGang) -> bool:
-        """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
+        """Within its project's guarantee: no other project preempts it, whatever its priority."""
         return is_guaranteed(gang.project, self.usage_of(gang), self.shares)
 
     def _is_owed_inside(self, job: QueuedGang) -> bool:
-        """Whether what it needs is guaranteed to its user, and is to be given back by the other users of its project."""
+        """Whether its needs are covered by its user's guarantee, and other users of the project have to return them."""
         if not (self.policy.reclaims and self._has_user_guarantees):
             return False
         return is_guaranteed_to_user(job.project, job.user, self.needs_of(job), self.shares, waits=job.gang)
 
     def _is_users_own(self, gang: RunningGang) -> bool:
-        """Within what is guaranteed to its user: no other user of its project takes that but for a larger priority."""
+        """Within its user's guarantee: other users of the project preempt it only by a larger priority."""
         return self._has_user_guarantees and is_guaranteed_to_user(
             gang.project, gang.user, self.usage_of(gang), self.shares
         )
 
     def is_guaranteed_part(self, job: QueuedGang, gang: RunningGang, part: Mapping[str, int]) -> bool:
-        """Whether ``gang`` would give ``job`` with ``part`` what is guaranteed to its project, or inside that to its user."""
+        """Whether giving ``part`` to ``job`` would cut into the guarantee of the gang's project, or of its user in the
+        project.
+        """
         shares = self.shares
         if job.project != gang.project:
             return self._has_guarantees and is_part_guaranteed(gang.project, part, shares)
@@ -202,8 +209,9 @@ class PreemptionPolicy:
         return is_part_guaranteed_to_user(gang.project, gang.user, part, shares)
 
     def _borrows(self, gang: RunningGang, need: Mapping[str, int], user: str | None = None) -> bool:
-        """Whether its project (``user`` inside it) has more than its guarantee of something that ``need`` asks for and
-        ``gang`` has.
+        """Whether the gang's project (or ``user`` within it) exceeds its guarantee in a resource that ``need`` asks for
+        and
+        ``gang`` holds.
         """
         account = self.shares.accounts.get(gang.project)
         guaranteed: Mapping[str, int] = {}
@@ -223,9 +231,10 @@ class PreemptionPolicy:
         return bool(keys) and (not named or any(all_held.get(key, 0) > guaranteed[key] for key in named))
 
     def _evens_out(self, job: QueuedGang, gang: RunningGang, *, strictly: bool) -> bool:
-        """Whether the one project, with the job, has a smaller share than the other one has with the gang.
+        """Whether the preemptor's project, with the job, has a smaller share than the victim's project with the gang.
 
-        Then the larger of the two shares falls by the exchange, and with it the sorted vector of all shares.
+        Then the exchange lowers the larger of the two shares, and with it the sorted vector of all shares (max-min
+        fairness).
         """
         need = self._need_there(job, gang)
         held = self.shares.held_by_project.setdefault(job.project, {})
@@ -236,7 +245,9 @@ class PreemptionPolicy:
         return mine < theirs if strictly else mine <= theirs
 
     def _need_there(self, job: QueuedGang, gang: RunningGang) -> Mapping[str, int]:
-        """What ``job`` would hold in the place of ``gang``: GPUs of the models that are there, of which there may be few."""
+        """What ``job`` would hold in the place of ``gang``: GPUs of the models that are there, which may be scarce
+        ones.
+        """
         models = tuple(key.partition("/")[2] for key, amount in self.usage_of(gang).items() if "/" in key and amount)
         known = self._needs.get((job.shape, models))
         if known is None:
@@ -255,7 +266,7 @@ class PreemptionPolicy:
         return known
 
     def _evens_out_inside(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether the one user, with the job, has a smaller share of their project than the other one has with the gang."""
+        """The same between two users of one project."""
         need, who = self._need_there(job, gang), (job.project, job.user)
         held = self.shares.held_by_user.setdefault(who, {})
         for key in need:
@@ -264,7 +275,7 @@ class PreemptionPolicy:
         return mine < self.shares.user_share(gang.project, gang.user)
 
     def _keeps_share(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether the project of both has no more of anything when the one has the other one's place."""
+        """Whether the exchange leaves their common project with no more of any resource."""
         if self._is_one_project:
             return True
         has = self.usage_of(gang)
@@ -275,11 +286,11 @@ class PreemptionPolicy:
     def _may_take_turns(self, job: QueuedGang, gang: RunningGang) -> bool:
         if job.priority != gang.priority or not self._has_turn(job, gang):
             return False
-        # Turns are taken inside a share: nobody's turn makes shares less even.
+        # Time slices rotate within a share: a rotation never makes shares less even.
         return not self.policy.is_fair or job.project == gang.project or self._evens_out(job, gang, strictly=False)
 
     def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether ``gang`` has run for long enough, and ``job`` comes before it: all of it one strict order at each moment."""
+        """Whether ``gang`` has run its time slice and ``job`` precedes it: one strict order of all jobs at each moment."""
         slice_s, rotation_s, ran_s = self.policy.time_slice_s, self.policy.rotation_s, self.ran_s(gang)
         is_rotated = rotation_s is not None and ran_s + CLOCK_S >= rotation_s
         if not is_rotated and (slice_s is None or ran_s < slice_s):
@@ -287,14 +298,15 @@ class PreemptionPolicy:
         return self._comes_first(job, gang) or (is_rotated and self._has_had_less(job, gang))
 
     def turn_counts(self, job: QueuedGang, gang: RunningGang) -> tuple[int, int] | None:
-        """The whole turns that each has had, where ``job`` has the place of ``gang`` for these, or for its age where they have
-        had as many; ``None`` where it comes first by the policy's order.
+        """The whole turns of both jobs if ``job`` precedes ``gang`` by turns, or by age with equal turns.
+
+        ``None`` where it precedes by the policy's order.
         """
         is_equal = self._are_equal(job, gang) and self._has_had_less(job, gang)
         return (self._had_by(job)[0], self._had_by(gang)[0]) if is_equal else None
 
     def _are_equal(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Whether the policy's order tells them apart by nothing but turns and age."""
+        """Whether the policy's order leaves only turns and age to compare."""
         if self.policy.rotation_s is None:
             return False
         if self.policy.order is QueueOrder.FIFO:
@@ -304,18 +316,20 @@ class PreemptionPolicy:
         return self.level(job) == self.policy.level(gang.attained_gpu_s)
 
     def _has_had_less(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Among equals; a strict order, in which one that runs only falls behind."""
+        """Among equals; a strict order in which a running job only falls behind."""
         return self._are_equal(job, gang) and self._had_by(job) < self._had_by(gang)
 
     def _will_have_had_less(self, job: QueuedGang, there: RunningGang) -> bool:
-        """Whether that holds when ``there``, which starts now, has run for its turn."""
+        """Whether that holds once ``there``, which starts now, has run for one turn."""
         if not self._are_equal(job, there):
             return False
         turns, queued_at, job_id = self._had_of(there)
         return self._had_by(job) < (turns + 1, queued_at, job_id)
 
     def rank_among_running(self, job: QueuedGang) -> int:
-        """Behind how many of those that run it comes, were all of them its equals; the same for jobs that none of them parts."""
+        """How many running gangs precede it under equal priority and order; equal for jobs that no running gang
+        separates.
+        """
         if self._all_had is None:
             self._all_had = sorted(self._had_by(gang) for gang in self._running if not gang.is_part)
         return bisect_left(self._all_had, self._had_by(job))
@@ -330,7 +344,7 @@ class PreemptionPolicy:
         return turns_taken(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
 
     def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """Strictly, by the policy's order, and by so much that the exchange pays."""
+        """Strictly first by the policy's order, and by a margin that makes the exchange pay."""
         if self.policy.order is QueueOrder.FIFO and self.policy.rotation_s is not None:
             return self._had_of(job) < self._had_of(gang)
         if self.policy.order is QueueOrder.FIFO:
@@ -340,26 +354,28 @@ class PreemptionPolicy:
         return self.level(job) < self.policy.level(gang.attained_gpu_s)
 
     def level(self, job: QueuedGang) -> int:
-        """Of attained service; who has waited for too long counts as of the first."""
+        """The level of attained service; a starving job counts as level 0."""
         return 0 if self._has_starved(job) else self.policy.level(job.attained_gpu_s)
 
     def _has_starved(self, job: QueuedGang) -> bool:
         return (self.now - (job.waits_since or job.queued_at)).total_seconds() >= self.policy.starvation_s
 
     def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
-        """By the measure of the queue's order, so that a job of which nobody knows anything yet gets the time in which it
-        tells how long it is. The measure of such a job only rises while it runs, the other one's only falls: no circle.
+        """Compared by the queue's policy key, so that a job of unknown length gets the time in which it shows its
+        length.
+
+        The key of such a job only rises while it runs, that of the other only falls: no circle.
         """
         mine, (theirs, costs, is_known) = self._measured(job), self._running_measured(gang)
         if min(mine, theirs) < 0:
-            return mine < 0 <= theirs  # a long one comes before those that are not; long ones do not take turns
+            return mine < 0 <= theirs  # a long job precedes the others; long jobs do not take turns
         mine += costs
         if job.estimate is None or gang.estimate is None:
             return mine < theirs
         are_known = is_known and job.estimate.early_s == job.estimate.late_s
         return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
 
-    # Of each job once: every blocked one is compared with everybody who runs.
+    # Cached per job: every blocked job is compared with every running one.
 
     def _measured(self, job: QueuedGang) -> float:
         known = self._mine.get(job.job_id)
@@ -368,7 +384,7 @@ class PreemptionPolicy:
         return known
 
     def _running_measured(self, gang: RunningGang) -> tuple[float, float, bool]:
-        """Its measure, what stopping it costs, and whether its end is known."""
+        """Its policy key, the cost of stopping it, and whether its end is known."""
         known = self._theirs.get(gang.job_id)
         if known is None:
             is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
@@ -377,20 +393,20 @@ class PreemptionPolicy:
         return known
 
     def _costs(self, gang: RunningGang) -> float:
-        """In the unit of the measure."""
+        """In the unit of the policy key."""
         costs = self.eviction_cost_gpu_s(gang)
         return (
             costs / (self.usage_of(gang)[GPUS] / 1000 or 1.0) if self.policy.order is QueueOrder.FAIR_FINISH else costs
         )
 
     def eviction_cost_gpu_s(self, gang: RunningGang) -> float:
-        """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
+        """GPU-seconds that stopping it loses: work since its last checkpoint plus restart time."""
         held = self.usage_of(gang)[GPUS] / 1000 or 1.0
         return gang.lost_gpu_s + self.policy.restart_cost_s * held
 
 
 def _as_running(job: QueuedGang, now: datetime) -> RunningGang:
-    """A job that waits, as if it had just started."""
+    """A waiting job as if it had just started."""
     return RunningGang(
         job_id=job.job_id,
         name=job.name,

@@ -1,6 +1,7 @@
-"""Who is stopped, or made smaller, so that blocked jobs start: by right, only if that surely helps, as little as possible.
+"""Preemption: which gangs are stopped or shrunk so that blocked jobs start, as few as possible, only if it certainly
+helps.
 
-Called once, at the end of the walk. `docs/planner.md`, "Preemption", tells the rules.
+Runs once, at the end of the walk through the queue. `docs/planner.md`, "Preemption", describes the rules.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from scheduler.planning.preemption.within_quota import QuotaPreemption
 from scheduler.planning.queue.job_classes import JobClass, QueueEntry
 from scheduler.planning.queue.shares import Shares, draft_amounts
 
-# Sets of victims looked for in one plan: each costs some 10 ms with 10,000 nodes. Whoever is behind these is looked at
-# in the next plan, when the first ones have been promised their room. All rounds of a plan count together.
+# Victim sets searched for in one plan; each costs some 10 ms with 10,000 nodes. Jobs beyond this number are
+# considered in the next plan, when the first ones are nominated. All rounds of a plan count together.
 MAX_CHOICES: Final = 16
 # What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes; a look at all
 # who run, as rights by shares and turns take, costs more. A job_class that was refused once costs nothing after that.
 MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8
-# Waiting gangs for which moves are looked for in one plan, in order.
+# Waiting gangs per plan for which migrations are searched for, in order.
 MAX_MOVED_FOR: Final = 2
 
 
 @dataclass(slots=True)
 class PreemptionDecision:
-    """What a plan says of others' places. ``reasons``: of the jobs for which somebody is stopped."""
+    """The victims of a plan. ``reasons``: wait reasons of the jobs for which victims are stopped."""
 
     preempts: list[Preempt] = field(default_factory=list)
     shrinks: list[Shrink] = field(default_factory=list)
@@ -54,18 +55,18 @@ class PreemptionDecision:
 
     @property
     def touched(self) -> set[JobId]:
-        """Who is stopped or made smaller, and so does not grow."""
+        """Jobs that are stopped or shrunk, and therefore do not grow."""
         return {one.job_id for one in self.preempts} | {one.job_id for one in self.shrinks}
 
 
 class Preemption:
-    """The state of one search for victims.
+    """The state of one victim search.
 
     Args:
-        kept: jobs for which room is held already, and where.
-        hopeless: jobs for which nobody is stopped: others would get the place.
-        over: jobs that wait for what their project, or user, may have at once.
-        preemptors: jobs for which others are stopped already in what is one plan in the end.
+        placed: nominated jobs for which room is held already, with their placements.
+        hopeless: jobs for which no victim is stopped, since other jobs would get the room.
+        over_quota: jobs that wait for a quota of their project or user.
+        preemptors: how many jobs have victims already in earlier rounds of the same plan.
     """
 
     def __init__(
@@ -106,7 +107,9 @@ class Preemption:
         self._own = {reservation.job.job_id for reservation in ledger.reservations}
 
     def run(self, blocked: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> PreemptionDecision:
-        """What becomes of ``blocked``: who waits for room, in order; not those that can never run. ``demands``: of each job_class."""
+        """Decide for the ``blocked`` jobs, in order; jobs that can never run are not among them. ``demands``: per job
+        class.
+        """
         self._begin_bookings()
         self._drain()
         for job in [job for _, job, _ in blocked if job.job_id in self.kept] if self.kept else ():
@@ -120,11 +123,11 @@ class Preemption:
         return self.made
 
     def _shares_at_last(self) -> Shares:
-        """Who holds what when all that is decided has come about: who is stopping is gone, and the others are in their places.
+        """Amounts held once all decisions have taken effect: victims are gone, and nominated jobs are in their places.
 
-        Were it counted as it is now, a project would be taken more than it borrowed while the first of it stops.
+        With the present amounts, a project would lose more than it borrowed while its first victim is still stopping.
         """
-        shares = self.rights.shares.copy()  # what is decided here is not yet so
+        shares = self.rights.shares.copy()  # these decisions have not taken effect yet
         for evictable in self.nominations.victims:
             shares.add(evictable.gang.project, evictable.gang.user, shares.running_amounts(evictable.gang), -1)
         for job_id, draft in self.kept.items():
@@ -133,8 +136,10 @@ class Preemption:
         return shares
 
     def _take_by_right(self, waiting: Sequence[QueueEntry], demands: Mapping[JobClass, Demand]) -> None:
-        """The first half of what may be spent goes to the first in order; the other half to those behind them, from another
-        one on in every plan: were nobody preemptors but the first, ten large gangs that nothing helps would bar all others.
+        """Half of the budget serves the first jobs in order; the other half those behind them, from a different start
+        each plan.
+
+        If only the first were served, ten large gangs that no preemption helps would block all others.
         """
         running = [gang for gang in self.snapshot.running if gang.is_preemptible]
         least = min((gang.priority for gang in running), default=1 << 30)
@@ -150,7 +155,7 @@ class Preemption:
             self._take_in_order([*behind[first:], *behind[:first]], MAX_SPENT)
 
     def _take_in_order(self, waiting: Sequence[tuple[QueuedGang, Demand]], most: int) -> int:
-        """Until ``most`` is spent in all; how many of them were looked at."""
+        """Serve jobs until ``most`` of the budget is spent; returns how many were considered."""
         for at, (job, demand) in enumerate(waiting):
             key = self._claim(job, demand)
             if key in self._refused:
@@ -169,7 +174,7 @@ class Preemption:
         return len(waiting)
 
     def _move(self, waiting: Iterable[tuple[QueuedGang, Demand]]) -> None:
-        """Moves with which gangs start that nobody is stopped for."""
+        """Migrations with which gangs start for which no victim is stopped."""
         tried = 0
         asked: set[int] = set()
         for job, demand in waiting:
@@ -190,10 +195,10 @@ class Preemption:
             self.made.moves += moved.moves
             if self.policy.defragment is Defragment.APPLY:
                 self._accept(job, VictimSet(moved.evictables, moved.draft), PreemptCode.MOVE)
-            return  # one at a time: where the others would go is not free any more
+            return  # one at a time: the migration targets are no longer free
 
     def _starts_soon(self, job: QueuedGang) -> bool:
-        """Whether room is reserved for it from a moment on that comes before a move would be over."""
+        """Whether it has a reservation that begins before a migration would be complete."""
         soon_s = self.policy.grace_s + self.policy.restart_cost_s
         return any(
             held.job.job_id == job.job_id and held.start_s is not None and held.start_s <= soon_s
@@ -203,20 +208,21 @@ class Preemption:
     # ---- who may be stopped ----
 
     def _whole(self) -> list[Evictable]:
-        """Everybody who may be stopped."""
+        """All gangs that may be stopped."""
         if self._all is None:
             self._list_pieces()
         return self._all or []
 
     def _growth(self) -> list[Evictable]:
-        """Every replica of those that have more than they need."""
+        """Every replica of gangs above their minimum."""
         if self._all is None:
             self._list_pieces()
         return self._more
 
     def _list_pieces(self) -> None:
         self._all = []
-        # Who gives back replicas already is left alone until these are gone: they stand beside it as one that stops.
+        # A gang that is giving up replicas is left alone until they are gone; they are listed as a separate stopping
+        # gang.
         busy = {evictable.gang.job_id for evictable in self.nominations.victims}
         restart_s = self.policy.restart_cost_s
         for gang, held in self._holdings:
@@ -229,12 +235,12 @@ class Preemption:
                 self._more += shrink_candidates.shrinkable_replicas(gang, self.cluster)
 
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
-        """Equal for jobs that may take the same places in the same way."""
+        """Equal for jobs that may take the same resources by the same rules."""
         whose = (job.project, job.user) if job.job_id in self.parent else ()
         return (id(demand), job.job_id in self._own, job.max_hold_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
-        """Equal for jobs of one shape that have the same rights over everybody."""
+        """Equal for jobs of one shape with the same preemption rights over every running gang."""
         if self.rights.is_by_priority_only:
             return (job.priority,)
         turn: tuple[object, ...] = ()
@@ -246,10 +252,10 @@ class Preemption:
         return (job.priority, job.project, job.user, job.shape, *turn)
 
     def _ranked(self, job: QueuedGang, *, with_whole: bool, barred: frozenset[JobId] = frozenset()) -> NodeRanking:
-        """Whom ``job`` has a right over."""
+        """The units that ``job`` may preempt, ranked."""
         key: tuple[object, ...] = (with_whole, barred, *self._standing(job))
         if not self.rights.is_by_priority_only:
-            key = (*key, len(self._accepted))  # rights change with shares
+            key = (*key, len(self._accepted))  # preemption reasons depend on shares
         known = self._rankings.get(key)
         if known is None:
             evictables = [p for p in self._growth() if self._is_there(p) and self.rights.may_take_growth(job, p.gang)]
@@ -267,7 +273,7 @@ class Preemption:
     # ---- one job ----
 
     def _choose(self, job: QueuedGang, demand: Demand) -> VictimSet | None:
-        """Who goes for ``job``; nobody, if what is stopping already is enough."""
+        """The victims for ``job``; empty if what is stopping already suffices."""
         what_if = self._what_if(job)
         soon = what_if.fits(demand)
         if soon is not None:
@@ -293,10 +299,10 @@ class Preemption:
             barred |= {wrong}
 
     def _free_quota(self, job: QueuedGang) -> VictimSet | None:
-        """Who of its own project goes for one that waits for what this may have at once, and who else for its place."""
+        """Victims of its own project for a job that is over its quota, and further victims for its room."""
         what_if = self._what_if(job)
-        freeing = QuotaPreemption(job, self.eligibility, self.rights, what_if)
-        taken = freeing.enough_of(
+        quota_preemption = QuotaPreemption(job, self.eligibility, self.rights, what_if)
+        taken = quota_preemption.victims_to_fit(
             [p for p in self._growth() if self._is_there(p) and self.rights.may_take_growth(job, p.gang)]
             + [
                 p
@@ -307,7 +313,7 @@ class Preemption:
         if taken is None:
             return None
         evictables, demand = taken
-        if freeing.works(evictables) is None:
+        if quota_preemption.place_without(evictables) is None:
             keys = {evictable.key for evictable in evictables}
             others = [p for p in self._ranked(job, with_whole=True).alive if p.key not in keys]
             what_if.evict(evictables)
@@ -316,7 +322,7 @@ class Preemption:
             if more is None:
                 return None
             evictables = [*evictables, *more.evictables]
-        choice = freeing.pruned(evictables)
+        choice = quota_preemption.pruned(evictables)
         if choice is None or not self._is_within_bounds(job, choice) or self._first_without_right(job, choice):
             return None
         return choice
@@ -327,13 +333,14 @@ class Preemption:
     def _within_bounds(
         self, job: QueuedGang, demand: Demand, ranking: NodeRanking, what_if: EvictionWhatIf
     ) -> VictimSet | None:
-        """A choice that leaves every elastic gang as many replicas as it needs, or none at all, and every other project the
-        replicas that are guaranteed to it.
+        """A victim set that leaves every elastic gang its minimum of replicas (or stops it), and every other project
+        its
+        guaranteed replicas.
         """
         choice = VictimSearch(demand, ranking, what_if).choose()
         if choice is None or self._is_within_bounds(job, choice):
             return choice
-        # With those that can be done without in any case.
+        # Retry with the replicas that may leave in any case.
         kept = shrink_candidates.replicas_that_may_leave(job, ranking.alive, self.rights)
         choice = VictimSearch(demand, NodeRanking(kept), what_if).choose()
         return choice if choice is not None and self._is_within_bounds(job, choice) else None
@@ -345,7 +352,9 @@ class Preemption:
         ) == len(given)
 
     def _first_without_right(self, job: QueuedGang, choice: VictimSet) -> JobId | None:
-        """Each must be over the other one's limit when those before it are gone: the first who is not."""
+        """The first victim whose preemption is no longer justified once the victims before it are gone; ``None``: all
+        are.
+        """
         shares, done = self.rights.shares, list[tuple[Evictable, Mapping[str, int]]]()
         wrong: JobId | None = None
         for evictable in shrink_candidates.without_redundant(choice.evictables):
@@ -382,7 +391,7 @@ class Preemption:
             [evictable.gang for evictable in whole], [evictables[0].gang for evictables in smaller.values()]
         )
         shares.add(job.project, job.user, draft_amounts(choice.draft))
-        # One that was made smaller in this plan is left alone for the rest of it.
+        # A gang that was shrunk in this plan is left alone for the rest of it.
         self._gone |= gone | smaller.keys()
         taken = [
             evictable for evictable in choice.evictables if evictable.index is None or evictable.gang.job_id not in gone
@@ -404,7 +413,9 @@ class Preemption:
         self.made.shrinks.append(Shrink(gang.job_id, role.role, taken, job.job_id, sentence))
 
     def _what_if(self, job: QueuedGang) -> EvictionWhatIf:
-        """What ``job`` would find: what is free for it, with the room that is becoming free and is not promised."""
+        """The hypothetical capacity for ``job``: what it may use, plus room that is becoming free and is promised to no
+        job.
+        """
         ledger = self.ledger
         if job.job_id in self._own or self.rights.may_reclaim(job) or self._is_passed_over(job):
             level, closed = 0, frozenset[int]()
@@ -421,14 +432,16 @@ class Preemption:
         return what_if
 
     def _is_passed_over(self, job: QueuedGang) -> bool:
-        """Whether room is held only for jobs that come after it, and were met first since it waits for a limit."""
+        """Whether all reservations belong to jobs of lower priority that were reached first because this job is over
+        quota.
+        """
         return job.job_id in self.parent and all(held.job.priority < job.priority for held in self.ledger.reservations)
 
     # ---- bookings and drained nodes ----
 
     def _drain(self) -> None:
-        """Whoever is on a node that the administrator empties goes on elsewhere, however short it ran; who is not
-        preemptible ends there.
+        """Stop the preemptible gangs on drained nodes, however briefly they ran; other gangs may run to their end
+        there.
         """
         draining = {node.id for node in self.snapshot.nodes if node.is_draining}
         if not draining:
@@ -441,7 +454,7 @@ class Preemption:
             self.made.preempts.append(Preempt(gang.job_id, None, PreemptCode.DRAIN, self.teller.drained(nodes)))
 
     def _begin_bookings(self) -> None:
-        """Nodes that are reserved from now on: whoever else is there goes, however short it ran."""
+        """Nodes reserved from now on: stop the preemptible gangs of other projects there, however briefly they ran."""
         now = self.snapshot.now
         for booking in sorted(self.snapshot.bookings, key=lambda booking: booking.id):
             if not booking.begins_at <= now < booking.ends_at:

@@ -1,9 +1,12 @@
-"""Whom to stop so that one gang surely fits: as few GPU-seconds lost as can be found, and nobody who need not go.
+"""Victim selection: a minimal set whose eviction certainly makes one gang fit, with as few GPU-seconds lost as
+possible.
 
-The simple equivalent tries every set of those who may be stopped, the cheapest first. The difference: nodes are ranked
-by what a member gained there costs (:mod:`.ranking`). Of single nodes the best few are worked out one by one; for gangs
-on several nodes as many are cleared as it takes. Whatever was found, everybody without whose end the gang fits too is
-left alone again, the dearest first: so a set is always minimal, though another one may be cheaper.
+The simple equivalent tries every set of evictable units, the cheapest first. Instead, nodes are ranked by the cost
+per
+member gained (:mod:`.node_ranking`). For gangs that fit on one node, the best few nodes are evaluated one by one; for
+gangs on several nodes, as many nodes are cleared as necessary. Finally, every unit without whose eviction the gang
+fits
+as well is spared, the most expensive first: the set is always minimal, though a different one may be cheaper.
 """
 
 from __future__ import annotations
@@ -13,21 +16,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from core.domain.sharing.resources import Request
-from scheduler.planning.placement.capacity import slots_in
+from scheduler.planning.placement.capacity import FreeAmounts, slots_in
 from scheduler.planning.placement.demand import Demand
-from scheduler.planning.placement.partial import FreeAmounts, PartialPlacement
+from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.node_ranking import NodeRanking
 
 # Nodes that are worked out evictable by evictable; more are not likely to hold a cheaper set than the cheapest of so many.
 _NODES_TRIED: Final = 32
-# Pieces on one node of which every set is tried, as far as it may be cheaper than what is known: 256 sets.
+# Units on one node of which every subset is tried while it may be cheaper than the best known: 256 subsets.
 _PIECES_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class VictimSet:
-    """``evictables``: who goes, the cheapest first. ``draft``: where the gang will be."""
+    """``evictables``: the victims, the cheapest first. ``draft``: placement of the gang."""
 
     evictables: tuple[Evictable, ...]
     draft: PartialPlacement
@@ -47,9 +50,9 @@ def _cost(evictables: Sequence[Evictable]) -> tuple[object, ...]:
 
 
 class VictimSearch:
-    """Choices for one gang among the evictables of ``ranking``, on what ``what_if`` has free.
+    """Selects victims for one gang among the units of ``ranking``, on the hypothetical capacity ``what_if``.
 
-    ``what_if`` is used for trying, and left as it was.
+    ``what_if`` is modified during the search and restored afterwards.
     """
 
     def __init__(self, demand: Demand, ranking: NodeRanking, what_if: EvictionWhatIf) -> None:
@@ -58,7 +61,7 @@ class VictimSearch:
         self.what_if = what_if
 
     def choose(self) -> VictimSet | None:
-        """The cheapest that is found; ``None``: not even without all of them would the gang fit."""
+        """The cheapest set found; ``None`` if the gang would not fit even with all units evicted."""
         several = self._on_several()
         one = self._on_one_node()
         return min((choice for choice in (several, one) if choice is not None), key=lambda c: c.cost, default=None)
@@ -81,8 +84,9 @@ class VictimSearch:
         return None if best is None else self._pruned(best[1])
 
     def _cheapest_on(self, number: int, request: Request, models: Sequence[str]) -> list[Evictable] | None:
-        """Taken in turn until it fits, then those given back that need not go, the dearest first; any cheaper set of the
-        first few.
+        """Evict in order of cost until the gang fits, then spare superfluous units, the most expensive first; also try
+        cheaper
+        subsets of the first few units.
         """
         present = self.ranking.on(number)
         chosen: list[Evictable] = []
@@ -129,7 +133,7 @@ class VictimSearch:
     # ---- several nodes ----
 
     def _on_several(self) -> VictimSet | None:
-        """Nodes are cleared in the order of what a member gained costs there, as many as it takes."""
+        """Clear nodes in order of cost per member gained, as many as necessary."""
         group = self.demand.merged[0]
         bundles, present = self.ranking.bundles(group.request, group.models, self.demand.pool, self.what_if)
         missing, first = group.count - present, 0
@@ -137,7 +141,7 @@ class VictimSearch:
             missing -= bundles[first][3]
             first += 1
         if missing > 0:
-            return None  # not even all of them make enough room
+            return None  # evicting all of them does not make enough room
         low, high = 0, max(1, first)
         while True:
             evictables = self._all_of(bundles[:high])
@@ -156,7 +160,7 @@ class VictimSearch:
         return self._pruned(evictables)
 
     def _all_of(self, bundles: Iterable[tuple[float, int, int, int]]) -> list[Evictable]:
-        """The evictables of all of them, each once."""
+        """The units of all bundles, each once."""
         found = [
             evictable for _, number, evictables, _ in bundles for evictable in self.ranking.on(number)[:evictables]
         ]
@@ -169,15 +173,15 @@ class VictimSearch:
         return draft
 
     def _pruned(self, evictables: Sequence[Evictable]) -> VictimSet | None:
-        """Of these, those without whose end the gang would not fit."""
+        """The subset of ``evictables`` that is necessary for the gang to fit."""
         draft = self._fits_without(evictables)
         if draft is None:
             return None
-        # Only who stands where the gang will be can be in its way.
+        # Only units on the gang's nodes can be in its way.
         kept = [evictable for evictable in evictables if any(held[0] in draft.left for held in evictable.uses)]
         self.what_if.evict(kept)
         drafted = self.what_if.fits(self.demand)
-        if drafted is None:  # a search found less without the others: all of them go
+        if drafted is None:  # the bounded search found less with fewer evictions: evict all
             self.what_if.evict(evictables)
             kept, drafted = list(evictables), draft
         for evictable in sorted(kept, key=lambda one: one.order, reverse=True):

@@ -1,4 +1,4 @@
-"""Whom of its own project to stop for a job that waits for what its project, or its user in it, may have at once."""
+"""Preemption inside a project's own quota: victims of the same project for a job that waits for the quota."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduler.planning.queue.shares import amount_in
 
 
 class QuotaPreemption:
-    """What limits leave to one job when others are gone. ``rights.shares`` and ``what_if`` are left as they were."""
+    """Victim search for one job that is over its quota. ``rights.shares`` and ``what_if`` are restored after each call."""
 
     def __init__(
         self, job: QueuedGang, eligibility: Eligibility, rights: PreemptionPolicy, what_if: EvictionWhatIf
@@ -28,46 +28,48 @@ class QuotaPreemption:
         self.rights = rights
         self.what_if = what_if
 
-    def enough_of(self, evictables: Sequence[Evictable]) -> tuple[list[Evictable], Demand] | None:
-        """The cheapest of its own project with which no limit holds it back, and what it asks for then.
+    def victims_to_fit(self, evictables: Sequence[Evictable]) -> tuple[list[Evictable], Demand] | None:
+        """The cheapest units of its own project whose eviction satisfies all quotas, and the demand that is allowed
+        then.
 
-        ``None``: not even all of them; or nobody need go, as enough is given back already.
+        ``None``: evicting all of them does not suffice, or nothing need be evicted, since enough is being freed
+        already.
         """
         own = [evictable for evictable in evictables if evictable.gang.project == self.job.project]
         taken: list[Evictable] = []
-        seen = self._seen(taken)
-        if not isinstance(seen, QuotaExcess):
+        key = self._key_without(taken)
+        if not isinstance(key, QuotaExcess):
             return None
         left = sorted(replicas_that_may_leave(self.job, own, self.rights), key=lambda evictable: evictable.order)
-        while isinstance(seen, QuotaExcess):
-            limit = seen.limit
+        while isinstance(key, QuotaExcess):
+            limit = key.limit
             evictable = next((evictable for evictable in left if self._counts(evictable, limit)), None)
             if evictable is None:
                 return None
             left.remove(evictable)
             taken = without_redundant([*taken, evictable])
-            seen = self._seen(taken)
-        return taken, self.eligibility.demand(self.job, seen)
+            key = self._key_without(taken)
+        return taken, self.eligibility.demand(self.job, key)
 
-    def works(self, evictables: Sequence[Evictable]) -> PartialPlacement | None:
-        """Where the job would be without all of ``evictables``; ``None``: a limit, or the room, is not enough."""
-        seen = self._seen(evictables)
-        if isinstance(seen, QuotaExcess):
+    def place_without(self, evictables: Sequence[Evictable]) -> PartialPlacement | None:
+        """Placement of the job with ``evictables`` evicted; ``None`` if a quota or the capacity does not suffice."""
+        key = self._key_without(evictables)
+        if isinstance(key, QuotaExcess):
             return None
         self.what_if.evict(evictables)
-        draft = self.what_if.fits(self.eligibility.demand(self.job, seen))
+        draft = self.what_if.fits(self.eligibility.demand(self.job, key))
         self.what_if.restore(evictables)
         return draft
 
     def pruned(self, evictables: Sequence[Evictable]) -> VictimSet | None:
-        """Of these, those without whose end it would not start."""
-        draft = self.works(evictables)
+        """The subset of ``evictables`` that is necessary for the job to start."""
+        draft = self.place_without(evictables)
         if draft is None:
             return None
         kept = sorted(without_redundant(evictables), key=lambda evictable: evictable.order)
         for evictable in reversed(list(kept)):
             fewer = [one for one in kept if one is not evictable]
-            found = self.works(fewer)
+            found = self.place_without(fewer)
             if found is not None:
                 kept, draft = fewer, found
         return VictimSet(tuple(kept), draft)
@@ -77,7 +79,7 @@ class QuotaPreemption:
             return False
         return amount_in(amounts_of(evictable), limit.key) > 0
 
-    def _seen(self, evictables: Iterable[Evictable]) -> str | QuotaExcess:
+    def _key_without(self, evictables: Iterable[Evictable]) -> str | QuotaExcess:
         with self._without(evictables):
             return self.eligibility.key_under(self.job, Quotas(self.rights.shares))
 

@@ -1,4 +1,4 @@
-"""Taking turns: projects by their shares, and inside each its users (:mod:`.order` tells the headroom)."""
+"""Fair queue (WF²Q): projects by their shares, and within each project its users; :mod:`.ordering` describes the rule."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
 from scheduler.planning.model import QueuedGang
-from scheduler.planning.queue.job_classes import Batch, JobClass, QueueEntry, SortKey, end_of_kind
+from scheduler.planning.queue.job_classes import Batch, JobClass, QueueEntry, SortKey, end_of_class
 from scheduler.planning.queue.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.queue.shares import Shares
 
-_ROUNDING: Final = 1e-9  # of shares, which are 0 to 1
+_ROUNDING: Final = 1e-9  # of shares, which range from 0 to 1
 
 
-def fill_up(projects: list[ProjectQueue], shares: Shares, waits: Callable[[JobClass], bool]) -> Iterator[Batch]:
-    """Their jobs, the next one first; those together that wait and come one after another, as far as they are alike."""
+def progressive_filling(
+    projects: list[ProjectQueue], shares: Shares, waits: Callable[[JobClass], bool]
+) -> Iterator[Batch]:
+    """The jobs of all projects in order of service.
+
+    Batches hold consecutive jobs of one class which are known to wait; every other job comes alone.
+    """
     turns = FairQueue(projects)
-    alone = 0  # how many are taken one by one until it is looked again whether some can be taken together
+    alone = 0  # jobs to take singly before testing again whether tied projects can be merged
     while (project := turns.first()) is not None:
         if alone <= 0 and len(tied := turns.tied()) > 1:
             merged = _merged(tied, waits)
             if len(merged) >= len(tied):
                 yield merged
                 for project in tied:
-                    one.refresh(shares)
+                    project.refresh(shares)
                 turns.update_all(tied)
                 continue
             alone = len(tied)
@@ -37,8 +42,11 @@ def fill_up(projects: list[ProjectQueue], shares: Shares, waits: Callable[[JobCl
 
 
 def _merged(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool]) -> Sequence[QueueEntry]:
-    """What they take in turn, if only the turns of their jobs tell whose turn it is, until one of them has a job of another
-    job_class next: then it may have another place. Nothing if one of them has a job that may start, or too few.
+    """The jobs that tied projects take in turn while only the sort keys of their jobs decide, merged into one batch.
+
+    Ends where one of them has a job of another class next, since its position may then change. Empty if one of them
+    has a
+    job that may start, or if the batch would be too small.
     """
     runs = [project.next_alike(waits) for project in projects]
     if not all(runs):
@@ -60,14 +68,17 @@ def _merged(projects: Sequence[ProjectQueue], waits: Callable[[JobClass], bool])
 
 @dataclass(slots=True, eq=False)
 class ShareHolder:
-    """Somebody who takes turns. ``share``: by weight; ``size``: by how much a small job raises it; ``is_owed``: comes first."""
+    """A project or user in the fair queue. ``share``: its share by weight. ``increment``: how much a small job raises
+    it.
+    ``is_below_guarantee``: it precedes the others.
+    """
 
     name: str
     weight: float = 1.0
     share: float = 0.0
     increment: float = 0.0
     sort_key: SortKey = (0.0, 0, 0.0, "")
-    starves_s: float | None = None  # since when its next job has starved, in seconds from now
+    starves_s: float | None = None  # since when its next job starves, in seconds from now
     is_below_guarantee: bool = False
     is_empty: bool = False
 
@@ -76,7 +87,7 @@ _Holder = TypeVar("_Holder", bound=ShareHolder)
 
 
 class FairQueue(Generic[_Holder]):
-    """Whose turn it is among holders of which only the one whose turn it is changes."""
+    """Priority queue of share holders; only the head's key changes."""
 
     __slots__ = ("_counted", "_later", "_ready", "_weighted", "_weights")
 
@@ -101,7 +112,7 @@ class FairQueue(Generic[_Holder]):
         return not holder.is_below_guarantee, starves_s is None, compared, holder.sort_key, holder.name, holder
 
     def first(self) -> _Holder | None:
-        """Whose turn it is; ``None`` when all are empty."""
+        """The head: the holder to serve next; ``None`` when all are empty."""
         mean = self._weighted / self._weights + _ROUNDING if self._counted else 0.0
         while self._later and self._later[0][0] <= mean:
             heappush(self._ready, self._entry(heappop(self._later)[2]))
@@ -118,22 +129,23 @@ class FairQueue(Generic[_Holder]):
         return holder
 
     def head_stays_until(self, entries: Sequence[QueueEntry], at: int, end: int) -> int:
-        """Whose turn it is has these jobs next, for whom nothing of its place changes but their own turns: the first of them
-        before which somebody else comes.
+        """The position of the first of the head's next jobs before which another holder comes.
+
+        For jobs whose start changes nothing but the sort key of the head.
         """
-        rival = min(self._ready[1:3], default=None)  # the next in a heap is one of these two
+        rival = min(self._ready[1:3], default=None)  # the second of a heap is one of these two
         mine = self._ready[0]
         if rival is None or mine[:3] != rival[:3]:
             return end
         return bisect_left(entries, (rival[3], rival[4]), at, end, key=lambda entry: (entry[0], mine[4]))
 
     def tied(self) -> list[_Holder]:
-        """Whose turn it is, and who comes after it for the turn of its job alone."""
+        """The head, and the holders that follow it only because of the sort keys of their jobs."""
         ready, mine = self._ready, self._ready[0]
         mean = self._weighted / self._weights + _ROUNDING
         found: list[_Holder] = []
         places = [0]
-        while places:  # in a heap they hang together
+        while places:  # ties are connected in a heap
             place = places.pop()
             if place < len(ready) and ready[place][:3] == mine[:3]:
                 holder = ready[place][5]
@@ -143,7 +155,7 @@ class FairQueue(Generic[_Holder]):
         return found
 
     def update_all(self, holders: Sequence[_Holder]) -> None:
-        """These have changed; none of them by its share."""
+        """Re-insert holders after a change that left their shares as they were."""
         changed = {holder.name for holder in holders}
         self._ready = [entry for entry in self._ready if entry[4] not in changed]
         self._ready += [self._entry(holder) for holder in holders if not holder.is_empty]
@@ -154,7 +166,7 @@ class FairQueue(Generic[_Holder]):
                 self._weighted -= self._counted.pop(holder.name)
 
     def update(self, holder: _Holder) -> None:
-        """Whose turn it was has changed."""
+        """Re-insert the head after a change."""
         self._weighted -= self._counted[holder.name]
         if holder.is_empty:
             heappop(self._ready)
@@ -168,23 +180,23 @@ class FairQueue(Generic[_Holder]):
 
 @dataclass(slots=True, eq=False)
 class UserQueue(ShareHolder):
-    """The jobs of one user, sorted, and how far they have been taken."""
+    """The sorted jobs of one user, and how far they have been taken."""
 
     jobs: list[QueueEntry] = field(default_factory=list)
     at: int = 0
-    is_idle: Callable[[JobClass], bool] | None = None  # whether such a job may not start, whatever is free
-    idle: list[QueueEntry] = field(default_factory=list)  # where those go
-    has_guarantee: bool = False  # something is guaranteed to the user
+    is_idle: Callable[[JobClass], bool] | None = None  # whether a job of this class may not start, whatever is free
+    idle: list[QueueEntry] = field(default_factory=list)  # collects those jobs
+    has_guarantee: bool = False  # the user has a guarantee
     _alike_until: int = 0
 
     def alike_until(self) -> int:
-        """Where the jobs at the head end that are of one job_class."""
+        """The position where the run of jobs of the head's class ends."""
         if self.at >= self._alike_until:
-            self._alike_until = end_of_kind(self.jobs, self.at)
+            self._alike_until = end_of_class(self.jobs, self.at)
         return self._alike_until
 
     def skip_idle(self) -> bool:
-        """Leave out those at the head that may not start; whether there were any."""
+        """Skip idle jobs at the head; whether there were any."""
         at, jobs, is_idle = self.at, self.jobs, self.is_idle
         if is_idle is not None:
             while self.at < len(jobs) and is_idle(jobs[self.at][2]):
@@ -193,7 +205,7 @@ class UserQueue(ShareHolder):
         return self.at > at
 
     def refresh(self, shares: Shares, project: str) -> None:
-        """Take in what its share and its next job are now."""
+        """Recompute share, guarantee and sort key for the next job."""
         self.skip_idle()
         self.is_empty = self.at >= len(self.jobs)
         if not self.is_empty:
@@ -217,7 +229,7 @@ class UserQueue(ShareHolder):
 
 
 class ProjectQueue(ShareHolder):
-    """One project, and the turns of its users."""
+    """One project, and the fair queue of its users."""
 
     __slots__ = ("_changes", "_has_guarantee", "_user_queues")
 
@@ -249,7 +261,12 @@ class ProjectQueue(ShareHolder):
                 )
 
     def next_alike(self, waits: Callable[[JobClass], bool]) -> tuple[UserQueue, int] | None:
-        """Whose jobs are next, and up to which: of one job_class that waits, and judged one by one. ``None``: none such."""
+        """The user queue to serve next, and up to which position its jobs are of one waiting class; ``None`` if there
+        is
+        none.
+
+        Only for jobs that are judged one by one, because of a guarantee.
+        """
         user_queue = self._user_queues.first()
         if (
             user_queue is None
@@ -263,7 +280,7 @@ class ProjectQueue(ShareHolder):
         return user_queue, user_queue.alike_until()
 
     def refresh(self, shares: Shares) -> None:
-        """Jobs of the user whose turn it is were taken; none has started."""
+        """Recompute the keys after jobs of the head user were taken without a start."""
         user_queue = self._user_queues.first()
         if user_queue is not None:
             user_queue.refresh(shares, self.name)
@@ -273,13 +290,14 @@ class ProjectQueue(ShareHolder):
     def take(
         self, shares: Shares, turns: FairQueue[ProjectQueue], waits: Callable[[JobClass], bool]
     ) -> Iterator[Batch]:
-        """The next jobs of one user until one of them starts, as that changes whose turn it is."""
+        """The next jobs of one user until one of them starts, since a start changes the order."""
         user_queue = self._user_queues.first()
         if user_queue is None:
             return
         changes, name, jobs = shares.changes, self.name, user_queue.jobs
-        looks_again = self._has_guarantee or user_queue.has_guarantee  # after each job, as these are judged one by one
-        # Another user's start may have used up what the quota leaves: then it was not for its next job that it came.
+        # after each job: guarantees are judged job by job
+        looks_again = self._has_guarantee or user_queue.has_guarantee
+        # Another user's start may have used up the quota: then the user was not served for its present next job.
         is_late = user_queue.skip_idle()
         while user_queue.at < len(jobs) and not is_late:
             at, job_class = user_queue.at, jobs[user_queue.at][2]

@@ -1,16 +1,20 @@
-"""Who comes next: larger priority, then the project and in it the user whose turn it is by shares, then the policy's order.
+"""Queue order: larger priority first, then fair shares of projects and of users within them, then the policy's order.
 
-Projects fill up progressively: a start raises its project's share, and then it is the turn of another one. Whose turn it
-is, is decided as in worst-case fair weighted fair queueing (Bennett and Zhang, "WF2Q", INFOCOM 1996): among those that
-do not have more than the mean by their weights, the one that has least once a job has started. "The least before" alone
-would let many light projects each get ahead by a job, and a heavy one pay for all of them; so with equal jobs everybody
-ends within one of what the weights entitle to. That job is not the next one of each but as small as the smallest of
-these: otherwise small jobs, which end and come again, would pass a large gang for ever. And whoever's next job has starved
-comes before the others that do not have more than the mean, the one first that starves longest: shares waver, and the
-room that is kept for a gang would change hands with them. Users take turns inside their project in the same way.
+Progressive filling: a start raises its project's share, then another project is served. The order is worst-case fair
+weighted fair queueing (Bennett and Zhang, "WF2Q", INFOCOM 1996): among projects whose weighted share does not exceed
+the
+mean, serve the one with the smallest share after a start. With "smallest share before the start", many light projects
+would each get ahead by a job at the cost of a heavy one; with this rule and equal jobs every project ends within one
+job of its entitlement. The start is assumed to be as small as the smallest next job of any project, not as large as
+the
+project's own next job: otherwise small jobs, which end and come again, would pass a large gang for ever. A project
+whose
+next job starves precedes the other projects that do not exceed the mean, the longest starving one first: shares
+fluctuate, and the room reserved for a gang would change hands with them. Users within a project are served alike.
 
-The simple equivalent works out all keys again after every start. Here only what a start can change is kept in heaps; the
-jobs of one user are sorted once, and go by in one go while nothing starts.
+The simple equivalent recomputes all keys after every start. Here only what a start can change is kept in heaps; the
+jobs
+of one user are sorted once and taken in batches while nothing starts.
 """
 
 from __future__ import annotations
@@ -23,19 +27,21 @@ from typing import Final
 from core.domain.ids import JobId
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.queue.fair_queue import ProjectQueue, UserQueue, fill_up
-from scheduler.planning.queue.job_classes import Batch, JobClass, JobFamily, QueueEntry, SortKey, in_line
+from scheduler.planning.queue.fair_queue import ProjectQueue, UserQueue, progressive_filling
+from scheduler.planning.queue.job_classes import Batch, JobClass, JobFamily, QueueEntry, SortKey, job_batches
 from scheduler.planning.queue.policy_key import long_job_s, policy_key, turns_taken
 from scheduler.planning.queue.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.queue.shares import Shares
 
 _EVERYBODY: Final = ("", "")
-# Behind so many nobody needs to know the place in the queue exactly.
+# Beyond this many jobs the exact position in the queue matters to no one.
 _LOOKED_AHEAD: Final = 1000
 
 
 def sort_key(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> SortKey:
-    """The place of a job among those of one user, by ``policy.order``. ``long_s``: as :func:`.measure.long_job_s` says."""
+    """The sort key of a job among those of one user, by ``policy.order``. ``long_s``: see
+    :func:`.policy_key.long_job_s`.
+    """
     queued_s = 0.0 if job.queued_at is None else (job.queued_at - now).total_seconds()
     compared = 0.0
     if policy.order is not QueueOrder.FIFO:
@@ -51,16 +57,17 @@ def sort_key(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_
 class JobQueue:
     """The waiting jobs of one snapshot. :meth:`walk` yields them in order while starts change ``shares``.
 
-    Who may not start, whatever is free, comes after all others of its priority and takes no turn: at the head of its line it
-    would lend its age, or what is guaranteed to its project, to those behind it.
+    Idle jobs, which may not start whatever is free, come after all others of their priority and outside the fair
+    queue: at
+    the head of a user's queue they would lend their age, or the project's guarantee, to the jobs behind them.
 
     Attributes:
-        withdrawn: jobs that started; they are left out from the next walk on.
+        withdrawn: jobs that started; the next walk leaves them out.
 
     Args:
-        can_run: whether the empty cluster could hold a job; asked once of each shape.
-        may_start: whether quotas and bookings let a job start somewhere, were that free. Once no, it stays so as long as
-            jobs only start. ``None``: there are none.
+        can_run: whether the empty cluster could hold a job; called once per shape.
+        may_start: whether quotas and bookings let a job start somewhere if that were free. Once false, it stays false
+            while jobs only start. ``None``: no quotas and bookings.
     """
 
     def __init__(
@@ -106,17 +113,17 @@ class JobQueue:
         self._ranks = [lines[rank] for rank in sorted(lines)]
 
     def walk(self) -> Iterator[Batch]:
-        """Every job, the next one first. A start must be told to ``shares`` before the next job is asked for.
+        """All jobs in order. ``shares`` must include a start before the next job is requested.
 
-        Those of which it is known that they wait (:meth:`waits`) come together with such as are next; every other one alone.
+        Jobs that are known to wait (:meth:`waits`) come in batches; every other job comes alone.
         """
         self._walks += 1
         return self._walk(self.shares, self.waits)
 
     def refuse(self, job_class: JobClass, above_s: float | None = None) -> None:
-        """Nothing is left for this job_class in the present walk, as long as its project starts nothing.
+        """Record that no job of this class can start in the present walk while its project starts nothing.
 
-        ``above_s``: nor for any other of its job_family that may hold its place for longer than this.
+        ``above_s``: nor any of its family that may hold its resources for longer than this.
         """
         changes = self.shares.changes.get(job_class.first.project, 0)
         if above_s is None:
@@ -126,7 +133,7 @@ class JobQueue:
             job_family.refused_in, job_family.refused_at, job_family.refused_above_s = self._walks, changes, above_s
 
     def waits(self, job_class: JobClass) -> bool:
-        """Whether it is known in the present walk that none of them starts."""
+        """Whether it is known in the present walk that no job of the class starts."""
         if job_class.is_idle:
             return True
         job_family, walks = job_class.job_family, self._walks
@@ -140,10 +147,11 @@ class JobQueue:
         )
 
     def in_order(self) -> list[QueuedGang]:
-        """Who waits, in the order in which they would be taken if each of them started when it is its turn.
+        """The waiting jobs in the order in which they would be served if each of them started in its turn.
 
-        Where this is asked for, what the jobs would hold counts for the first thousand only; behind these whole users
-        and projects follow one another.
+        Hypothetical shares are computed for the first thousand jobs only; behind these, whole users and projects
+        follow each
+        other.
         """
         taken: list[QueuedGang] = []
         if all(len(users) == 1 for users in self._ranks) and (self._is_fair or not self._owed):
@@ -179,20 +187,20 @@ class JobQueue:
             idle: list[QueueEntry] = []
             for (project, user), entries in users.items():
                 jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
-                if len(users) == 1:  # nobody to take turns with
+                if len(users) == 1:  # a single queue: nothing to share
                     if self._is_fair or not self._owed:
-                        yield from in_line(jobs, is_idle, idle, waits)
+                        yield from job_batches(jobs, is_idle, idle, waits)
                     else:
                         yield from self._guaranteed_first(_not_idle(jobs, is_idle, idle), shares)
                     continue
                 line = UserQueue(user, shares.weight_of_user(project, user), jobs=jobs, is_idle=is_idle, idle=idle)
-                line.skip()
+                line.skip_idle()
                 if line.at < len(jobs):
                     by_project.setdefault(project, []).append(line)
             lines = [line for its in by_project.values() for line in its]
             unit = min((shares.increment_of(line.head.gang, line.head.shape) for line in lines), default=0.0)
             projects = [ProjectQueue(name, its, shares, unit) for name, its in sorted(by_project.items())]
-            yield from fill_up(projects, shares, waits)
+            yield from progressive_filling(projects, shares, waits)
             idle.sort(key=itemgetter(0))
             if self._hopeless:
                 idle.sort(key=lambda entry: entry[1].shape in self._hopeless)
@@ -200,10 +208,10 @@ class JobQueue:
                 yield idle
 
     def _guaranteed_first(self, entries: Iterable[QueueEntry], shares: Shares) -> Iterator[Batch]:
-        """In one line: those first that stay within what is guaranteed to their projects, of these first those whose users
-        stay within theirs.
+        """A single queue: first jobs within their project's guarantee, of these first those within their user's
+        guarantee.
 
-        A pass finds them, as all only get more: who would not stay within it when asked would not later either.
+        One pass suffices, since amounts only grow: a job outside its guarantee stays outside.
         """
         others: list[QueueEntry] = []
         for are_users in (True, False):
@@ -229,7 +237,7 @@ class JobQueue:
 def _not_idle(
     entries: Iterable[QueueEntry], is_idle: Callable[[JobClass], bool] | None, idle: list[QueueEntry]
 ) -> Iterator[QueueEntry]:
-    """One line; who may not start is put into ``idle`` instead."""
+    """The entries of a single queue; idle ones are moved to ``idle``."""
     for entry in entries:
         if is_idle is not None and is_idle(entry[2]):
             idle.append(entry)

@@ -1,4 +1,4 @@
-"""What a policy compares two jobs of one share by: the smaller one comes first."""
+"""The sort key of the queue policy: of two jobs with equal shares the smaller key comes first."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.queue.shares import gpu_milli, gpus_of
 
-# A job is long if it alone takes this much longer than everything that is left, spread over all GPUs. At 1 it would be the
-# bound itself, max(work / GPUs, longest job), below which no schedule can end; a little more, since work is never spread
+# A job is long if it alone takes this much longer than all remaining work spread over all GPUs. A factor of 1 is the
+# lower bound of any schedule's length, max(work / GPUs, longest job); slightly more, since work never spreads
 # perfectly.
 _LONG: Final = 1.1
-# One that runs stays long until it is clearly not: else two would take one another's place.
+# Hysteresis: a running job stays long until it is clearly not; otherwise two jobs would preempt each other.
 _STAYS_LONG: Final = 0.9
-# What moments are told by is exact to a microsecond: a turn that is over is not missed by that.
+# Timestamps are exact to a microsecond: a turn that is over is not missed because of rounding.
 CLOCK_S: Final = 1e-3
 
 
 def long_job_s(snapshot: Snapshot) -> float:
-    """The time from which on a job is long (``fair-finish``); infinity where that order is not set."""
+    """Remaining seconds from which on a job counts as long (``fair-finish``); infinite under other orders."""
     policy = snapshot.policy
     if policy.order is not QueueOrder.FAIR_FINISH:
         return float("inf")
     gpus = sum(node.allocatable.gpu_count for node in snapshot.nodes)
     jobs: Iterable[QueuedGang | RunningGang] = (*snapshot.queued, *snapshot.running)
     with_gpus = (job for job in jobs if any(gpu_milli(role.request) for role in job.gang.roles))
-    # Summed in one order: the sum of floats depends on it.
+    # Summed in a fixed order: the sum of floats depends on it.
     work_gpu_s = sum(sorted(_left_gpu_s(job, policy) for job in with_gpus))
     return _LONG * work_gpu_s / gpus if gpus else float("inf")
 
 
 def policy_key(job: QueuedGang | RunningGang, policy: Policy, long_s: float = float("inf")) -> float:
-    """GPU-seconds that are left (``shortest-first``), seconds that are left (``fair-finish``), or the level of attained service.
+    """Remaining GPU-seconds (``shortest-first``), remaining seconds (``fair-finish``), or the level of attained
+    service.
 
     Args:
-        long_s: what :func:`long_job_s` says. A job with at least so much left comes before all others, the longest first: its
-            measure is below zero.
+        long_s: result of :func:`long_job_s`. A job with at least so much left precedes all others, the longest first:
+            its
+            key is negative.
     """
     if policy.order is QueueOrder.ATTAINED_SERVICE:
         return bisect_right(policy.levels_gpu_s, job.attained_gpu_s)
@@ -52,9 +54,9 @@ def policy_key(job: QueuedGang | RunningGang, policy: Policy, long_s: float = fl
 
 
 def turns_taken(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> int:
-    """How many whole turns (``Policy.rotation_s``) it has run for in all its attempts; 0 for one that waits and has starved.
+    """Whole turns (``Policy.rotation_s``) that it has run in all its attempts; 0 for a waiting job that starves.
 
-    It only rises while a job runs, and while it waits it stays, until the job has starved.
+    Rises only while the job runs, and stays while it waits, until it starves.
     """
     turn_s = policy.rotation_s
     if turn_s is None:
@@ -71,8 +73,8 @@ def turns_taken(job: QueuedGang | RunningGang, policy: Policy, now: datetime) ->
 def _left_gpu_s(job: QueuedGang | RunningGang, policy: Policy) -> float:
     if job.estimate is not None:
         return job.estimate.likely_s * gpus_of(job.gang)
-    # Nobody knows: taken to need what its level allows; where levels have no end, as much again as it had, which half
-    # of all jobs do whose durations have a heavy tail (Harchol-Balter and Downey, "Exploiting process lifetime
+    # Unknown length: assume the rest of its level; where levels have no end, as much again as it had, which half of
+    # all jobs do whose durations have a heavy tail (Harchol-Balter and Downey, "Exploiting process lifetime
     # distributions for dynamic load balancing", 1997).
     ends = policy.levels_gpu_s
     level = bisect_right(ends, job.attained_gpu_s)

@@ -1,7 +1,8 @@
-"""Hard limits, and what is guaranteed: per project, per user of it, and per GPU model.
+"""Quotas: hard limits and guarantees per project, per user within a project, and per GPU model.
 
-What counts is what jobs hold at the same moment. Of GPU models a job is never divided over a limit: if it could take a
-limited model only in part, it is placed on its other models whole.
+Amounts held at the same moment count. A job is never split at a GPU model's limit: if it could use a limited model
+only
+in part, it is placed on its other models as a whole.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from scheduler.planning.queue.shares import CPU, GPUS, JOBS, MEMORY, Shares, amo
 
 
 def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None) -> bool:
-    """Whether a job that holds ``need``, or would, is within what is guaranteed to its project.
+    """Whether a job that holds or would hold ``need`` is within its project's guarantee.
 
-    It is if a guarantee covers its GPUs (of one without GPUs: its CPUs or memory), and with it none of these is exceeded.
-    Of a model with a guarantee of its own no more counts towards that of all GPUs, and these GPUs come first in it: what a
-    project borrows of one model takes nothing from what is guaranteed to it of another one.
+    It is if a guarantee covers its GPUs (for a job without GPUs: its CPUs or memory), and no covering guarantee is
+    exceeded
+    with it. GPUs of a model with a guarantee of its own count towards the total GPU guarantee up to that amount only,
+    and
+    count first: borrowing one model takes nothing from the guarantee of another model.
 
     Args:
         waits: the gang, if it does not hold ``need`` yet.
@@ -33,19 +36,19 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, wait
 def is_guaranteed_to_user(
     project: str, user: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None
 ) -> bool:
-    """The same of what is guaranteed to the user inside the project."""
+    """The same for the user's guarantee within the project."""
     return _is_within(
         _of_user(project, user, shares), shares.held_by_user.get((project, user), {}), need, shares, waits
     )
 
 
 def is_part_guaranteed(project: str, part: Mapping[str, int], shares: Shares) -> bool:
-    """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
+    """Whether the project would fall below its guarantee without ``part`` of what it holds."""
     return _is_needed(_of_project(project, shares), shares.held_by_project.get(project, {}), part)
 
 
 def is_part_guaranteed_to_user(project: str, user: str, part: Mapping[str, int], shares: Shares) -> bool:
-    """The same of what is guaranteed to the user inside the project."""
+    """The same for the user's guarantee within the project."""
     return _is_needed(_of_user(project, user, shares), shares.held_by_user.get((project, user), {}), part)
 
 
@@ -91,8 +94,11 @@ def _is_needed(guarantee: Mapping[str, int], held: Mapping[str, int], part: Mapp
 
 
 def _counted(guarantee: Mapping[str, int], held: Mapping[str, int], judged: Mapping[str, int]) -> int:
-    """What of ``held`` counts towards the guarantee of all GPUs: of models with a guarantee of their own no more than that,
-    of others all, but nothing where ``judged`` has GPUs of the first ones alone.
+    """The amount of ``held`` that counts towards the total GPU guarantee.
+
+    Models with a guarantee of their own count up to that; other models count in full, but not at all where ``judged``
+    has
+    only GPUs of the former.
     """
     own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
 
@@ -108,12 +114,12 @@ def _counted(guarantee: Mapping[str, int], held: Mapping[str, int], judged: Mapp
 
 
 def _names(keys: Iterable[str], model: str) -> frozenset[str]:
-    """Those of ``keys`` that count GPUs of ``model``."""
+    """The ``keys`` that count GPUs of ``model``."""
     return frozenset(key for key in keys if accepts(key.removeprefix(f"{GPUS}/"), model))
 
 
 def _is_sure(guarantee: Mapping[str, int], gang: Gang, shares: Shares) -> bool:
-    """Whether all GPUs that the gang may get are counted in the same way, so that it is judged by what it will hold."""
+    """Whether all GPUs that the gang may get are counted alike, so that it can be judged by what it will hold."""
     own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
     return bool(own) and all(
         len({_names(own, model) for model in accepted_in(role.request, shares.models)}) <= 1 for role in gang.roles
@@ -125,7 +131,7 @@ def _sum(amounts: Mapping[str, int], more: Mapping[str, int], sign: int) -> dict
 
 
 def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """What a guarantee says of ``amounts``, and how much of it they are: of those with GPUs the GPUs alone."""
+    """The guarantees that cover ``amounts``, with the covered amount; with GPUs only the GPU guarantees."""
     for key in guarantee:
         amount = amount_in(amounts, key)
         if amount and key != JOBS and (not amounts[GPUS] or key.startswith(GPUS)):
@@ -134,7 +140,9 @@ def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """Of ``key`` (as in :class:`Quota`) at most ``most`` at once. ``user``: whose in the project; empty: all its users."""
+    """At most ``most`` of ``key`` (see :class:`Quota`) at once. ``user``: the user within the project; empty: all
+    users.
+    """
 
     project: str
     user: str
@@ -144,10 +152,10 @@ class QuotaLimit:
 
 @dataclass(frozen=True, slots=True)
 class QuotaExcess:
-    """A job would go beyond ``limit``, of which ``held`` is taken and it needs ``needed``."""
+    """A job would exceed ``limit``: ``used`` is taken already, and it needs ``needed``."""
 
     limit: QuotaLimit
-    held: int
+    used: int
     needed: int
 
     @property
@@ -162,7 +170,7 @@ class QuotaExcess:
             "project": limit.project,
             "resource": limit.key,
             "limit": limit.most,
-            "held": self.held,
+            "held": self.used,
             "needed": self.needed,
             "is_never": self.is_never,
         }
@@ -170,26 +178,26 @@ class QuotaExcess:
             numbers["user"] = limit.user
         if limit.key == JOBS:
             noun = phrases.plural("job", limit.most)
-            sentence = f"{whose} may run {limit.most} {noun}{inside} at once, and has {self.held}"
+            sentence = f"{whose} may run {limit.most} {noun}{inside} at once, and has {self.used}"
             never = f"{whose} may run no job{inside}; an administrator can raise the quota"
             return Reason(ReasonCode.QUOTA, never if self.is_never else f"{sentence}; it starts after them", numbers)
-        most = told(limit.key, limit.most)
+        most = amount_with_unit(limit.key, limit.most)
         if self.is_never:
             return Reason(
                 ReasonCode.QUOTA,
-                f"needs {told(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} at once, so it can "
+                f"needs {amount_with_unit(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} at once, so it can "
                 "never start. Ask for less, or ask an administrator for a larger quota",
                 numbers,
             )
         return Reason(
             ReasonCode.QUOTA,
-            f"{whose} may use {most}{inside} at once and has {amount(limit.key, self.held)}; this job needs "
-            f"{amount(limit.key, self.needed)}, and starts by itself when enough of them are given back",
+            f"{whose} may use {most}{inside} at once and has {amount_text(limit.key, self.used)}; this job needs "
+            f"{amount_text(limit.key, self.needed)}, and starts by itself when enough of them are given back",
             numbers,
         )
 
 
-def told(key: str, value: int) -> str:
+def amount_with_unit(key: str, value: int) -> str:
     """``16 GPUs of h100``, ``8 CPUs``, ``512 GiB of memory``."""
     head, _, model = key.partition("/")
     if head == GPUS:
@@ -198,14 +206,14 @@ def told(key: str, value: int) -> str:
     return phrases.memory(value) if head == MEMORY else phrases.cpus(value)
 
 
-def amount(key: str, value: int) -> str:
-    """The same without the noun where it is clear which: ``14``."""
+def amount_text(key: str, value: int) -> str:
+    """The same without the noun, where it is clear: ``14``."""
     return phrases.memory(value) if key == MEMORY else f"{value / 1000:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A job may start, but not on GPUs of ``without``, for the sake of ``excess``."""
+    """A job may start, but not on GPU models ``without``, because of ``excess``."""
 
     without: frozenset[str] = frozenset()
     excess: QuotaExcess | None = None
@@ -215,7 +223,7 @@ _ALLOWED: Final = Allowed()
 
 
 class Quotas:
-    """What limits leave to each project and user. Asked again after every start; quick where nothing has changed."""
+    """What limits leave to each project and user. Queried after every start; cached where nothing has changed."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -229,11 +237,11 @@ class Quotas:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no limit at all."""
+        """Whether there are no limits."""
         return not self._limited
 
-    def look(self, job: QueuedGang) -> Allowed | QuotaExcess:
-        """What a job may take; an :class:`QuotaExcess` holds for the rest of the plan, in which usage only grows."""
+    def check(self, job: QueuedGang) -> Allowed | QuotaExcess:
+        """What a job may take; a :class:`QuotaExcess` holds for the rest of the plan, in which usage only grows."""
         if job.project not in self._limited:
             return _ALLOWED
         key = (job.project, job.user, job.shape)
@@ -241,8 +249,8 @@ class Quotas:
         known = self._known.get(key)
         if known is not None and (known[0] == changes or isinstance(known[1], QuotaExcess)):
             return known[1]
-        need = self._shares.likely(job.gang, job.shape)
-        answer = self._look(job.project, job.user, job.gang.roles, need)
+        need = self._shares.likely_amounts(job.gang, job.shape)
+        answer = self._check(job.project, job.user, job.gang.roles, need)
         self._known[key] = (changes, answer)
         return answer
 
@@ -250,19 +258,19 @@ class Quotas:
         """The same if its project held nothing at all."""
         if job.project not in self._limited:
             return _ALLOWED
-        need = self._shares.likely(job.gang, job.shape)
-        return self._look(job.project, job.user, job.gang.roles, need, held_of=lambda _: 0)
+        need = self._shares.likely_amounts(job.gang, job.shape)
+        return self._check(job.project, job.user, job.gang.roles, need, held_of=lambda _: 0)
 
     def check_replica(self, project: str, user: str, role: GangRole) -> Allowed | QuotaExcess:
-        """The same for one more replica of a job that runs."""
+        """The same for one more replica of a running job."""
         if project not in self._limited:
             return _ALLOWED
         request = role.request
         need = {JOBS: 0, CPU: request.cpu_milli, MEMORY: request.memory_bytes, GPUS: gpu_milli(request)}
-        return self._look(project, user, (GangRole(role.role, 1, request),), need)
+        return self._check(project, user, (GangRole(role.role, 1, request),), need)
 
     def limits_of(self, project: str, user: str) -> Sequence[QuotaLimit]:
-        """Those of the project, then those of the user."""
+        """The limits of the project, then those of the user."""
         found = self._limits.get((project, user))
         if found is None:
             account = self._shares.accounts.get(project)
@@ -276,10 +284,10 @@ class Quotas:
         return found
 
     def with_current_usage(self, excess: QuotaExcess) -> QuotaExcess:
-        """``excess`` with what is held by now: jobs of the same project may have started since it was found."""
-        return replace(excess, held=self._held(excess.limit))
+        """``excess`` with present usage: jobs of the same project may have started since it was found."""
+        return replace(excess, used=self._used(excess.limit))
 
-    def _held(self, limit: QuotaLimit) -> int:
+    def _used(self, limit: QuotaLimit) -> int:
         shares, project = self._shares, limit.project
         held = (
             shares.held_by_user.get((project, limit.user), {})
@@ -288,7 +296,7 @@ class Quotas:
         )
         return amount_in(held, limit.key)
 
-    def _look(
+    def _check(
         self,
         project: str,
         user: str,
@@ -296,7 +304,7 @@ class Quotas:
         need: Mapping[str, int],
         held_of: Callable[[QuotaLimit], int] | None = None,
     ) -> Allowed | QuotaExcess:
-        held_of = held_of or self._held
+        held_of = held_of or self._used
         exceeded: list[QuotaExcess] = []
         narrowing: list[tuple[QuotaExcess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
@@ -325,25 +333,28 @@ class Quotas:
             for accepted in map(self._accepted, roles)
             if accepted and accepted <= without and not any(accepted <= models for _, models in narrowing)
         ]
-        if stuck:  # one that can never start says so, whatever the others wait for
+        if stuck:  # a limit that makes a start impossible comes first
             return min(stuck, key=lambda excess: not excess.is_never)
         return Allowed(without, narrowing[0][0])
 
     def _accepted(self, role: GangRole) -> frozenset[str]:
-        """Models that the role could take, of those that there are."""
+        """The models present in the cluster that the role accepts."""
         return frozenset(accepted_in(role.request, self._shares.models))
 
 
 def accepted_in(request: Request, models: Sequence[str]) -> Sequence[str]:
-    """Those of ``models`` that a replica could take; none without GPUs."""
+    """The ``models`` that a replica accepts; none without GPUs."""
     if not gpu_milli(request):
         return ()
     return accepted_models(request.gpu_models, models) if request.gpu_models else models
 
 
 def _binding(accepted: frozenset[str], narrowing: Sequence[tuple[QuotaExcess, frozenset[str]]]) -> QuotaExcess:
-    """Of limits that together leave a role none of the models that it accepts, the one to tell: of a model on which it could
-    start once others give back what they hold, if there is one. Only where there is none it can never start.
+    """The limit to report when limits together leave a role none of its accepted models.
+
+    Prefers one of a model on which the job could start once other jobs return what they hold. Only if there is none,
+    the
+    job can never start.
     """
     never = frozenset[str]().union(*(models for excess, models in narrowing if excess.is_never))
     possible = accepted - never

@@ -1,7 +1,7 @@
-"""What projects and their users hold of the cluster, and their shares of it.
+"""Amounts that projects and users hold of the cluster, and their fair shares.
 
 A share is dominant (Ghodsi et al., "Dominant Resource Fairness", NSDI 2011): of CPU, memory and each GPU model, the
-resource of which one holds the largest part. The past counts beside the present, and both are divided by the weight.
+largest fraction held. Past usage counts next to present usage, and both are divided by the weight.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ CPU: Final = "cpu_milli"
 MEMORY: Final = "memory_bytes"
 GPUS: Final = "gpu_milli"
 
-# A weight of zero is refused where it is set; should one get here, its project comes last.
+# The settings reject a weight of zero; should one get here, its project comes last.
 _LEAST_WEIGHT: Final = 1e-9
 
 
 def model_key(model: str) -> str:
-    """The key of one GPU model in quotas and in what is held."""
+    """The key of a GPU model in quotas and held amounts."""
     return f"{GPUS}/{model}"
 
 
 def amount_in(amounts: Mapping[str, int], key: str) -> int:
-    """What of ``key`` there is in ``amounts``. A quota names models as people do: ``gpu_milli/h100`` counts all H100s."""
+    """The amount of ``key``. A quota may name a model loosely: ``gpu_milli/h100`` counts all H100 models."""
     head, slash, wish = key.partition("/")
     if not slash:
         return amounts.get(key, 0)
@@ -48,12 +48,12 @@ def gpu_milli(request: Request) -> int:
 
 
 def gpus_of(gang: Gang) -> float:
-    """GPUs of a gang, parts too; 1 for one without, whose GPU-seconds are its seconds."""
+    """GPUs of a gang, fractions included; 1 for a gang without GPUs, whose GPU-seconds are its seconds."""
     return sum(role.replicas * gpu_milli(role.request) for role in gang.roles) / 1000 or 1.0
 
 
 def total_amounts(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str, int]:
-    """Amounts of one job from (request of one replica, its GPU model, replicas), by the keys of quotas."""
+    """Amounts of one job from (request of one replica, its GPU model, replicas), by quota keys."""
     held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
     for request, model, members in parts:
         held[CPU] += members * request.cpu_milli
@@ -68,17 +68,17 @@ def total_amounts(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str,
 
 
 def draft_amounts(draft: PartialPlacement) -> dict[str, int]:
-    """What a gang takes that is being placed."""
+    """Amounts of a gang that is being placed."""
     return total_amounts((request, model, members) for _, request, model, members in draft.uses())
 
 
 class Shares:
-    """Who holds what; changed by :meth:`add` while a plan is made.
+    """Held amounts and shares; updated by :meth:`add` while a plan is built.
 
     Attributes:
-        totals: by resource, all that the cluster has, also on nodes that take no work now.
-        held: project -> what its jobs hold; ``user_held``: (project, user) -> the same.
-        changes: project -> how often that has changed.
+        totals: by resource, the amounts of the whole cluster, unschedulable nodes included.
+        held_by_project: project -> amounts held; ``held_by_user``: (project, user) -> the same.
+        changes: project -> how often its amounts have changed.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -102,7 +102,7 @@ class Shares:
         self._likely: dict[str, dict[str, int]] = {}
         self._steps: dict[str, float] = {}
         self._promised: dict[str | tuple[str, str], dict[str, int]] = {}
-        # By the identity of the gang, which lives as long as the snapshot, and the models of its replicas.
+        # Keyed by the identity of the gang, which lives as long as the snapshot, and the models of its replicas.
         self._of_running: dict[tuple[int, tuple[str | None, ...]], dict[str, int]] = {}
         self._bare: dict[int, int] = {}
         together: dict[tuple[str, str, int], tuple[dict[str, int], int]] = {}  # equal amounts of one user, counted
@@ -115,23 +115,23 @@ class Shares:
             self.add(project, user, amounts, count)
 
     def running_amounts(self, gang: RunningGang) -> dict[str, int]:
-        """What a running gang holds, with the GPU models that it got, as far as they are told, else likely ones."""
+        """Amounts that a running gang holds, with its recorded GPU models, or likely models where none are recorded."""
         told = gang.gpu_models
-        # Equal gangs, whole and on equal models, hold equal amounts, and there are thousands of them.
+        # Thousands of equal complete gangs on equal models hold equal amounts.
         is_whole = len(told) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
-        # What no model is told of is without GPUs, or hangs on the models of its node.
+        # A replica without a recorded model has no GPUs, or depends on the models of its node.
         key = (id(gang.gang), told) if is_whole and told.count(None) == self._without_gpus(gang.gang) else None
         known = None if key is None else self._of_running.get(key)
         if known is None:
             known = self._count(gang)
             if gang.is_part:
-                del known[JOBS]  # its job runs on, and is counted there
+                del known[JOBS]  # the job itself runs on and is counted there
             if key is not None:
                 self._of_running[key] = known
         return known
 
     def _without_gpus(self, gang: Gang) -> int:
-        """How many of its members have none."""
+        """How many members have no GPUs."""
         known = self._bare.get(id(gang))
         if known is None:
             known = sum(role.replicas for role in gang.roles if not gpu_milli(role.request))
@@ -154,13 +154,13 @@ class Shares:
         return total_amounts((requests[role], model, members) for (role, model), members in parts.items())
 
     def add(self, project: str, user: str, amounts: Mapping[str, int], sign: int = 1) -> None:
-        """Let them hold more, so many times; less with ``sign=-1``."""
+        """Add amounts ``sign`` times; ``sign=-1`` subtracts."""
         self.hold(project, user, amounts, amounts, sign)
 
     def hold(
         self, project: str, user: str, of_project: Mapping[str, int], of_user: Mapping[str, int], sign: int = 1
     ) -> None:
-        """The same where the user holds another amount more than the project does."""
+        """The same with different amounts for the project and the user."""
         self.changes[project] = self.changes.get(project, 0) + 1
         for held, amounts in (
             (self.held_by_project.setdefault(project, {}), of_project),
@@ -170,7 +170,7 @@ class Shares:
                 held[key] = held.get(key, 0) + sign * amount
 
     def count_reserved(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
-        """Let these count in both shares, until :meth:`forget_reserved`, though nobody holds them: no quota sees them."""
+        """Count reserved amounts in both shares until :meth:`forget_reserved`; quotas do not see them."""
         self.changes[project] = self.changes.get(project, 0) + 1
         for who in (project, (project, user)):
             promised = self._promised.setdefault(who, {})
@@ -193,13 +193,13 @@ class Shares:
         return 1.0 if account is None else max(account.user_weights.get(user, 1.0), _LEAST_WEIGHT)
 
     def project_share(self, project: str, less: Mapping[str, int] | None = None) -> float:
-        """Its share by its weight, in which the past counts. ``less``: as if it did not hold these amounts."""
+        """The project's share by weight, past usage included. ``less``: as if it did not hold these amounts."""
         account = self.accounts.get(project)
         now, _ = self.dominant_share(self._with_promised(self.held_by_project.get(project, {}), project), less)
         return self._mixed(now, account.usage if account is not None else 0.0) / self.weight_of(project)
 
     def user_share(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
-        """The same of one user inside the project."""
+        """The same for one user within the project."""
         account = self.accounts.get(project)
         who = (project, user)
         now, _ = self.dominant_share(self._with_promised(self.held_by_user.get(who, {}), who), less)
@@ -211,27 +211,27 @@ class Shares:
         return (1 - part) * now + part * past
 
     def increment_of(self, gang: Gang, shape: str) -> float:
-        """By how much a gang that starts raises a share of weight 1, if what it takes most of is what is held most of."""
+        """How much the start of a gang raises a share of weight 1, if its dominant resource is that of the share."""
         known = self._steps.get(shape)
         if known is None:
             known = self._steps[shape] = self._mixed(self.dominant_share(self.likely_amounts(gang, shape))[0], 0.0)
         return known
 
     def dominant_share(self, held: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
-        """The largest part of any resource (0 to 1), and of which."""
+        """The largest fraction held of any resource (0 to 1), and its key."""
         totals = self.totals
         best, which = 0.0, CPU
         for key, amount in held.items():
             total = totals.get(key)
             if not total:
-                continue  # what is only counted, such as jobs
+                continue  # only counted, such as jobs
             part = (amount - less.get(key, 0) if less else amount) / total
             if part > best:
                 best, which = part, key
         return best, which
 
     def likely_amounts(self, gang: Gang, shape: str) -> dict[str, int]:
-        """What a gang would hold that is not placed: of several models that would do, the one that there is most of."""
+        """Amounts that an unplaced gang would hold: of several accepted models the most plentiful."""
         known = self._likely.get(shape)
         if known is None:
             parts = [(role.request, self._plentiful(role.request), role.replicas) for role in gang.roles]
@@ -239,12 +239,12 @@ class Shares:
         return known
 
     def has_guarantee(self, project: str) -> bool:
-        """Whether anything is guaranteed to it."""
+        """Whether the project has any guarantee."""
         account = self.accounts.get(project)
         return account is not None and bool(account.quota.guaranteed)
 
     def copy(self) -> Shares:
-        """A twin that may be changed."""
+        """An independent copy."""
         twin = copy(self)
         twin.held_by_project = {project: held.copy() for project, held in self.held_by_project.items()}
         twin.held_by_user = {who: held.copy() for who, held in self.held_by_user.items()}

@@ -13,7 +13,7 @@ from trainmaster.client.flows.transfer import Progress
 from trainmaster.client.operations import JobOperations, Operations
 from trainmaster.client.steps import RetryPolicy, Steps
 from trainmaster.client.transport import DEFAULT_TIMEOUT_S, AsyncTransport, Connection, SyncTransport
-from trainmaster.contexts import Server, resolve_server
+from trainmaster.contexts import ServerAccess, resolve_server
 from trainmaster.packing import PackedFolder
 from trainmaster.wire.jobs import TERMINAL_STATES, ExitView, JobDetail
 
@@ -69,7 +69,7 @@ class _Settings:
         return cls.of_server(resolve_server(context), **options)
 
     @classmethod
-    def of_server(cls, server: Server, **options: Any) -> Self:
+    def of_server(cls, server: ServerAccess, **options: Any) -> Self:
         return cls(server.url, server.token, **{"project": server.project, **options})
 
 

@@ -12,18 +12,17 @@ from trainmaster.client.calls import (
     jobs,
     metrics,
     models,
-    outlooks,
     output,
     planner,
     serving,
     studies,
     vertex,
 )
+from trainmaster.client.calls import planner as outlooks
 from trainmaster.client.flows import pages, streams, transfer
-from trainmaster.client.flows.modelling import download_version, wait_for_version
-from trainmaster.client.flows.predicting import get_batch_outcome
+from trainmaster.client.flows.models import download_version, get_batch_outcome, wait_for_version
 from trainmaster.client.flows.streams import StateNotice
-from trainmaster.client.flows.studying import create_study_with_code, wait_for_automl, wait_for_study
+from trainmaster.client.flows.studies import create_study_with_code, wait_for_automl, wait_for_study
 from trainmaster.wire.admin import (
     MemberView,
     NodeView,

@@ -10,7 +10,7 @@ from pydantic import Field
 from trainmaster.wire.base import Page, WireModel, WireRequest
 
 TensorKind = Literal["weight", "optimizer"]
-Change = Literal["appeared", "went", "reshaped", "moved", "same", "unread"]
+Change = Literal["added", "removed", "reshaped", "moved", "same", "unread"]
 
 
 class TensorView(WireModel):
@@ -103,8 +103,8 @@ class DifferencePage(Page[TensorDifference]):
     all; ``layers`` are on the last page.
     """
 
-    appeared_count: int
-    went_count: int
+    added_count: int
+    removed_count: int
     reshaped_count: int
     common_count: int
     layers: list[LayerDifference] | None = None

@@ -13,7 +13,7 @@ class CodeFileDifference(WireModel):
     """A file that is not alike in both. A text is ``null`` where the file is not there, or where ``note`` says why."""
 
     path: str
-    change: Literal["appeared", "went", "changed"]
+    change: Literal["added", "removed", "changed"]
     size_before: int | None = None
     size_after: int | None = None
     text_before: str | None = None

@@ -32,7 +32,7 @@ from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.pods.observe import Patience
 from executors.process import ProcessExecutor, procfs
-from tests.integration.kubernetes.rights import CLUSTER_WIDE, IN_THE_NAMESPACE, Limited, right_of
+from tests.integration.kubernetes.permissions import CLUSTER_WIDE, IN_THE_NAMESPACE, Limited, right_of
 from tests.orders import bare_order
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.LOST})
@@ -126,10 +126,10 @@ class ProcessBench:
     ) -> Observation:
         end = time.monotonic() + limit_s
         while True:
-            seen = [o for o in self.executor.observe(order.key.attempt_id) if _same(o.key, order.key)]
-            if seen and condition(seen[0]):
-                return seen[0]
-            assert time.monotonic() < end, f"{limit_s} s passed; last seen: {seen}; {self.log(order)}"
+            observation = [o for o in self.executor.observe(order.key.attempt_id) if _same(o.key, order.key)]
+            if observation and condition(observation[0]):
+                return observation[0]
+            assert time.monotonic() < end, f"{limit_s} s passed; last seen: {observation}; {self.log(order)}"
             time.sleep(self.look_s)
 
     def ended(self, order: ReplicaOrder, limit_s: float = 30.0) -> Observation:
@@ -307,9 +307,9 @@ class KubernetesBench(DockerBench):
         urls = [url(kind, self.namespace) for kind in ("pods", "services", "secrets", "configmaps")]
         urls.append(url("networkpolicies", self.namespace, group="networking.k8s.io/v1"))
         return [
-            f"{one.rpartition('/')[2]}/{item['metadata']['name']}"
-            for one in urls
-            for item in self.engine.get(one, query)["items"]
+            f"{entry_.rpartition('/')[2]}/{item['metadata']['name']}"
+            for entry_ in urls
+            for item in self.engine.get(entry_, query)["items"]
         ] + [f"pods/{pod['metadata']['name']}" for pod in self.reservations()]
 
     def reservations(self) -> list[Json]:
@@ -365,11 +365,11 @@ class FakeBench:
 
     def until(self, order: ReplicaOrder, condition: Callable[[Observation], bool]) -> Observation:
         for _ in range(10_000):
-            seen = [o for o in self.executor.observe(order.key.attempt_id) if _same(o.key, order.key)]
-            if seen and condition(seen[0]):
-                return seen[0]
+            observation = [o for o in self.executor.observe(order.key.attempt_id) if _same(o.key, order.key)]
+            if observation and condition(observation[0]):
+                return observation[0]
             self.engine.advance(timedelta(milliseconds=10))
-        raise AssertionError(f"never so; last seen: {seen}")
+        raise AssertionError(f"never so; last seen: {observation}")
 
     def starts(self, order: ReplicaOrder) -> int:
         return sum(key == order.key for _, key in self.engine.starts)
@@ -378,8 +378,8 @@ class FakeBench:
         return self._scripts[order.key]
 
 
-def _same(one: ReplicaKey, other: ReplicaKey) -> bool:
-    return (one.role, one.index) == (other.role, other.index)
+def _same(entry_: ReplicaKey, other: ReplicaKey) -> bool:
+    return (entry_.role, entry_.index) == (other.role, other.index)
 
 
 @pytest.fixture

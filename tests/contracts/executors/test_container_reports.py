@@ -47,9 +47,9 @@ def host():
 @pytest.fixture
 def away(host):
     """The place of an API that is away: nobody listens there, and nobody else can."""
-    with socket.socket() as held:
-        held.bind((host, 0))
-        yield f"http://{host}:{held.getsockname()[1]}"
+    with socket.socket() as holding:
+        holding.bind((host, 0))
+        yield f"http://{host}:{holding.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -88,11 +88,11 @@ def slow_api(host):
     server.server_close()
 
 
-def kept(bench, order):
+def preserved(bench, order):
     """Items that the replica kept in its output."""
     folder, key = place_of(order.key.job_id, order.attempt_number), order.key
     start = Start(key.role, key.index, key.generation)
-    return [item for one in read_kept(Tree(bench.output), folder, start, TOKEN) for item in one.report().items]
+    return [item for entry_ in read_kept(Tree(bench.output), folder, start, TOKEN) for item in entry_.report().items]
 
 
 def losses(items):
@@ -100,28 +100,28 @@ def losses(items):
         (step, value)
         for item in items
         if item.kind == "metrics"
-        for one in item.data["series"]
-        if one["name"] == "loss"
-        for step, value in zip(one["steps"], one["values"], strict=True)
+        for entry_ in item.data["series"]
+        if entry_["name"] == "loss"
+        for step, value in zip(entry_["steps"], entry_["values"], strict=True)
     ]
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_a_job_told_before_it_ended_in_an_outage_is_in_its_output(bench, away, code):
+def test_what_a_job_reported_before_it_ended_in_an_outage_is_in_its_output(bench, away, code):
     order = bench.order(command=bench.python(f"{PRINTS}\nraise SystemExit({code})"), api_url=away, token=TOKEN)
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert (seen.phase is Phase.SUCCEEDED, seen.exit.exit_code) == (code == 0, code)
+    observation = bench.ended(order)
+    assert (observation.phase is Phase.SUCCEEDED, observation.exit.exit_code) == (code == 0, code)
     remove(bench.executor, order.key.attempt_id)  # which leaves nothing, as the bench looks
-    assert losses(kept(bench, order)) == [(n, 1 / n) for n in range(1, 4)]
+    assert losses(preserved(bench, order)) == [(n, 1 / n) for n in range(1, 4)]
 
 
-def test_what_a_job_told_before_it_was_killed_in_an_outage_is_in_its_output(bench, away):
+def test_what_a_job_reported_before_it_was_killed_in_an_outage_is_in_its_output(bench, away):
     order = bench.order(command=bench.python(f"{PRINTS}\nimport time; time.sleep(1000)"), api_url=away, token=TOKEN)
     bench.executor.create(order)
-    bench.wait_for(lambda: losses(kept(bench, order)), what="the first look at what cannot be sent")
+    bench.wait_for(lambda: losses(preserved(bench, order)), what="the first look at what cannot be sent")
     remove(bench.executor, order.key.attempt_id)
-    assert losses(kept(bench, order)) == [(n, 1 / n) for n in range(1, 4)]
+    assert losses(preserved(bench, order)) == [(n, 1 / n) for n in range(1, 4)]
 
 
 def test_a_stop_ends_a_container_that_still_sends(bench, slow_api):
@@ -135,8 +135,8 @@ def test_a_stop_ends_a_container_that_still_sends(bench, slow_api):
     bench.executor.create(order)
     bench.wait_for(lambda: len(slow_api.steps) > LATER, what="some of the twenty reports")
     bench.executor.stop(order.key, grace=timedelta(seconds=30))
-    seen = bench.ended(order)
-    assert (seen.phase, seen.exit.exit_code) == (Phase.SUCCEEDED, 0)  # it had ended by itself
-    left = [item.data["step"] for item in kept(bench, order) if "step" in item.data]
+    observation = bench.ended(order)
+    assert (observation.phase, observation.exit.exit_code) == (Phase.SUCCEEDED, 0)  # it had ended by itself
+    left = [item.data["step"] for item in preserved(bench, order) if "step" in item.data]
     assert len(left) > 1000
     assert sorted({*slow_api.steps, *left}) == list(range(10_000))

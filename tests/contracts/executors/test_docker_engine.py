@@ -83,13 +83,13 @@ def test_replicas_find_each_other_by_name_and_talk(docker_bench):
 
 
 def test_attempts_do_not_see_each_other(docker_bench):
-    one = docker_bench.order(command=FOREVER)
-    docker_bench.executor.create(one)
-    docker_bench.until(one, lambda seen: seen.phase is Phase.RUNNING)
-    address = next(iter(docker_bench.container(one)["NetworkSettings"]["Networks"].values()))["IPAddress"]
+    item = docker_bench.order(command=FOREVER)
+    docker_bench.executor.create(item)
+    docker_bench.until(item, lambda observation: observation.phase is Phase.RUNNING)
+    address = next(iter(docker_bench.container(item)["NetworkSettings"]["Networks"].values()))["IPAddress"]
     code = f"import socket; socket.create_connection(('{address}', 2222), 2)"
-    seen = docker_bench.run(60, command=("python", "-c", code))
-    assert seen.phase is Phase.FAILED
+    observation = docker_bench.run(60, command=("python", "-c", code))
+    assert observation.phase is Phase.FAILED
 
 
 def test_twenty_replicas_at_once_share_one_network_and_leave_nothing(docker_bench):
@@ -99,9 +99,11 @@ def test_twenty_replicas_at_once_share_one_network_and_leave_nothing(docker_benc
     docker_bench.wait_for(
         lambda: all(o.exit for o in docker_bench.executor.observe(orders[0].key.attempt_id)), 120, "the end of all"
     )
-    seen = docker_bench.executor.observe(orders[0].key.attempt_id)
-    assert len(seen) == 20
-    assert {o.phase for o in seen} == {Phase.SUCCEEDED}, [o for o in seen if o.phase is not Phase.SUCCEEDED]
+    observation = docker_bench.executor.observe(orders[0].key.attempt_id)
+    assert len(observation) == 20
+    assert {o.phase for o in observation} == {Phase.SUCCEEDED}, [
+        o for o in observation if o.phase is not Phase.SUCCEEDED
+    ]
     assert len(docker_bench.engine.networks({"trainmaster/instance": docker_bench.instance})) == 1
     remove(docker_bench.executor, orders[0].key.attempt_id)
     assert docker_bench.leftovers() == []
@@ -144,19 +146,19 @@ def test_limits_are_really_set(docker_bench):
     } <= set(log)
 
 
-def test_what_needs_more_memory_than_it_may_is_told_so(docker_bench):
-    seen = docker_bench.run(
+def test_what_needs_more_memory_than_it_may_gets_a_message(docker_bench):
+    observation = docker_bench.run(
         60, command=("python", "-c", "x = bytearray(400 * 2**20)"), memory_limit_bytes=64 * 2**20, role="chief"
     )
-    assert seen.exit is not None
-    assert seen.exit.cause is ExitCause.OUT_OF_MEMORY
-    assert "64 MiB" in seen.exit.sentence
+    assert observation.exit is not None
+    assert observation.exit.cause is ExitCause.OUT_OF_MEMORY
+    assert "64 MiB" in observation.exit.sentence
 
 
 def test_no_secret_shows_on_the_engine(docker_bench):
     order = docker_bench.order(command=FOREVER, env={"KEY": "s3cret-value"}, token="t0ken-value")
     docker_bench.executor.create(order)
-    docker_bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    docker_bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     shown = json.dumps(docker_bench.container(order))
     assert "s3cret-value" not in shown
     assert "t0ken-value" not in shown
@@ -207,7 +209,7 @@ def test_a_replica_runs_as_the_images_own_user_where_the_platform_says_so(make_d
 def test_a_container_that_was_removed_by_hand_is_not_seen_any_more(docker_bench):
     order = docker_bench.order(command=FOREVER)
     docker_bench.executor.create(order)
-    docker_bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    docker_bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     docker_bench.engine.remove_container(docker_bench.container(order)["Id"])
     assert list(docker_bench.executor.observe(order.key.attempt_id)) == []
 
@@ -215,29 +217,33 @@ def test_a_container_that_was_removed_by_hand_is_not_seen_any_more(docker_bench)
 def test_a_container_that_was_killed_by_hand_failed_of_a_signal(docker_bench):
     order = docker_bench.order(command=FOREVER)
     docker_bench.executor.create(order)
-    docker_bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    docker_bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     docker_bench.engine.kill(docker_bench.container(order)["Id"], "SIGKILL")
-    seen = docker_bench.ended(order)
-    assert seen.exit is not None
-    assert (seen.phase, seen.exit.cause, seen.exit.exit_code) == (Phase.FAILED, ExitCause.SIGNALLED, 137)
-    assert "docker kill" in seen.exit.sentence
+    observation = docker_bench.ended(order)
+    assert observation.exit is not None
+    assert (observation.phase, observation.exit.cause, observation.exit.exit_code) == (
+        Phase.FAILED,
+        ExitCause.SIGNALLED,
+        137,
+    )
+    assert "docker kill" in observation.exit.sentence
 
 
 def test_a_container_that_the_engine_stopped_counts_as_the_machines_doing(docker_bench):
     """As when the engine shuts down: SIGTERM without our mark."""
     order = docker_bench.order(command=FOREVER)
     docker_bench.executor.create(order)
-    docker_bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    docker_bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     docker_bench.engine.kill(docker_bench.container(order)["Id"], "SIGTERM")
-    seen = docker_bench.ended(order)
-    assert seen.exit is not None
-    assert seen.exit.cause is ExitCause.NODE_LOST
+    observation = docker_bench.ended(order)
+    assert observation.exit is not None
+    assert observation.exit.cause is ExitCause.NODE_LOST
 
 
 # Images
 
 
-def test_an_image_that_cannot_be_pulled_is_told_in_words(docker_bench):
+def test_an_image_that_cannot_be_pulled_is_reported_in_words(docker_bench):
     with pytest.raises((ExecutorTryAgain, ExecutorRefused), match=r"Image nowhere\.invalid/x:1 cannot be pulled: "):
         for _ in range(50):
             try:
@@ -370,9 +376,9 @@ def test_a_folder_that_was_replaced_by_a_link_since_it_was_looked_at_is_not_used
     place.symlink_to(target)
     again = replace(order, key=replace(order.key, generation=2))
     docker_bench.executor.create(again)
-    seen = docker_bench.ended(again)
-    assert seen.exit.cause is ExitCause.START_REFUSED
-    assert "replaced by another one" in seen.exit.sentence
+    observation = docker_bench.ended(again)
+    assert observation.exit.cause is ExitCause.START_REFUSED
+    assert "replaced by another one" in observation.exit.sentence
     assert list(target.iterdir()) == [], "nothing of the job ran, and no log was written there"
 
 
@@ -380,25 +386,25 @@ def test_a_folder_that_was_replaced_by_a_link_since_it_was_looked_at_is_not_used
 
 
 def test_two_platforms_on_one_engine_do_not_see_each_other(make_docker_bench):
-    one, two = make_docker_bench("one"), make_docker_bench("two")
-    order = one.order(command=FOREVER)
-    one.executor.create(order)
+    item, two = make_docker_bench("one"), make_docker_bench("two")
+    order = item.order(command=FOREVER)
+    item.executor.create(order)
     assert order.key.attempt_id not in two.executor.attempts()
     assert list(two.executor.observe(order.key.attempt_id)) == []
     for attempt in two.executor.attempts():
         remove(two.executor, attempt)
-    assert one.executor.observe(order.key.attempt_id)[0].phase in (Phase.PENDING, Phase.RUNNING)
+    assert item.executor.observe(order.key.attempt_id)[0].phase in (Phase.PENDING, Phase.RUNNING)
 
 
 def test_an_end_without_any_control_plane_is_read_by_the_next_one(docker_bench):
     order = docker_bench.order(command=("sh", "-c", "sleep 0.5; exit 7"))
     docker_bench.executor.create(order)
     docker_bench.executor.close()
-    seen = docker_bench.wait_for(
+    observation = docker_bench.wait_for(
         lambda: next((o for o in docker_bench.another().observe(order.key.attempt_id) if o.exit), None)
     )
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.EXITED, 7)
-    assert seen.started_at is not None
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.EXITED, 7)
+    assert observation.started_at is not None
 
 
 def test_the_driver_tells_of_starts_and_ends(docker_bench):

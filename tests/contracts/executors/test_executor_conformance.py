@@ -22,12 +22,12 @@ FOREVER = {"run_s": None}
 ATTEMPT = AttemptId("att-0123")
 
 
-def _is_running(seen: Observation) -> bool:
-    return seen.phase is Phase.RUNNING
+def _is_running(observation: Observation) -> bool:
+    return observation.phase is Phase.RUNNING
 
 
-def _has_ended(seen: Observation) -> bool:
-    return seen.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
+def _has_ended(observation: Observation) -> bool:
+    return observation.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
 
 
 @pytest.fixture
@@ -78,40 +78,40 @@ def test_ports_of_live_attempts_and_of_the_one_before_are_not_given_again(bench)
 def test_a_command_that_ends_with_0_succeeds(bench, behaves):
     order = behaves()
     bench.executor.create(order)
-    seen = bench.until(order, _has_ended)
-    assert seen.key == order.key
-    assert seen.phase is Phase.SUCCEEDED
-    assert seen.exit is not None
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.EXITED, 0)
+    observation = bench.until(order, _has_ended)
+    assert observation.key == order.key
+    assert observation.phase is Phase.SUCCEEDED
+    assert observation.exit is not None
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.EXITED, 0)
 
 
 def test_a_command_that_ends_with_an_error_fails_with_its_code_and_a_sentence(bench, behaves):
     order = behaves(exit_code=3)
     bench.executor.create(order)
-    seen = bench.until(order, _has_ended)
-    assert seen.phase is Phase.FAILED
-    assert seen.exit is not None
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.EXITED, 3)
-    assert seen.exit.sentence.endswith(".")
-    assert seen.exit.at.tzinfo is not None
+    observation = bench.until(order, _has_ended)
+    assert observation.phase is Phase.FAILED
+    assert observation.exit is not None
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.EXITED, 3)
+    assert observation.exit.sentence.endswith(".")
+    assert observation.exit.at.tzinfo is not None
 
 
 def test_a_running_replica_says_since_when_and_has_no_exit(bench, behaves):
     order = behaves(**FOREVER)
     bench.executor.create(order)
-    seen = bench.until(order, _is_running)
-    assert seen.started_at is not None
-    assert seen.started_at.tzinfo is not None
-    assert seen.exit is None
-    json.dumps(dict(seen.facts))
+    observation = bench.until(order, _is_running)
+    assert observation.started_at is not None
+    assert observation.started_at.tzinfo is not None
+    assert observation.exit is None
+    json.dumps(dict(observation.facts))
 
 
 def test_it_is_seen_as_soon_as_create_returns(bench, behaves):
     order = behaves(**FOREVER)
     bench.executor.create(order)
-    (seen,) = bench.executor.observe(order.key.attempt_id)
-    assert seen.phase in (Phase.PENDING, Phase.RUNNING)
-    assert seen.detail or seen.phase is Phase.RUNNING
+    (observation,) = bench.executor.observe(order.key.attempt_id)
+    assert observation.phase in (Phase.PENDING, Phase.RUNNING)
+    assert observation.detail or observation.phase is Phase.RUNNING
 
 
 def test_creating_twice_starts_it_once(bench, behaves):
@@ -161,22 +161,22 @@ def test_the_newest_generation_is_seen(bench, behaves):
     bench.until(first, _has_ended)
     second = behaves(attempt=first.key.attempt_id, generation=2, **FOREVER)
     bench.executor.create(second)
-    (seen,) = bench.executor.observe(first.key.attempt_id)
-    assert seen.key.generation == 2
+    (observation,) = bench.executor.observe(first.key.attempt_id)
+    assert observation.key.generation == 2
 
 
 def test_all_replicas_of_the_attempt_and_no_others_are_seen(bench, behaves):
-    one = behaves(role="chief", **FOREVER)
-    two = behaves(role="parameter-server", index=1, attempt=one.key.attempt_id, **FOREVER)
+    item = behaves(role="chief", **FOREVER)
+    two = behaves(role="parameter-server", index=1, attempt=item.key.attempt_id, **FOREVER)
     other = behaves(database_id="0123456789abcdef", **FOREVER)
-    for order in (one, two, other):
+    for order in (item, two, other):
         bench.executor.create(order)
-    assert {seen.key for seen in bench.executor.observe(one.key.attempt_id)} == {one.key, two.key}
-    held = bench.executor.attempts()
-    assert held[one.key.attempt_id] == ""
+    assert {observation.key for observation in bench.executor.observe(item.key.attempt_id)} == {item.key, two.key}
+    holding = bench.executor.attempts()
+    assert holding[item.key.attempt_id] == ""
     # Where nobody shares the engine it need not say whose they are.
     is_shared = "plain processes" not in bench.capabilities
-    assert held[other.key.attempt_id] == ("0123456789abcdef" if is_shared else "")
+    assert holding[other.key.attempt_id] == ("0123456789abcdef" if is_shared else "")
 
 
 def test_stop_ends_it_and_says_that_we_asked(bench, behaves):
@@ -184,10 +184,10 @@ def test_stop_ends_it_and_says_that_we_asked(bench, behaves):
     bench.executor.create(order)
     bench.until(order, _is_running)
     bench.executor.stop(order.key, grace=LONG_GRACE)
-    seen = bench.until(order, _has_ended)
-    assert seen.phase is Phase.FAILED
-    assert seen.exit is not None
-    assert seen.exit.cause is ExitCause.STOPPED
+    observation = bench.until(order, _has_ended)
+    assert observation.phase is Phase.FAILED
+    assert observation.exit is not None
+    assert observation.exit.cause is ExitCause.STOPPED
 
 
 def test_what_does_not_hear_sigterm_is_killed_after_the_grace(bench, behaves):
@@ -195,9 +195,9 @@ def test_what_does_not_hear_sigterm_is_killed_after_the_grace(bench, behaves):
     bench.executor.create(order)
     _starts_at_least_one(bench, order)
     bench.executor.stop(order.key, grace=timedelta(milliseconds=200))
-    seen = bench.until(order, _has_ended)
-    assert seen.exit is not None
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.STOPPED, 137)
+    observation = bench.until(order, _has_ended)
+    assert observation.exit is not None
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.STOPPED, 137)
 
 
 def test_a_shorter_grace_shortens_it(bench, behaves):
@@ -205,8 +205,8 @@ def test_a_shorter_grace_shortens_it(bench, behaves):
     bench.executor.create(order)
     _starts_at_least_one(bench, order)
     bench.executor.stop(order.key, grace=LONG_GRACE)
-    (seen,) = bench.executor.observe(order.key.attempt_id)
-    assert seen.phase is Phase.RUNNING
+    (observation,) = bench.executor.observe(order.key.attempt_id)
+    assert observation.phase is Phase.RUNNING
     bench.another().stop(order.key, grace=timedelta(milliseconds=100))
     assert bench.until(order, _has_ended).exit is not None
 
@@ -248,8 +248,8 @@ def test_another_control_plane_adopts_what_runs(bench, behaves):
     bench.executor.create(order)
     bench.until(order, _is_running)
     other = bench.another()
-    (seen,) = other.observe(order.key.attempt_id)
-    assert seen.phase is Phase.RUNNING
+    (observation,) = other.observe(order.key.attempt_id)
+    assert observation.phase is Phase.RUNNING
     other.stop(order.key, grace=NO_GRACE)
     assert bench.until(order, _has_ended).exit is not None
 
@@ -261,18 +261,18 @@ def changes_worlds(bench):
 
 
 @pytest.mark.usefixtures("changes_worlds")
-def test_a_running_replica_goes_to_the_newest_world_that_it_is_told_of(bench, behaves):
+def test_a_running_replica_goes_to_the_newest_world_that_it_is_reported(bench, behaves):
     order = behaves(world=1, **FOREVER)
     bench.executor.create(order)
-    seen = bench.until(order, _is_running)
-    assert seen.facts["world"] == 1
+    observation = bench.until(order, _is_running)
+    assert observation.facts["world"] == 1
     for executor in (bench.executor, bench.another()):
         executor.change_world(replace(order, world=3))
-    bench.until(order, lambda seen: seen.facts.get("world") == 3 and seen.phase is Phase.RUNNING)
+    bench.until(order, lambda observation: observation.facts.get("world") == 3 and observation.phase is Phase.RUNNING)
     bench.executor.change_world(replace(order, world=2))
     bench.executor.change_world(replace(order, world=4))
     worlds = []
-    bench.until(order, lambda seen: (worlds.append(seen.facts["world"]) or worlds[-1]) == 4)
+    bench.until(order, lambda observation: (worlds.append(observation.facts["world"]) or worlds[-1]) == 4)
     assert set(worlds) <= {3, 4}
     bench.executor.stop(order.key, grace=LONG_GRACE)
     assert bench.until(order, _has_ended).exit.cause is ExitCause.STOPPED
@@ -282,11 +282,11 @@ def test_a_running_replica_goes_to_the_newest_world_that_it_is_told_of(bench, be
 def test_one_that_joins_waits_for_its_world(bench, behaves):
     order = behaves(world=0)
     bench.executor.create(order)
-    seen = bench.until(order, lambda seen: seen.facts.get("is_ready"))
-    assert (seen.phase, seen.facts["world"]) == (Phase.PENDING, 0)
+    observation = bench.until(order, lambda observation: observation.facts.get("is_ready"))
+    assert (observation.phase, observation.facts["world"]) == (Phase.PENDING, 0)
     bench.another().change_world(replace(order, world=2))
-    seen = bench.until(order, _has_ended)
-    assert seen.phase is Phase.SUCCEEDED
+    observation = bench.until(order, _has_ended)
+    assert observation.phase is Phase.SUCCEEDED
     assert bench.starts(order) == 1
 
 
@@ -312,7 +312,7 @@ def test_one_that_is_given_up_ends_and_another_takes_its_name(bench, behaves):
         executor.kill(order.key)
     follower = behaves(attempt=order.key.attempt_id, generation=2, world=0)
     bench.executor.create(follower)
-    bench.until(follower, lambda seen: seen.key.generation == 2 and seen.facts.get("is_ready"))
+    bench.until(follower, lambda observation: observation.key.generation == 2 and observation.facts.get("is_ready"))
     bench.executor.kill(order.key)
     bench.executor.change_world(replace(follower, world=2))
     assert bench.until(follower, _has_ended).phase is Phase.SUCCEEDED
@@ -358,5 +358,5 @@ def _ports(layout: Layout) -> list[int]:
 
 
 def _starts_at_least_one(bench, order) -> int:
-    bench.until(order, lambda seen: bench.starts(order) > 0 and seen.phase is not Phase.PENDING)
+    bench.until(order, lambda observation: bench.starts(order) > 0 and observation.phase is not Phase.PENDING)
     return bench.starts(order)

@@ -32,59 +32,59 @@ def bench(make_kubernetes_bench):
     return make_kubernetes_bench(patience=HASTY)
 
 
-def kind_of(seen):
-    exit_ = seen.exit
+def kind_of(observation):
+    exit_ = observation.exit
     return classify(
         ExitFacts("worker-0", "worker", exit_.cause, exit_.exit_code, exit_.at, exit_.sentence, exit_.log_tail)
     ).kind
 
 
 def test_an_image_that_does_not_exist_fails_with_its_name(bench):
-    seen = bench.run(command=("true",), image="no-such-registry.invalid/none:1", limit_s=60)
-    assert seen.exit.cause is ExitCause.START_FAILED
-    assert seen.exit.sentence.startswith("Image no-such-registry.invalid/none:1 cannot be pulled")
+    observation = bench.run(command=("true",), image="no-such-registry.invalid/none:1", limit_s=60)
+    assert observation.exit.cause is ExitCause.START_FAILED
+    assert observation.exit.sentence.startswith("Image no-such-registry.invalid/none:1 cannot be pulled")
 
 
 def test_a_name_that_is_no_image_fails_at_once(bench):
-    seen = bench.run(command=("true",), image="Not An Image", limit_s=30)
-    assert seen.exit.cause is ExitCause.START_FAILED
-    assert "is no name of an image" in seen.exit.sentence
+    observation = bench.run(command=("true",), image="Not An Image", limit_s=30)
+    assert observation.exit.cause is ExitCause.START_FAILED
+    assert "is no name of an image" in observation.exit.sentence
 
 
 def test_a_missing_runtime_image_is_the_platforms_fault(make_kubernetes_bench):
     bench = make_kubernetes_bench(patience=replace(HASTY, other=timedelta(seconds=3)))
     bench.executor = bench.another(runtime_image="no-such-registry.invalid/runtime:1")
-    seen = bench.run(command=("true",), limit_s=60)
-    assert kind_of(seen) is ExitKind.PLATFORM
-    assert "runtime image no-such-registry.invalid/runtime:1 cannot be pulled" in seen.exit.sentence
+    observation = bench.run(command=("true",), limit_s=60)
+    assert kind_of(observation) is ExitKind.PLATFORM
+    assert "runtime image no-such-registry.invalid/runtime:1 cannot be pulled" in observation.exit.sentence
 
 
-def test_too_much_memory_is_told_with_the_limit(bench):
-    seen = bench.run(
+def test_too_much_memory_is_reported_with_the_limit(bench):
+    observation = bench.run(
         command=bench.python("x = bytearray(400 * 2**20); x[:] = b'1' * len(x)"),
         request=Request(100, 64 * 2**20),
         memory_limit_bytes=64 * 2**20,
     )
-    assert seen.exit.cause is ExitCause.OUT_OF_MEMORY
-    assert "64 MiB" in seen.exit.sentence
+    assert observation.exit.cause is ExitCause.OUT_OF_MEMORY
+    assert "64 MiB" in observation.exit.sentence
 
 
-def test_a_node_without_room_is_told_in_kube_schedulers_words_and_placed_again(bench):
-    seen = bench.run(command=("true",), request=Request(cpu_milli=500_000))
-    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
-    assert kind_of(seen) is ExitKind.PLATFORM
-    assert "Insufficient cpu" in seen.exit.sentence
+def test_a_node_without_room_is_reported_in_kube_schedulers_words_and_placed_again(bench):
+    observation = bench.run(command=("true",), request=Request(cpu_milli=500_000))
+    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert kind_of(observation) is ExitKind.PLATFORM
+    assert "Insufficient cpu" in observation.exit.sentence
 
 
-def test_a_node_that_is_not_there_is_told(bench):
+def test_a_node_that_is_not_there_is_reported(bench):
     order = replace(bench.order(command=("true",)), node="no-such-node")
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
-    assert "no-such-node" in seen.exit.sentence
+    observation = bench.ended(order)
+    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "no-such-node" in observation.exit.sentence
 
 
-def test_kubelets_refusal_is_told_and_placed_again(bench):
+def test_kubelets_refusal_is_reported_and_placed_again(bench):
     """The pod is bound behind kube-scheduler's back, as when two schedulers meet."""
     order = bench.order(command=("true",), request=Request(cpu_milli=500_000))
     options = _options(bench)
@@ -93,13 +93,13 @@ def test_kubelets_refusal_is_told_and_placed_again(bench):
     bench.executor.create(bench.order(command=("true",)))  # for the namespace
     bench.engine.post(url("secrets", bench.namespace), render_secret(order, options, bench.namespace))
     bench.engine.post(url("pods", bench.namespace), pod)
-    seen = bench.ended(order)
-    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
-    assert "OutOfcpu" in seen.exit.sentence
-    assert kind_of(seen) is ExitKind.PLATFORM
+    observation = bench.ended(order)
+    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "OutOfcpu" in observation.exit.sentence
+    assert kind_of(observation) is ExitKind.PLATFORM
 
 
-def test_a_folder_that_is_not_on_the_node_is_told_while_it_waits_and_in_the_end(bench):
+def test_a_folder_that_is_not_on_the_node_is_reported_while_it_waits_and_in_the_end(bench):
     from executors.base import MountOrder, VolumeSource
 
     source = VolumeSource("datasets", "local", {"path": "/no/such/folder"})
@@ -108,23 +108,24 @@ def test_a_folder_that_is_not_on_the_node_is_told_while_it_waits_and_in_the_end(
     bench.executor.create(order)
     waiting = bench.until(order, lambda o: "/no/such/folder" in o.detail, 60)
     assert waiting.phase is Phase.PENDING
-    seen = bench.ended(order, 60)
-    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
-    assert "/no/such/folder" in seen.exit.sentence
+    observation = bench.ended(order, 60)
+    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "/no/such/folder" in observation.exit.sentence
 
 
-def test_too_much_shared_memory_is_told(bench):
+def test_too_much_shared_memory_is_reported(bench):
     order = bench.order(
         command=bench.python(
-            "import time\nwith open('/dev/shm/x', 'wb') as f:\n f.write(bytes(64 * 2**20))\n f.flush()\n time.sleep(120)"
+            "import time\nwith open('/dev/shm/x', 'wb') as f:\n f.write(bytes(64 * 2**20))\n f.flush()\n "
+            "time.sleep(120)"
         ),
         shm_bytes=8 * 2**20,
     )
     bench.executor.create(order)
-    seen = bench.ended(order, 150)
+    observation = bench.ended(order, 150)
     # A kubelet since 1.22 sizes the volume, and the write fails; an older one evicts the pod.
-    assert seen.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_FULL)
-    assert "shm" in seen.exit.sentence or seen.exit.cause is ExitCause.DISK_FULL
+    assert observation.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_FULL)
+    assert "shm" in observation.exit.sentence or observation.exit.cause is ExitCause.DISK_FULL
 
 
 def test_deleted_by_hand_is_lost_and_says_so(bench):
@@ -132,12 +133,12 @@ def test_deleted_by_hand_is_lost_and_says_so(bench):
     bench.executor.create(order)
     bench.until(order, lambda o: o.phase is Phase.RUNNING)
     bench.engine.delete(url("pods", bench.namespace, bench.pod(order)["metadata"]["name"]))
-    told = []
+    reported = []
     end = time.monotonic() + 60
-    while (seen := bench.executor.observe(order.key.attempt_id)) and time.monotonic() < end:
-        told += [seen[0].detail or (seen[0].exit.sentence if seen[0].exit else "")]
+    while (observation := bench.executor.observe(order.key.attempt_id)) and time.monotonic() < end:
+        reported += [observation[0].detail or (observation[0].exit.sentence if observation[0].exit else "")]
         time.sleep(bench.look_s)
-    assert any("somebody deleted it in the cluster" in text for text in told)
+    assert any("it was deleted in the cluster from outside the platform" in text for text in reported)
     assert not bench.executor.observe(order.key.attempt_id, fresh=True)
 
 
@@ -174,9 +175,9 @@ def test_the_images_own_command_runs_without_the_runtime(bench):
         token="of-the-attempt",
     )
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert (seen.phase, seen.exit.exit_code) == (Phase.FAILED, 3)
-    assert seen.exit.log_tail.strip() == "hello from 1000"
+    observation = bench.ended(order)
+    assert (observation.phase, observation.exit.exit_code) == (Phase.FAILED, 3)
+    assert observation.exit.log_tail.strip() == "hello from 1000"
     assert bench.text(bench.output / "x") == "hello from 1000"
     pod = bench.pod(order)
     assert "initContainers" not in pod["spec"]
@@ -238,8 +239,8 @@ def test_a_creator_of_a_gang_that_died_after_any_step_is_followed_by_another(ben
 def test_one_replica_that_cannot_be_does_not_hold_up_the_others(bench):
     orders = gang(bench)
     wrong = replace(orders[1], command=None, code_digest="0" * 64)
-    told = bench.executor.create_all([orders[0], wrong, orders[2]])
-    assert [type(one) for one in told] == [type(None), ExecutorRefused, type(None)]
+    reported = bench.executor.create_all([orders[0], wrong, orders[2]])
+    assert [type(item) for item in reported] == [type(None), ExecutorRefused, type(None)]
     assert bench.ended(orders[2]).phase is Phase.SUCCEEDED
 
 
@@ -247,8 +248,8 @@ def test_a_gang_that_was_removed_is_not_created_late(bench):
     orders = gang(bench)
     bench.executor.create_all(orders[:1])
     remove(bench.executor, orders[0].key.attempt_id)
-    told = bench.another().create_all(orders)
-    assert [type(one) for one in told] == [AttemptRemoved] * 3
+    reported = bench.another().create_all(orders)
+    assert [type(item) for item in reported] == [AttemptRemoved] * 3
     assert bench.leftovers() == []
 
 
@@ -284,8 +285,8 @@ def test_another_control_plane_sees_at_once_when_it_asks_afresh(bench):
     for _ in range(10):
         order = bench.order()
         bench.executor.create(order)
-        seen = other.observe(order.key.attempt_id, fresh=True)
-        assert [o.key for o in seen] == [order.key]
+        observation = other.observe(order.key.attempt_id, fresh=True)
+        assert [o.key for o in observation] == [order.key]
 
 
 def test_a_service_of_another_platform_is_not_taken(bench):

@@ -14,7 +14,7 @@ from executors.kubernetes.api_server.client import Json, KubernetesClient, Objec
 from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.executor import KubernetesExecutor
 from tests.contracts.executors.conftest import KubernetesBench, remove
-from tests.integration.kubernetes.rights import (
+from tests.integration.kubernetes.permissions import (
     CLUSTER_WIDE,
     IN_THE_NAMESPACE,
     PER_PROJECT,
@@ -106,7 +106,7 @@ def test_gangs_of_two_projects_live_in_two_namespaces_by_those_rights_alone(benc
     assert bench.executor.create_all(vision) == [None, None]
     bench.executor.create(speech)
     for order in vision:
-        bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+        bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     assert bench.ended(speech).exit.exit_code == 3
     assert bench.namespaces() == [f"{base}-speech", f"{base}-vision"]
     assert {pod["metadata"]["namespace"] for pod in bench.everywhere("pods")} == set(bench.namespaces())
@@ -125,7 +125,7 @@ def test_gangs_of_two_projects_live_in_two_namespaces_by_those_rights_alone(benc
     assert {right for is_wide, right in used if is_wide} <= CLUSTER_WIDE | PER_PROJECT | {("list", "", "services")}
 
 
-def test_without_the_right_to_make_namespaces_the_job_is_told_which_is_missing(bench, base, make_access):
+def test_without_the_right_to_make_namespaces_the_job_names_the_missing_one(bench, base, make_access):
     poor = bench.another(access=make_access("poor", "rbac.yaml"))
     with pytest.raises(ExecutorRefused, match=rf"Namespace {base}-other does not exist.*kubectl create namespace"):
         poor.create(bench.order(command=("true",), project="other"))
@@ -136,7 +136,7 @@ def test_a_projects_namespace_that_an_administrator_made_needs_no_right_to_make_
     name = f"{base}-given"
     access = make_access("bound", "rbac.yaml")
     account = {"kind": "ServiceAccount", "name": "trainmaster", "namespace": f"{base}-bound-home"}
-    (rules,) = [one["rules"] for one in manifests("rbac.yaml") if one["kind"] == "Role"]
+    (rules,) = [entry_["rules"] for entry_ in manifests("rbac.yaml") if entry_["kind"] == "Role"]
     rbac = "rbac.authorization.k8s.io/v1"
     for namespace in (name, base):  # the marks of removed attempts are in the base
         meta = {"name": "given", "namespace": namespace}

@@ -21,41 +21,41 @@ def bench(process_bench):
     return process_bench
 
 
-def until_told(bench, order, holds, limit_s=30.0):
+def until_reported(bench, order, holds, limit_s=30.0):
     """Look only when told; seconds from ``limit_s`` that were left."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if order.key.attempt_id in bench.executor.wait_for_change(end - time.monotonic()):
-            (seen,) = bench.executor.observe(order.key.attempt_id)
-            if holds(seen):
-                return seen
+            (observation,) = bench.executor.observe(order.key.attempt_id)
+            if holds(observation):
+                return observation
     raise AssertionError("never told")
 
 
-def test_the_start_and_the_end_are_told(bench):
+def test_the_start_and_the_end_are_reported(bench):
     assert isinstance(bench.executor, ReportsChanges)
     order = bench.order(command="while [ ! -e /data/output/go ]; do sleep 0.02; done; exit 3")
     bench.executor.create(order)
-    (seen,) = bench.executor.observe(order.key.attempt_id)
-    if seen.phase is not Phase.RUNNING:
-        until_told(bench, order, lambda seen: seen.phase is Phase.RUNNING)
+    (observation,) = bench.executor.observe(order.key.attempt_id)
+    if observation.phase is not Phase.RUNNING:
+        until_reported(bench, order, lambda observation: observation.phase is Phase.RUNNING)
     (bench.output / "go").touch()
-    assert until_told(bench, order, lambda seen: seen.phase is Phase.FAILED).exit.exit_code == 3
+    assert until_reported(bench, order, lambda observation: observation.phase is Phase.FAILED).exit.exit_code == 3
 
 
-def test_the_death_of_a_runtime_is_told(bench):
+def test_the_death_of_a_runtime_is_reported(bench):
     order = bench.order(command="sleep 1000")
     bench.executor.create(order)
-    seen = bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
-    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
-    until_told(bench, order, lambda seen: seen.phase is Phase.LOST)
+    observation = bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
+    os.kill(observation.facts["runtime_pid"], signal.SIGKILL)
+    until_reported(bench, order, lambda observation: observation.phase is Phase.LOST)
     bench.executor.remove(order.key.attempt_id)
 
 
-def test_another_control_plane_is_told_of_what_it_has_observed(bench):
+def test_another_control_plane_hears_of_what_it_has_observed(bench):
     order = bench.order(command="while [ ! -e /data/output/go ]; do sleep 0.02; done")
     bench.executor.create(order)
-    bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     other = bench.another()
     assert other.listen()
     other.observe(order.key.attempt_id)
@@ -63,7 +63,7 @@ def test_another_control_plane_is_told_of_what_it_has_observed(bench):
     assert other.wait_for_change(30) == {order.key.attempt_id}
 
 
-def test_nothing_is_told_before_it_listens_nor_of_what_is_gone(bench, process_bench):
+def test_nothing_is_reported_before_it_listens_nor_of_what_is_gone(bench, process_bench):
     assert process_bench.another().wait_for_change(0.01) == frozenset()
     order = bench.order(command="true")
     bench.executor.create(order)
@@ -77,7 +77,7 @@ def test_nothing_is_told_before_it_listens_nor_of_what_is_gone(bench, process_be
 def test_looks_make_no_changes_of_their_own(bench):
     order = bench.order(command="sleep 1000")
     bench.executor.create(order)
-    bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    bench.until(order, lambda observation: observation.phase is Phase.RUNNING)
     while bench.executor.wait_for_change(0.5):
         pass
     for _ in range(3):

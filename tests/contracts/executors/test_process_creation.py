@@ -25,14 +25,14 @@ def test_killing_the_runtime_is_seen_as_lost_and_leaves_nothing(bench):
     order = bench.order(command="setsid sleep 1000 & echo $! > /data/output/pid; sleep 1000")
     bench.executor.create(order)
     child = int(bench.wait_for(lambda: bench.text(bench.output / "pid")))
-    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
-    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
-    seen = bench.ended(order)
-    assert seen.phase is Phase.LOST
-    assert seen.detail.startswith(
+    observation = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    os.kill(observation.facts["runtime_pid"], signal.SIGKILL)
+    observation = bench.ended(order)
+    assert observation.phase is Phase.LOST
+    assert observation.detail.startswith(
         "The runtime of worker-0 is gone and left no exit code: something outside the platform killed it"
     )
-    assert seen.exit is None
+    assert observation.exit is None
     bench.wait_for(lambda: not procfs.marked(mark_of(order.key)), what="the end of what was left")
     assert not bench.is_alive(child)
     assert not any(Path(group).exists() for group in groups_of(bench, order))
@@ -48,12 +48,12 @@ def groups_of(bench, order) -> list[str]:
 def test_groups_of_a_runtime_killed_before_the_start_are_swept(bench, is_removed):
     order = bench.order(command="true", peer_hosts=("nobody.invalid",))
     bench.executor.create(order)
-    seen = bench.until(order, lambda o: "Waiting for the names" in o.detail)
+    observation = bench.until(order, lambda o: "Waiting for the names" in o.detail)
     groups = groups_of(bench, order)
     assert all(group.endswith(f"trainmaster-{order.key.attempt_id}-worker-0.1") for group in groups)
     if not any(Path(group).exists() for group in groups):
         pytest.skip("no control groups can be made here")
-    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
+    os.kill(observation.facts["runtime_pid"], signal.SIGKILL)
     if is_removed:
         bench.executor.remove(order.key.attempt_id)
     else:
@@ -64,9 +64,9 @@ def test_groups_of_a_runtime_killed_before_the_start_are_swept(bench, is_removed
 def test_a_lost_replica_is_not_started_again_by_a_repeated_create(bench):
     order = bench.order(command="echo x >> /data/output/starts; sleep 1000")
     bench.executor.create(order)
-    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    observation = bench.until(order, lambda o: o.phase is Phase.RUNNING)
     bench.wait_for(lambda: bench.text(bench.output / "starts"))
-    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
+    os.kill(observation.facts["runtime_pid"], signal.SIGKILL)
     bench.until(order, lambda o: o.phase is Phase.LOST)
     bench.executor.create(order)
     assert bench.ended(order).phase is Phase.LOST
@@ -81,8 +81,8 @@ def test_the_boot_before_is_lost(bench):
     (state / "exit.json").unlink()
     text = (state / "runtime.json").read_text().replace(procfs.boot_id(), "11111111-2222-3333-4444-555555555555")
     (state / "runtime.json").write_text(text)
-    seen = bench.ended(order)
-    assert (seen.phase, seen.detail) == (Phase.LOST, "The machine of worker-0 was restarted.")
+    observation = bench.ended(order)
+    assert (observation.phase, observation.detail) == (Phase.LOST, "The machine of worker-0 was restarted.")
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1])
@@ -103,8 +103,8 @@ def test_a_creator_killed_at_any_moment_leaves_at_most_one_running(bench, delay_
     bench.wait_for((bench.output / "starts").exists)
     time.sleep(0.1)  # a second one would have written by now
     assert (bench.output / "starts").read_text() == "x\n"
-    (seen,) = adopter.observe(order.key.attempt_id)
-    assert seen.phase is Phase.RUNNING
+    (observation,) = adopter.observe(order.key.attempt_id)
+    assert observation.phase is Phase.RUNNING
 
 
 def _die(*_args, **_kwargs):
@@ -162,8 +162,8 @@ def test_a_stop_that_comes_while_the_runtime_starts_is_heard(bench):
 def test_an_end_from_outside_the_platform_is_the_nodes(bench):
     order = bench.order(command="sleep 1000")
     bench.executor.create(order)
-    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
-    os.kill(seen.facts["runtime_pid"], signal.SIGTERM)
+    observation = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    os.kill(observation.facts["runtime_pid"], signal.SIGTERM)
     assert bench.ended(order).exit.cause is ExitCause.NODE_LOST
 
 

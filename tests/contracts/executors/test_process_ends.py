@@ -40,8 +40,8 @@ def test_a_daemon_that_forked_twice_dies_on_stop(bench):
     pid = int(bench.wait_for(lambda: bench.text(bench.output / "daemon"), what="the daemon's start"))
     bench.wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
     bench.executor.stop(order.key, grace=timedelta(seconds=0.3))
-    seen = bench.ended(order)
-    assert seen.exit.cause is ExitCause.STOPPED
+    observation = bench.ended(order)
+    assert observation.exit.cause is ExitCause.STOPPED
     assert not bench.is_alive(pid)
 
 
@@ -64,8 +64,8 @@ def test_sigterm_reaches_the_command_and_its_last_words_the_log(bench):
     bench.executor.create(order)
     bench.wait_for(lambda: "ready" in bench.log(order))
     bench.executor.stop(order.key, grace=timedelta(seconds=20))
-    seen = bench.ended(order)
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.STOPPED, 0)
+    observation = bench.ended(order)
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.STOPPED, 0)
     assert bench.log(order).splitlines() == ["ready", "saving"]
 
 
@@ -115,20 +115,20 @@ def test_what_a_stopped_command_leaves_behind_is_asked_too(bench):
 
 
 def test_out_of_memory_is_recognised(bench):
-    seen = bench.run(
+    observation = bench.run(
         command=bench.python("x = [bytearray(1 << 20) for _ in range(400)]; print(len(x))"),
         memory_limit_bytes=100 * 2**20,
     )
-    if "memory by cgroup" not in seen.facts["limits"]:
-        pytest.skip(f"no writable memory cgroup: {seen.facts['limits']}")
-    assert seen.exit.cause is ExitCause.OUT_OF_MEMORY
-    assert seen.exit.exit_code == 137
-    assert "100 MiB" in seen.exit.sentence
+    if "memory by cgroup" not in observation.facts["limits"]:
+        pytest.skip(f"no writable memory cgroup: {observation.facts['limits']}")
+    assert observation.exit.cause is ExitCause.OUT_OF_MEMORY
+    assert observation.exit.exit_code == 137
+    assert "100 MiB" in observation.exit.sentence
 
 
 def test_out_of_memory_is_recognised_without_cgroups(make_process_bench):
     bench = make_process_bench("plain", use_cgroups=False)
-    seen = bench.run(
+    observation = bench.run(
         command=bench.python("""
             import time
             x = []
@@ -138,22 +138,22 @@ def test_out_of_memory_is_recognised_without_cgroups(make_process_bench):
         """),
         memory_limit_bytes=100 * 2**20,
     )
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.OUT_OF_MEMORY, 137)
-    assert "memory by a watchdog" in seen.facts["limits"]
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.OUT_OF_MEMORY, 137)
+    assert "memory by a watchdog" in observation.facts["limits"]
 
 
 def test_the_number_of_processes_is_limited(bench):
     order = bench.order(command="for i in $(seq 50); do sleep 5 & done; wait", pids_limit=20)
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert seen.phase is Phase.FAILED
+    observation = bench.ended(order)
+    assert observation.phase is Phase.FAILED
 
 
 def test_the_deadline_ends_it(bench):
-    seen = bench.run(command="sleep 1000", deadline_s=0.3, stop_grace=timedelta(seconds=5))
-    assert seen.phase is Phase.FAILED
-    assert seen.exit.cause is ExitCause.DEADLINE
-    assert "max_run_time" in seen.exit.sentence
+    observation = bench.run(command="sleep 1000", deadline_s=0.3, stop_grace=timedelta(seconds=5))
+    assert observation.phase is Phase.FAILED
+    assert observation.exit.cause is ExitCause.DEADLINE
+    assert "max_run_time" in observation.exit.sentence
 
 
 def test_two_processes_have_their_own_environment_and_their_lines_a_rank(bench):
@@ -170,45 +170,45 @@ def test_a_dead_process_ends_the_others_and_gives_its_code(bench):
         command="[ $RANK = 1 ] && exit 7; sleep 1000", process_env=({"RANK": "0"}, {"RANK": "1"}, {"RANK": "2"})
     )
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.EXITED, 7)
+    observation = bench.ended(order)
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.EXITED, 7)
 
 
-def test_a_missing_command_is_told(bench):
-    seen = bench.run(command=("no-such-command", "--flag"))
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.COMMAND_NOT_FOUND, 127)
-    assert "'no-such-command'" in seen.exit.sentence
-    seen = bench.run(command="no-such-command --flag")
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.COMMAND_NOT_FOUND, 127)
+def test_a_missing_command_is_reported(bench):
+    observation = bench.run(command=("no-such-command", "--flag"))
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.COMMAND_NOT_FOUND, 127)
+    assert "'no-such-command'" in observation.exit.sentence
+    observation = bench.run(command="no-such-command --flag")
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.COMMAND_NOT_FOUND, 127)
 
 
-def test_a_missing_interpreter_is_told(bench):
+def test_a_missing_interpreter_is_reported(bench):
     script = bench.output / "run.sh"
     script.write_text("#!/usr/bin/no-such-python\n")
     script.chmod(0o755)
-    seen = bench.run(command=("/data/output/run.sh",))
-    assert seen.exit.cause is ExitCause.INTERPRETER_MISSING
-    assert "/usr/bin/no-such-python" in seen.exit.sentence
+    observation = bench.run(command=("/data/output/run.sh",))
+    assert observation.exit.cause is ExitCause.INTERPRETER_MISSING
+    assert "/usr/bin/no-such-python" in observation.exit.sentence
 
 
-def test_death_by_a_signal_is_told(bench):
-    seen = bench.run(command=bench.python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.SIGNALLED, 139)
-    assert "SIGSEGV" in seen.exit.sentence
+def test_death_by_a_signal_is_reported(bench):
+    observation = bench.run(command=bench.python("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"))
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.SIGNALLED, 139)
+    assert "SIGSEGV" in observation.exit.sentence
 
 
-def test_names_of_peers_that_never_appear_are_told(bench):
+def test_names_of_peers_that_never_appear_are_reported(bench):
     order = bench.order(command=("true",), peer_hosts=("127.0.0.1", NO_SUCH_HOST), peers_grace=timedelta(seconds=0.2))
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert seen.exit.cause is ExitCause.PEERS_MISSING
-    assert NO_SUCH_HOST in seen.exit.sentence
+    observation = bench.ended(order)
+    assert observation.exit.cause is ExitCause.PEERS_MISSING
+    assert NO_SUCH_HOST in observation.exit.sentence
 
 
 def test_the_exit_carries_the_last_lines_of_the_log(bench):
-    seen = bench.run(command="seq 5000; echo the end >&2; exit 9")
-    assert len(seen.exit.log_tail) <= 4096
-    assert seen.exit.log_tail.splitlines()[-2:] == ["5000", "the end"]
+    observation = bench.run(command="seq 5000; echo the end >&2; exit 9")
+    assert len(observation.exit.log_tail) <= 4096
+    assert observation.exit.log_tail.splitlines()[-2:] == ["5000", "the end"]
 
 
 HANGS = """
@@ -232,15 +232,15 @@ HANGS = """
     ],
 )
 def test_a_process_that_hangs_at_exit_is_ended_and_its_own_code_counts(bench, last_line, code):
-    seen = bench.run(command=bench.python(textwrap.dedent(HANGS) + last_line), exit_grace=timedelta(seconds=0.3))
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.HANGING_EXIT, code)
-    assert seen.phase is (Phase.SUCCEEDED if code == 0 else Phase.FAILED)
+    observation = bench.run(command=bench.python(textwrap.dedent(HANGS) + last_line), exit_grace=timedelta(seconds=0.3))
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.HANGING_EXIT, code)
+    assert observation.phase is (Phase.SUCCEEDED if code == 0 else Phase.FAILED)
 
 
 def test_a_child_of_a_shell_that_hangs_at_exit_is_ended(bench):
     (bench.output / "hang.py").write_text(textwrap.dedent(HANGS))
-    seen = bench.run(command="cd /data/output; python hang.py; exit $?", exit_grace=timedelta(seconds=0.3))
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.HANGING_EXIT, 0)
+    observation = bench.run(command="cd /data/output; python hang.py; exit $?", exit_grace=timedelta(seconds=0.3))
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.HANGING_EXIT, 0)
 
 
 def test_a_hanging_program_in_a_pipe_is_ended(bench):
@@ -254,7 +254,7 @@ def test_a_hanging_program_in_a_pipe_is_ended(bench):
 
 
 def test_a_caught_sys_exit_does_not_count(bench):
-    seen = bench.run(
+    observation = bench.run(
         command=bench.python(
             textwrap.dedent(HANGS)
             + textwrap.dedent("""
@@ -269,7 +269,7 @@ def test_a_caught_sys_exit_does_not_count(bench):
         ),
         exit_grace=timedelta(seconds=0.3),
     )
-    assert seen.exit.exit_code == 0
+    assert observation.exit.exit_code == 0
 
 
 def test_a_crash_in_teardown_after_finished_work_counts_as_done(bench):
@@ -283,8 +283,8 @@ def test_a_crash_in_teardown_after_finished_work_counts_as_done(bench):
         """)
     )
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert (seen.phase, seen.exit.exit_code) == (Phase.SUCCEEDED, 0)
+    observation = bench.ended(order)
+    assert (observation.phase, observation.exit.exit_code) == (Phase.SUCCEEDED, 0)
     assert "SIGABRT" in bench.log(order)
 
 
@@ -341,17 +341,17 @@ def test_a_log_on_a_full_disk_does_not_stop_the_job(bench, small_disk):
     mounts = (MountOrder(str(small_disk), "/data/output", False),)
     order = bench.order(command="seq 100000; echo end; exit 3", mounts=mounts)
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.DISK_FULL, 3)
-    assert seen.exit.log_tail.splitlines()[-1] == "end"
-    assert "make room" in seen.exit.sentence
+    observation = bench.ended(order)
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.DISK_FULL, 3)
+    assert observation.exit.log_tail.splitlines()[-1] == "end"
+    assert "make room" in observation.exit.sentence
 
 
-def test_success_on_a_full_disk_is_success_and_the_loss_is_told(bench, small_disk):
+def test_success_on_a_full_disk_is_success_and_the_loss_is_reported(bench, small_disk):
     mounts = (MountOrder(str(small_disk), "/data/output", False),)
-    seen = bench.run(command="seq 100000", mounts=mounts)
-    assert seen.phase is Phase.SUCCEEDED
-    assert seen.facts["log_bytes_lost"] > 0
+    observation = bench.run(command="seq 100000", mounts=mounts)
+    assert observation.phase is Phase.SUCCEEDED
+    assert observation.facts["log_bytes_lost"] > 0
 
 
 def test_the_exit_is_recorded_though_the_state_folders_disk_is_full(make_process_bench, small_disk):
@@ -360,16 +360,16 @@ def test_the_exit_is_recorded_though_the_state_folders_disk_is_full(make_process
     bench.executor = bench.another()
     order = bench.order(command="dd if=/dev/zero of=/data/fill bs=1k 2>/dev/null; exit 4")
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert seen.exit.exit_code == 4
+    observation = bench.ended(order)
+    assert observation.exit.exit_code == 4
     bench.executor.remove(order.key.attempt_id)
 
 
-def test_an_output_that_cannot_be_written_is_told(bench):
+def test_an_output_that_cannot_be_written_is_reported(bench):
     (bench.output / ".trainmaster").write_text("a file where the platform's folder belongs")
-    seen = bench.run(command=("true",))
-    assert seen.exit.cause is ExitCause.START_REFUSED
-    assert "check the output's volume" in seen.exit.sentence
+    observation = bench.run(command=("true",))
+    assert observation.exit.cause is ExitCause.START_REFUSED
+    assert "check the output's volume" in observation.exit.sentence
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
@@ -381,10 +381,10 @@ def test_a_limit_of_half_a_cpu_bites(make_process_bench, use_cgroups):
     count = f"import os, time; end = time.monotonic() + 3\nwhile time.monotonic() < end: pass\n{tell}"
     order = bench.order(command=f'python3 -c "{count}" & python3 -c "{count}"; wait', cpu_limit_milli=500)
     bench.executor.create(order)
-    seen = bench.ended(order)
+    observation = bench.ended(order)
     spent = sum(float(line.split()[-1]) for line in bench.log(order).splitlines() if " spent " in f" {line}")
-    by_group = "cpu by cgroup" in seen.facts["limits"]
-    assert by_group or "cpu by cores" in seen.facts["limits"]
+    by_group = "cpu by cgroup" in observation.facts["limits"]
+    assert by_group or "cpu by cores" in observation.facts["limits"]
     assert 0 < spent < (2.3 if by_group else 3.6)
 
 
@@ -393,6 +393,6 @@ def test_a_crash_in_native_code_leaves_its_stack_and_its_exit_code(bench, env, h
     text = "import os, signal\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()"
     order = bench.order(command=bench.python(text), env=env)
     bench.executor.create(order)
-    seen = bench.ended(order)
-    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.SIGNALLED, 139)
+    observation = bench.ended(order)
+    assert (observation.exit.cause, observation.exit.exit_code) == (ExitCause.SIGNALLED, 139)
     assert ("in crash" in bench.log(order)) == has_stack

@@ -68,9 +68,9 @@ def api():
 @pytest.fixture
 def away():
     """The place of an API that is away: nobody listens there, and nobody else can."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+    with socket.socket() as holding:
+        holding.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{holding.getsockname()[1]}"
 
 
 def items(api):
@@ -99,10 +99,10 @@ def test_what_a_short_job_reports_arrives_though_it_has_ended(bench, api):
     bench.executor.create(order)
     assert bench.ended(order).phase is Phase.SUCCEEDED
     bench.wait_for(lambda: any(item.kind == "checkpoint" for item in items(api)))
-    told = [item for item in items(api) if item.kind not in ("heartbeat", "metrics")]
-    assert [item.kind for item in told] == ["progress"] * 3 + ["checkpoint"]
+    reported = [item for item in items(api) if item.kind not in ("heartbeat", "metrics")]
+    assert [item.kind for item in reported] == ["progress"] * 3 + ["checkpoint"]
     assert [item.seq for item in items(api)] == list(range(1, len(items(api)) + 1))
-    assert told[-1].data == {"path": "checkpoints/step-2", "step": 2}
+    assert reported[-1].data == {"path": "checkpoints/step-2", "step": 2}
     path, report = api.reports[0]
     assert (path, report.role, report.index, report.generation) == ("/api/v1/runtime/report", "chief", 0, 1)
     assert api.tokens == {"Bearer tma_att.mac"}
@@ -133,14 +133,16 @@ def test_the_log_of_a_talkative_job_is_bounded(make_process_bench):
     assert bench.log(order).endswith("line 99999")
 
 
-def kept(bench, order):
+def preserved(bench, order):
     """Items that the replica kept in its output."""
     folder, key = place_of(order.key.job_id, order.attempt_number), order.key
     start = Start(key.role, key.index, key.generation)
-    return [item for one in read_kept(Tree(bench.output), folder, start, order.token) for item in one.report().items]
+    return [
+        item for entry_ in read_kept(Tree(bench.output), folder, start, order.token) for item in entry_.report().items
+    ]
 
 
-def test_what_a_job_told_while_the_platform_was_away_is_in_its_output(bench, away):
+def test_what_a_job_reported_while_the_platform_was_away_is_in_its_output(bench, away):
     order = bench.order(
         command=bench.python("for n in range(1, 4): print(f'step={n} loss={1 / n}')"),
         api_url=away,
@@ -154,11 +156,11 @@ def test_what_a_job_told_while_the_platform_was_away_is_in_its_output(bench, awa
     assert not bench.state(order).exists()
     points = [
         (step, value)
-        for item in kept(bench, order)
+        for item in preserved(bench, order)
         if item.kind == "metrics"
-        for one in item.data["series"]
-        if one["name"] == "loss"
-        for step, value in zip(one["steps"], one["values"], strict=True)
+        for entry_ in item.data["series"]
+        if entry_["name"] == "loss"
+        for step, value in zip(entry_["steps"], entry_["values"], strict=True)
     ]
     assert points == [(n, 1 / n) for n in range(1, 4)]
 
@@ -175,7 +177,9 @@ def test_an_api_that_does_not_answer_delays_no_exit(bench):
         since = time.monotonic()
         remove(bench.executor, order.key.attempt_id)
         assert time.monotonic() - since < 15
-    assert [item.kind for item in kept(bench, order) if item.kind != "metrics"] == ["progress"] * 3 + ["checkpoint"]
+    assert [item.kind for item in preserved(bench, order) if item.kind != "metrics"] == ["progress"] * 3 + [
+        "checkpoint"
+    ]
 
 
 FLOOD = """

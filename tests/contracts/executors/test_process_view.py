@@ -32,9 +32,9 @@ def bench(process_bench):
 @pytest.fixture
 def isolated(bench):
     """The bench, where the kernel allows a view of its own."""
-    seen = bench.run(command=("true",))
-    if "namespace" not in seen.facts.get("isolation", ""):
-        pytest.skip(f"this kernel allows no mount namespace: {seen.facts}")
+    observation = bench.run(command=("true",))
+    if "namespace" not in observation.facts.get("isolation", ""):
+        pytest.skip(f"this kernel allows no mount namespace: {observation.facts}")
     return bench
 
 
@@ -86,7 +86,7 @@ def test_dev_shm_has_the_size_that_was_asked_for(isolated):
     assert isolated.log(order).strip() == str(64 * 2**20)
 
 
-def test_without_a_view_it_is_said_that_shm_is_not_applied(make_process_bench):
+def test_without_a_view_the_log_says_that_shm_is_not_applied(make_process_bench):
     bench = make_process_bench("mapped", view="mapped")
     order = bench.order(command=("true",), shm_bytes=64 * 2**20)
     bench.executor.create(order)
@@ -105,7 +105,7 @@ def test_local_processes_share_one_dev_shm(isolated):
     assert isolated.ended(order).phase is Phase.SUCCEEDED
 
 
-def test_without_a_view_paths_are_mapped_and_it_is_said(make_process_bench):
+def test_without_a_view_paths_are_mapped_and_logged(make_process_bench):
     bench = make_process_bench("mapped", view="mapped")
     (bench.input / "x").write_text("from the input")
     order = bench.order(
@@ -113,17 +113,18 @@ def test_without_a_view_paths_are_mapped_and_it_is_said(make_process_bench):
             import os, sys
             print(open(os.environ["DATA"] + "/x").read(), open(sys.argv[1].split("=")[1]).read())
             open(os.environ["OUT"], "w").write("done")
-            print(open("data/x").read(), os.path.realpath("output") == os.path.realpath(os.path.dirname(os.environ["OUT"])))
+            output = os.path.realpath(os.path.dirname(os.environ["OUT"]))
+            print(open("data/x").read(), os.path.realpath("output") == output)
             print(os.getcwd())
         """),
         args=("--input=/data/data/x",),
         env={"DATA": "/data/data", "OUT": "/data/output/r"},
     )
     bench.executor.create(order)
-    seen = bench.ended(order)
+    observation = bench.ended(order)
     log = bench.log(order)
-    assert seen.phase is Phase.SUCCEEDED, log
-    assert seen.facts["isolation"] == "paths mapped"
+    assert observation.phase is Phase.SUCCEEDED, log
+    assert observation.facts["isolation"] == "paths mapped"
     assert "mapped by environment and arguments" in log
     assert "nothing of this machine is hidden" in log
     assert "shm" not in log
@@ -133,21 +134,21 @@ def test_without_a_view_paths_are_mapped_and_it_is_said(make_process_bench):
     assert (bench.output / "r").read_text() == "done"
 
 
-def test_an_input_that_is_not_there_is_told(bench):
+def test_an_input_that_is_not_there_is_reported(bench):
     mounts = (MountOrder("/nowhere/at/all", "/data/data", True), MountOrder(str(bench.output), "/data/output", False))
-    seen = bench.run(command=("true",), mounts=mounts)
-    assert seen.exit.cause is ExitCause.START_REFUSED
-    assert "/data/data: what is to be mounted there does not exist" in seen.exit.sentence
-    assert "/nowhere" not in seen.exit.sentence
+    observation = bench.run(command=("true",), mounts=mounts)
+    assert observation.exit.cause is ExitCause.START_REFUSED
+    assert "/data/data: what is to be mounted there does not exist" in observation.exit.sentence
+    assert "/nowhere" not in observation.exit.sentence
 
 
 def test_facts_and_sentences_name_no_path_of_the_host(isolated):
     order = isolated.order(command="true")
     isolated.executor.create(order)
-    seen = isolated.ended(order)
-    assert seen.facts["log"] == "/data/output/.trainmaster/logs/job-1/1/worker-0.log"
-    assert str(isolated.folder) not in json.dumps(dict(seen.facts))
-    assert "/sys/fs/cgroup" not in json.dumps(dict(seen.facts))
+    observation = isolated.ended(order)
+    assert observation.facts["log"] == "/data/output/.trainmaster/logs/job-1/1/worker-0.log"
+    assert str(isolated.folder) not in json.dumps(dict(observation.facts))
+    assert "/sys/fs/cgroup" not in json.dumps(dict(observation.facts))
 
 
 def test_jobs_that_share_an_output_have_logs_of_their_own(bench):
@@ -219,17 +220,17 @@ def test_a_python_in_the_platforms_home_can_be_used(make_process_bench, tmp_path
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(venv)], check=True)
     order = bench.order(command=("python", "-c", f"import os, sys; print(sys.prefix, os.listdir({str(home)!r}))"))
     bench.executor.create(order)
-    seen = bench.ended(order)
-    if "namespace" not in seen.facts.get("isolation", ""):
+    observation = bench.ended(order)
+    if "namespace" not in observation.facts.get("isolation", ""):
         pytest.skip("this kernel allows no mount namespace")
     assert bench.log(order) == f"{venv} ['venv']"
 
 
 def test_the_platforms_home_itself_cannot_be_mounted(hiding):
     mounts = (MountOrder(str(hiding.output), "/data/output", False), MountOrder(str(hiding.folder), "/mnt/all", True))
-    seen = hiding.run(command=("true",), mounts=mounts)
-    assert seen.exit.cause is ExitCause.START_REFUSED
-    assert "platform's own data cannot be mounted" in seen.exit.sentence
+    observation = hiding.run(command=("true",), mounts=mounts)
+    assert observation.exit.cause is ExitCause.START_REFUSED
+    assert "platform's own data cannot be mounted" in observation.exit.sentence
 
 
 def test_state_folders_and_their_files_are_their_owners_alone(bench):
@@ -265,9 +266,9 @@ def test_the_code_lies_in_the_work_folder(bench, tmp_path):
 
 def test_an_archive_that_changed_on_the_way_is_refused(bench, tmp_path):
     path, _ = archive(tmp_path, {"train.py": ""})
-    seen = bench.run(command=("python", "train.py"), code_path=path, code_digest="sha256:" + "0" * 64)
-    assert seen.exit.cause is ExitCause.START_REFUSED
-    assert "upload it again" in seen.exit.sentence
+    observation = bench.run(command=("python", "train.py"), code_path=path, code_digest="sha256:" + "0" * 64)
+    assert observation.exit.cause is ExitCause.START_REFUSED
+    assert "upload it again" in observation.exit.sentence
 
 
 def test_the_control_planes_secrets_do_not_reach_the_job(bench, monkeypatch):
@@ -285,11 +286,11 @@ def test_the_control_planes_secrets_do_not_reach_the_job(bench, monkeypatch):
 def test_the_token_is_in_files_of_mode_0600_alone(bench):
     order = bench.order(command="sleep 1000", token="tma_very_secret")
     bench.executor.create(order)
-    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    observation = bench.until(order, lambda o: o.phase is Phase.RUNNING)
     holders = [path for path in bench.run_dir.rglob("*") if path.is_file() and b"tma_very_secret" in path.read_bytes()]
     assert {path.name for path in holders} == {"token"}
     assert {path.stat().st_mode & 0o777 for path in holders} == {0o600}
-    for pid in (seen.facts["pid"], seen.facts["runtime_pid"]):
+    for pid in (observation.facts["pid"], observation.facts["runtime_pid"]):
         assert b"tma_very_secret" not in Path(f"/proc/{pid}/environ").read_bytes()
         assert b"tma_very_secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
 

@@ -21,7 +21,7 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.models.registrar import Registrar
 
 FILES = {"weights.pt": b"weights" * 100, "sub/empty": b""}
@@ -41,7 +41,7 @@ def job(sdk: Client, sessions: SessionFactory, job_output: Any) -> str:
 
 @pytest.fixture
 def registrar(sessions: SessionFactory, clock: Any) -> Registrar:
-    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
+    control = ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     return Registrar(control, limit_bytes=2**20)
 
 

@@ -135,7 +135,7 @@ def two_nodes(cluster: KubernetesClient) -> list[str]:
 def kubeconfig(cluster: KubernetesClient, cluster_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a service account with the rights of ``deploy/kubernetes/rbac.yaml``, and no others."""
     from executors.kubernetes.api_server.client import KubernetesClient as Api
-    from tests.integration.kubernetes.rights import Limited
+    from tests.integration.kubernetes.permissions import Limited
 
     assert cluster.nodes, "nobody is there to run anything"
     admin = Api()

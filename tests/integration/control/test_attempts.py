@@ -25,7 +25,7 @@ from core.domain.errors import ExecutorTryAgain, IllegalTransition, StaleWrite
 from core.domain.jobs.exits import ExitCause
 from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
-from executors.fake import Fault, Script
+from executors.fake import InjectedFault, Script
 from scheduler.control.attempts.launching.environment import EnvironmentNote
 from scheduler.control.attempts.storage import attempt_writer
 from scheduler.control.upkeep.gc import sweep_executor
@@ -269,7 +269,7 @@ def test_an_engine_that_is_away_is_told_in_the_replicas_and_tried_again(plane):
             self.is_on = True
 
         def __call__(self, call, subject):
-            return Fault.BEFORE if self.is_on and call == "create" else Fault.NONE
+            return InjectedFault.BEFORE if self.is_on and call == "create" else InjectedFault.NONE
 
     away = Away()
     plane.start(away)

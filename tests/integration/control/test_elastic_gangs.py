@@ -17,7 +17,7 @@ from core.domain.jobs.layout import Layout
 from core.domain.sharing.resources import Amounts
 from core.secrets import seal
 from executors.base import NodeInfo, ReplicaKey
-from executors.fake import FakeEngine, Fault, ProcessKilled, Script
+from executors.fake import FakeEngine, InjectedFault, ProcessKilled, Script
 from executors.order_file import world_fields
 from scheduler.control.attempts.worlds import CREATE_PATIENCE, LATEST
 from scheduler.control.planning import tick
@@ -200,14 +200,16 @@ def test_one_that_the_engine_refuses_is_tried_again_after_growing_pauses_while_t
     assert plane.engine.violations == []
 
 
-@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.BEFORE, Fault.AFTER])
+@pytest.mark.parametrize(
+    "fault", [InjectedFault.KILLED_BEFORE, InjectedFault.KILLED_AFTER, InjectedFault.BEFORE, InjectedFault.AFTER]
+)
 def test_a_control_plane_that_dies_while_it_tells_of_a_world_is_followed_by_one_that_tells_the_rest(plane, fault):
     job = start(plane)
     calls = []
 
-    def faults(call: str, subject: str) -> Fault:
+    def faults(call: str, subject: str) -> InjectedFault:
         calls.append(call)
-        return fault if call == "change_world" and calls.count(call) == 2 else Fault.NONE
+        return fault if call == "change_world" and calls.count(call) == 2 else InjectedFault.NONE
 
     plane.start(faults)
     kill(plane, job, 2)
@@ -270,7 +272,7 @@ def test_a_secret_or_a_volume_that_is_gone_keeps_one_from_joining_and_nobody_fro
 
 def test_one_that_the_engine_never_takes_gives_its_place_back(plane):
     job = start(plane)
-    plane.start(lambda call, _: Fault.BEFORE if call == "create" else Fault.NONE)
+    plane.start(lambda call, _: InjectedFault.BEFORE if call == "create" else InjectedFault.NONE)
     kill(plane, job, 3)
     plane.settle()
     plane.advance(1)
@@ -289,7 +291,7 @@ def test_one_that_the_engine_never_takes_gives_its_place_back(plane):
     assert any("worker-3 could not join for too long, and the others train on" in reason for reason in reasons), reasons
 
 
-@pytest.mark.parametrize("fault", [Fault.NONE, Fault.BEFORE, Fault.AFTER])
+@pytest.mark.parametrize("fault", [InjectedFault.NONE, InjectedFault.BEFORE, InjectedFault.AFTER])
 def test_one_on_a_node_that_is_cut_off_is_ended_when_it_is_back(plane, fault):
     """The engine shows it as running all the while: it trains in an old world, which the others have left."""
     nodes = tuple(NodeInfo(f"node-{n}", {}, Amounts(2_000, 64 * 2**30)) for n in range(4))
@@ -302,9 +304,9 @@ def test_one_on_a_node_that_is_cut_off_is_ended_when_it_is_back(plane, fault):
         node.is_ready, node.seen_at = False, plane.engine.now - timedelta(minutes=5)
     calls = []
 
-    def faults(call: str, subject: str) -> Fault:
+    def faults(call: str, subject: str) -> InjectedFault:
         calls.append(call)
-        return fault if call == "give_up" and calls.count(call) == 1 else Fault.NONE
+        return fault if call == "give_up" and calls.count(call) == 1 else InjectedFault.NONE
 
     plane.start_without_nodes(faults)
     attempt = AttemptId(plane.one(Attempt, job_id=job).id)

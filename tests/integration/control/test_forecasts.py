@@ -17,8 +17,8 @@ from api.app.factory import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions, simulations
-from core.db.repositories.questions import PATIENCE, Ask, Kind
-from core.db.tables import Job, Question, StartForecast, User
+from core.db.repositories.questions import PATIENCE, ForecastQuestion, QuestionKind
+from core.db.tables import Job, Question, StartForecastRow, User
 from core.domain.errors import Unavailable
 from core.settings import Settings
 from core.wakeups import TOPIC_FORECAST
@@ -127,7 +127,7 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
         now = plane.engine.now
         session.add(User(id="user-2", name="bob", is_admin=False, created_at=now))
         gang = {"roles": [], "select": [], "topology": [None, False]}
-        about = Ask("", "a", "default", "ann", 50, now, gang, None).to_json()
+        about = ForecastQuestion("", "a", "default", "ann", 50, now, gang, None).to_json()
         session.flush()
         for number in range(4):
             questions.put(session, f"q{number}", "user-1", about, now)
@@ -135,12 +135,12 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
         with pytest.raises(Unavailable, match="ask again in a moment"):
             questions.put(session, "q4", "user-1", about, now)
         questions.put(session, "q5", "user-2", about, now)
-        questions.put(session, "s1", "user-1", {}, now, Kind.SIMULATION)
+        questions.put(session, "s1", "user-1", {}, now, QuestionKind.SIMULATION)
         session.flush()
         assert [one.id for one in questions.unanswered(session, now, 10)] == ["q0", "q1", "q2", "q3", "q5"]
         later = now + PATIENCE + timedelta(seconds=1)
         assert questions.unanswered(session, later, 10) == []
-        assert [one.id for one in questions.unanswered(session, later, 10, [Kind.SIMULATION])] == ["s1"]
+        assert [one.id for one in questions.unanswered(session, later, 10, [QuestionKind.SIMULATION])] == ["s1"]
         session.flush()
         claim = simulations.claim_next(session, "me", later)
         assert claim is not None
@@ -218,7 +218,7 @@ def test_a_job_that_is_set_aside_breaks_nobodys_forecast_explanation_or_expected
     plane.settle()
     StartForecastWriter(plane.control).write()
     with unit_of_work(sessions) as session:
-        assert [(row.job_id, row.code) for row in session.scalars(select(StartForecast))] == [(job, "expected")]
+        assert [(row.job_id, row.code) for row in session.scalars(select(StartForecastRow))] == [(job, "expected")]
     forecast = client.get("/api/v1/jobs/second/forecast").json()
     assert forecast["start"]["code"] == "expected"
     now, then = {}, {"at": plane.engine.now.isoformat()}
@@ -279,7 +279,7 @@ def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane,
     writer = StartForecastWriter(plane.control)
     writer.write()
     with unit_of_work(sessions) as session:
-        rows = {row.job_id: row for row in session.scalars(select(StartForecast))}
+        rows = {row.job_id: row for row in session.scalars(select(StartForecastRow))}
         assert (rows[job].position, rows[job].code, rows[job].nodes) == (1, "expected", ["node-0"])
         assert rows[job].likely is not None
         assert (rows[endless].position, rows[endless].code, rows[endless].likely) == (2, "not_known", None)
@@ -315,7 +315,7 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
     plane.engine.now += timedelta(minutes=2)
     writer.write()
     with unit_of_work(sessions) as session:
-        assert list(session.scalars(select(StartForecast.job_id))) == [job]
+        assert list(session.scalars(select(StartForecastRow.job_id))) == [job]
 
 
 def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkeypatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from trainmaster_runtime.reports.spool import Kept
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics.reads import Filter, find_series, read_points
+from core.db.repositories.metrics.reads import SeriesFilter, find_series, read_points
 from core.db.tables import Attempt, Checkpoint, Job, Lease, Replica
 from core.storage.spooled_reports import read_kept
 from core.tokens import attempt_token
@@ -41,7 +41,7 @@ def progress(step, **metrics):
 
 def points(plane, job, name):
     with unit_of_work(plane.sessions, read_only=True) as session:
-        found = find_series(session, [job], Filter(names=(name,)), limit=10)
+        found = find_series(session, [job], SeriesFilter(names=(name,)), limit=10)
         return [
             point
             for series in found

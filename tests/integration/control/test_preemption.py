@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from core.db.engine import unit_of_work
-from core.db.repositories.planning import KeptPolicy, write_policy
+from core.db.repositories.planning import StoredPolicy, write_policy
 from core.db.tables import Attempt, BookingRow, Event, Job, Node, Project, Replica, Usage, WaitReason
 from core.domain.errors import RowsLocked
 from core.domain.ids import AttemptId, JobId
@@ -24,7 +24,7 @@ FOREVER = Script(run_for=timedelta(hours=9))
 
 def set_policy(plane, **settings) -> None:
     with unit_of_work(plane.sessions) as session:
-        write_policy(session, settings, seen=KeptPolicy(None, {}), by="ann", now=plane.engine.now)  # type: ignore[arg-type]
+        write_policy(session, settings, seen=StoredPolicy(None, {}), by="ann", now=plane.engine.now)  # type: ignore[arg-type]
 
 
 def say(monkeypatch: pytest.MonkeyPatch, **more) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from core.db.engine import unit_of_work
-from core.db.repositories.planning import KeptPolicy, write_policy
+from core.db.repositories.planning import StoredPolicy, write_policy
 from core.db.tables import Attempt, Event, Job, Node, NodeFailure, Replica, WaitReason
 from core.domain.sharing.resources import Amounts
 from executors.base import NodeInfo
@@ -328,7 +328,7 @@ def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(
 
 def test_policy_switches_it_off_and_old_failures_are_forgotten(fleet):
     with unit_of_work(fleet.sessions) as session:
-        seen = KeptPolicy(None, {})  # type: ignore[arg-type]
+        seen = StoredPolicy(None, {})  # type: ignore[arg-type]
         write_policy(session, {"quarantines": False}, seen=seen, by="ann", now=fleet.engine.now)
     fleet.submit("a", cpu=8, max_restarts=0)
     fleet.settle()

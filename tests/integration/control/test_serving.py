@@ -199,7 +199,9 @@ def test_a_revision_that_dies_is_rolled_back_with_its_reason(lab: Lab) -> None:
     assert lab.fewest_ready == 2
     (failed,) = [one for one in lab.plane.all(DeploymentRevision) if one.number == 2]
     assert failed.failures == 3
-    assert failed.failure_reason.startswith("Revision 2 never got ready, so revision 1 serves on: 3 of its replicas failed")
+    assert failed.failure_reason.startswith(
+        "Revision 2 never got ready, so revision 1 serves on: 3 of its replicas failed"
+    )
     assert "failed with exit code 1" in failed.failure_reason
     assert lab.story[-1] == "deployment.rolled_back"
     assert sum(one.revision == 2 for one in lab.replicas) == 3

@@ -23,8 +23,8 @@ from core.reports.ingest import take_report
 from core.wakeups import TOPIC_STUDY
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
+from scheduler.control.studies.decide import METRIC_GRACE
 from scheduler.control.studies.study_loop import StudyLoop
-from scheduler.control.studies.study_pass import METRIC_GRACE
 from scheduler.tuning import Proposal, Question, propose
 from scheduler.tuning.proposers import Proposers
 from tests.integration.control.study_lab import Lab
@@ -190,7 +190,7 @@ def test_a_lost_bell_is_made_good_however_many_studies_there_are(lab: Lab, monke
         first = session.get_one(Study, "study-1")
         told = {column.key: getattr(first, column.key) for column in Study.__table__.columns}
         session.add_all(Study(**{**told, "id": f"study-{number}"}) for number in range(2, 8))
-    monkeypatch.setattr("scheduler.control.studies.study_loop._LOOKED_AT", 2)
+    monkeypatch.setattr("scheduler.control.studies.study_loop._PAGE", 2)
     rings: list[tuple[str, str]] = []
     lab.plane.notify = lambda topic, key="": rings.append((topic, key))
     lab.keeper.notify_due()
@@ -332,7 +332,7 @@ def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, has_torch: bool
 ) -> None:
     monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: has_torch)
-    monkeypatch.setattr("scheduler.control.studies.study_pass.gp_is_there", lambda: has_torch)
+    monkeypatch.setattr("scheduler.control.studies.decide.gp_is_there", lambda: has_torch)
 
     class Failing:
         def submit(self, *_: object) -> Any:

@@ -70,17 +70,21 @@ def test_a_trial_whose_script_has_finished_is_not_stopped_early(
                 lab.plane.settle()
 
     def judge(*given: Any) -> Any:
-        monkeypatch.setattr("scheduler.control.studies.study_pass.judge_traces", judge_traces)
+        monkeypatch.setattr("scheduler.control.studies.trial_stops.judge_traces", judge_traces)
         finish()
         return judge_traces(*given)
 
     if moment == "before the round":
         finish()
     else:
-        monkeypatch.setattr("scheduler.control.studies.study_pass.judge_traces", judge)
+        monkeypatch.setattr("scheduler.control.studies.trial_stops.judge_traces", judge)
     lab.keeper.keep("study-1")
     bad = lab.plane.one(Job, id=lab.trials[3].job_id)
-    assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.desired_state) == ("succeeded", "running", "run")
+    assert (lab.plane.one(Replica, job_id=bad.id).state, bad.state, bad.desired_state) == (
+        "succeeded",
+        "running",
+        "run",
+    )
     lab.restart()
     lab.plane.engine.advance(lab.plane.control.lease_ttl * 2)
     lab.turn()

@@ -18,7 +18,7 @@ from core.db.tables import (
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.ids import AttemptId
 from core.domain.jobs.layout import Layout
-from executors.fake import FakeExecutor, Fault, Script
+from executors.fake import FakeExecutor, InjectedFault, Script
 from scheduler.control.attempts.launching.addresses import AddressCache, addresses_of
 from scheduler.control.attempts.reconcile_result import ReconcileOutcome
 from scheduler.control.attempts.storage.attempt_loader import SpecCache, load_attempt
@@ -128,7 +128,9 @@ def test_where_attempts_share_no_host_nobody_asks_for_ports(plane, monkeypatch):
 
 def test_an_engine_that_is_away_says_nothing_about_its_nodes(plane):
     plane.start()
-    executor = FakeExecutor(plane.engine, lambda call, _: Fault.BEFORE if call == "nodes" else Fault.NONE)
+    executor = FakeExecutor(
+        plane.engine, lambda call, _: InjectedFault.BEFORE if call == "nodes" else InjectedFault.NONE
+    )
     with pytest.raises(ExecutorTryAgain):
         sync_nodes(replace(plane.control, executor=executor))
     assert plane.one(Node).is_ready
@@ -155,7 +157,9 @@ def test_who_comes_late_with_the_nodes_leaves_them_to_the_other(plane):
 
 def late_creation_of(index):
     """Creating this worker is answered with an error, and happens five seconds later."""
-    return lambda call, subject: Fault.LATE if call == "create" and f"index={index}" in subject else Fault.NONE
+    return lambda call, subject: (
+        InjectedFault.LATE if call == "create" and f"index={index}" in subject else InjectedFault.NONE
+    )
 
 
 def test_a_creation_that_comes_after_the_end_of_its_attempt_starts_nothing(plane):

@@ -27,7 +27,7 @@ from pathlib import Path
 from core.wakeups import TOPIC_MODELS
 from core.db.engine import make_engine, make_sessions
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.studies import round as rounds
 from scheduler.control.studies.study_loop import StudyKeeper
 
@@ -65,7 +65,7 @@ def change_study(*given, **values):
 crowned, rounds.crown = rounds.crown, crown
 changed, rounds.studies.change_study = rounds.studies.change_study, change_study
 at = datetime.fromisoformat(now)
-control = Control(
+control = ControlContext(
     make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), Bell(), lambda: at, "doomed", b"k" * 32, "http://api",
     Path(folder),
 )

@@ -20,7 +20,7 @@ from executors.kubernetes.nodes import NodeCache, NodeRules
 from executors.kubernetes.options import KubernetesOptions
 from executors.kubernetes.policy import policies_url, render_policy
 from executors.kubernetes.volumes import render_volume
-from tests.integration.kubernetes.rights import Limited
+from tests.integration.kubernetes.permissions import Limited
 from tests.orders import bare_order
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
@@ -160,8 +160,8 @@ def test_the_api_server_takes_each_kind_of_volume_as_it_is_rendered(admin, names
     body = pod("a", volumes=[volume])
     body["spec"]["containers"][0]["volumeMounts"] = [mount]
     stored = admin.post(path("pods", namespace), body)["spec"]
-    kept = next(one for one in stored["volumes"] if one["name"] == "v")
-    assert {**kept, **volume} == kept, "nothing that we wrote was dropped"
+    preserved = next(item for item in stored["volumes"] if item["name"] == "v")
+    assert {**preserved, **volume} == preserved, "nothing that we wrote was dropped"
     assert mount in stored["containers"][0]["volumeMounts"]
 
 

@@ -15,7 +15,7 @@ from core.settings import Settings
 from core.tokens import attempt_token
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.studies.study_loop import StudyLoop
 
 
@@ -130,4 +130,4 @@ def reporter(app: Any, settings: Settings) -> Callable[[str], TestClient]:
 @pytest.fixture
 def keeper(sessions: SessionFactory, clock: Any) -> StudyLoop:
     executor = FakeExecutor(FakeEngine())
-    return StudyLoop(Control(sessions, executor, NoWakeup(), clock, "test", b"k" * 32))
+    return StudyLoop(ControlContext(sessions, executor, NoWakeup(), clock, "test", b"k" * 32))

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
-from api.endpoints.images import own_image
+from api.endpoints.checks import own_image
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, ServingReplica
 from core.settings import Settings

@@ -26,7 +26,7 @@ from core.registry import versions
 from core.settings import Settings
 from core.wakeups import TOPIC_MODELS, NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.models.registrar import Registrar
 
 URL = "/api/v1/projects/default/models"
@@ -63,7 +63,7 @@ class Registry:
 
 @pytest.fixture
 def registrar(sessions: SessionFactory, clock: Any) -> Registrar:
-    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
+    control = ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     return Registrar(control, limit_bytes=LIMIT)
 
 

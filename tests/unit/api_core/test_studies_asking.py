@@ -18,7 +18,7 @@ from core.db.tables import Study, Trial
 from core.domain.errors import IdempotencyMismatch
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.studies.study_loop import StudyLoop
 from scheduler.tuning import Proposal, Question, propose
 from scheduler.tuning.proposers import Proposers
@@ -129,7 +129,7 @@ def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
 ) -> None:
     study = create(client, {**OWN, "algorithm": "tpe", "budget": {"trials": 50, "parallel": 8}})["id"]
     asking = Asking(lambda: client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"])
-    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
+    control = ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     keeper = StudyLoop(control, cast("Proposers", asking))
     keeper.keep(study)
     ((first, second),) = asking.answers

@@ -15,10 +15,10 @@ from api.auth import Caller
 from api.studies import insight as asking
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions
-from core.db.repositories.questions import Kind
+from core.db.repositories.questions import QuestionKind
 from core.db.tables import Event, Study, Trial
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.questions.forecasts import Forecaster
 
 SPEC: dict[str, Any] = {
@@ -48,11 +48,15 @@ def scheduler(monkeypatch: pytest.MonkeyPatch, sessions: SessionFactory, clock: 
     """Answers as the control loop does; holds what it was asked."""
     asked: list[Mapping[str, Any]] = []
 
-    async def answer(platform: AppContext, caller: Caller, kind: Kind, ask: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def answer(
+        platform: AppContext, caller: Caller, kind: QuestionKind, ask: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         asked.append(ask)
         with platform.write() as work:
             questions.put(work.session, f"question-{len(asked)}", caller.user_id, ask, work.now, kind)
-        Forecaster(Control(sessions, FakeExecutor(FakeEngine()), platform.wakeup, clock, "test", b"k" * 32)).answer()
+        Forecaster(
+            ControlContext(sessions, FakeExecutor(FakeEngine()), platform.wakeup, clock, "test", b"k" * 32)
+        ).answer()
         with platform.read() as work:
             found = questions.answer_to(work.session, f"question-{len(asked)}")
         assert found is not None

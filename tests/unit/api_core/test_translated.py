@@ -14,7 +14,7 @@ from api.http.protocol_errors import ProtocolRoute
 from api.protocols.gcs.route import StorageRoute
 from api.protocols.mlflow.answers import MlflowRoute
 from api.protocols.vertex.vertex_route import VertexRoute
-from core.db.json import Unkeepable, dump_json
+from core.db.json import UnstorableValue, dump_json
 from core.domain.errors import NotFound, StaleWrite, Unavailable
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_is_told_in_that_systems_shape(route):
 
 @pytest.mark.parametrize("value", [2**70, -(2**70)], ids=["large", "below"])
 def test_a_number_that_no_database_keeps_is_the_clients_to_mend(value):
-    with pytest.raises(Unkeepable) as caught:
+    with pytest.raises(UnstorableValue) as caught:
         dump_json({"metadata": {"steps": [1, value]}})
     assert caught.value.field == "metadata.steps.1"
     assert asked(VertexRoute, caught.value).json()["error"]["status"] == "INVALID_ARGUMENT"
@@ -94,7 +94,7 @@ def test_what_is_nested_too_deep_to_be_written_names_the_place():
     deep: dict[str, Any] = {}
     for _ in range(300):
         deep = {"a": deep}
-    with pytest.raises(Unkeepable, match=r"metadata\.a\.a.*nested deeper"):
+    with pytest.raises(UnstorableValue, match=r"metadata\.a\.a.*nested deeper"):
         dump_json({"metadata": deep})
     with pytest.raises(TypeError):
         dump_json({"metadata": object()})

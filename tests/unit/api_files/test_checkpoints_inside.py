@@ -117,7 +117,7 @@ def test_what_was_refused_is_not_looked_into_again_until_it_changes(
 ) -> None:
     path = put("checkpoints/a.safetensors", struct.pack("<Q", 2) + b"[]")
     looks = []
-    inspectors = house.app.state.insides.inspectors
+    inspectors = house.app.state.checkpoint_inspector.inspectors
     inside = inspectors.inside
     monkeypatch.setattr(inspectors, "inside", lambda *what, **more: looks.append(what) or inside(*what, **more))
     answers = [house.call("viewer", "GET", f"{INSIDE}/tensors", params={"path": path}) for _ in range(3)]
@@ -150,13 +150,13 @@ def test_a_difference_tells_what_came_went_and_moved(house: Any, put: Any) -> No
     page = get(house, "/diff", path=before, other=after)
     found = {item["name"]: item for item in page["items"]}
     assert {name: item["change"] for name, item in found.items()} == {
-        "gone": "went",
+        "gone": "removed",
         "s": "reshaped",
-        "new": "appeared",
+        "new": "added",
         "l.w": "moved",
         "l.same": "same",
     }
-    assert (page["went_count"], page["appeared_count"], page["reshaped_count"], page["common_count"]) == (1, 1, 1, 2)
+    assert (page["removed_count"], page["added_count"], page["reshaped_count"], page["common_count"]) == (1, 1, 1, 2)
     assert (found["l.w"]["relative_norm"], found["l.w"]["cosine"]) == (pytest.approx(1.0), pytest.approx(1.0))
     assert (found["s"]["shape_before"], found["s"]["shape_after"]) == ([1, 2], [2, 1])
     (layer,) = page["layers"]

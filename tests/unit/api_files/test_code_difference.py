@@ -63,8 +63,8 @@ def test_files_that_differ_come_with_their_texts(house: Any) -> None:
     found = {item["path"]: item for item in answer["items"]}
     assert list(found) == ["model.bin", "new.py", "old.py", "run", "train.py"]
     assert (found["train.py"]["text_before"], found["train.py"]["text_after"]) == ("lr = 1\n", "lr = 2\n")
-    assert (found["new.py"]["change"], found["new.py"]["text_after"]) == ("appeared", "größer\n")
-    assert (found["old.py"]["change"], found["old.py"]["size_before"]) == ("went", 5)
+    assert (found["new.py"]["change"], found["new.py"]["text_after"]) == ("added", "größer\n")
+    assert (found["old.py"]["change"], found["old.py"]["size_before"]) == ("removed", 5)
     assert (found["model.bin"]["text_after"], found["model.bin"]["note"]) == (None, "It is not text.")
     assert found["run"]["text_after"] == "a link to b.sh\n"
 
@@ -72,7 +72,7 @@ def test_files_that_differ_come_with_their_texts(house: Any) -> None:
 def test_a_job_without_code_has_no_files_and_equal_code_no_difference(house: Any) -> None:
     give(house, "job-2", gzip.compress(tar_of({"train.py": b"x\n"})))
     (item,) = house.call("viewer", "GET", "/jobs/job-1/code/diff", params={"other": "job-2"}).json()["items"]
-    assert (item["path"], item["change"]) == ("train.py", "appeared")
+    assert (item["path"], item["change"]) == ("train.py", "added")
     assert house.call("viewer", "GET", "/jobs/job-2/code/diff", params={"other": "job-2"}).json()["differ_count"] == 0
 
 

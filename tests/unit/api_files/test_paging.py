@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.db.engine import unit_of_work
-from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
+from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.tables import Checkpoint, Node, Secret, Token
 
 FILLED = {
@@ -63,7 +63,7 @@ def full(house: Any) -> Any:
                         id=f"c{n}-{step}", job_id="job-1", attempt_id="attempt-1", path=path, step=step, created_at=at
                     )
                 )
-        image = NewObject("picture", "image", 1, 1, "image/png", b"x")
+        image = NewMetricObject("picture", "image", 1, 1, "image/png", b"x")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, objects=[image], now=house.now)
     study = {
         "name": "sweep", "project": "vision", "parameters": {"x": {"type": "float", "min": 0, "max": 1}},

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from core.db.engine import unit_of_work
-from core.db.tables import Event, Job, Node, PolicyRow, Project, StartForecast, Usage
+from core.db.tables import Event, Job, Node, PolicyRow, Project, StartForecastRow, Usage
 from scheduler.control.planning.planner_inputs import load_rules
 
 
@@ -27,9 +27,9 @@ def lab(house: Any) -> Any:
         soon = house.now + timedelta(minutes=5)
         times = {"earliest": soon, "likely": soon + timedelta(minutes=5), "latest": None}
         words = {"code": "expected", "sentence": "probably at about 07:10 UTC", "nodes": ["node-a"]}
-        session.add(StartForecast(job_id="job-chosen", position=1, at=house.now, **times, **words))
+        session.add(StartForecastRow(job_id="job-chosen", position=1, at=house.now, **times, **words))
         later = {"code": "later", "sentence": "after job digits and others"}
-        session.add(StartForecast(job_id="job-strange", position=2, at=house.now, **later))
+        session.add(StartForecastRow(job_id="job-strange", position=2, at=house.now, **later))
         session.add(Usage(project_id="project-vision", user_id="", value=0.5, share=0.5, at=house.now))
     return house
 

@@ -21,8 +21,8 @@ from api.app.factory import create_app
 from api.pages.routes import PLACES
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
-from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
-from core.db.repositories.questions import Kind
+from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
+from core.db.repositories.questions import QuestionKind
 from core.db.tables import (
     Base,
     BookingRow,
@@ -263,7 +263,7 @@ def furnish(house: Any) -> None:
                     created_at=house.now,
                 )
             )  # fmt: skip
-        seen = NewObject("seen", "image", 1, 1, "image/png", b"1")
+        seen = NewMetricObject("seen", "image", 1, 1, "image/png", b"1")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
         session.add(Secret(project_id="project-vision", name="worker_0", ciphertext=b"x", updated_at=house.now))
     furnish_records(house)
@@ -294,7 +294,11 @@ class PlannerBell:
                 "at": now.isoformat(), "verdict": "absent", "sentence": "is not there", "reason": None, "position": None,
                 "places": [], "waiting": 0, "running": 0, "nodes": 0, "then": "",
             }  # fmt: skip
-            told = {Kind.FORECAST: forecast, Kind.EXPLANATION: why, Kind.STUDY: {"trials": 0, "reason": "Not known."}}
+            told = {
+                QuestionKind.FORECAST: forecast,
+                QuestionKind.EXPLANATION: why,
+                QuestionKind.STUDY: {"trials": 0, "reason": "Not known."},
+            }
             questions.answer(session, {one.id: told[one.kind] for one in questions.unanswered(session, now, 10)}, now)
 
 

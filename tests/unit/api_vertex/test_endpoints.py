@@ -15,7 +15,7 @@ from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.settings import Settings
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.models.registrar import Registrar
 from tests.unit.api_core.test_endpoints_api import model, run_replica  # noqa: F401 (a fixture)
 from tests.unit.api_vertex.test_jobs import PARENT, error_of
@@ -29,7 +29,7 @@ class House:
 
     def __init__(self, client: TestClient, sessions: SessionFactory, settings: Settings, clock: Any) -> None:
         self.client, self.sessions, self.settings = client, sessions, settings
-        control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
+        control = ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
         self.registrar = Registrar(control, limit_bytes=2**20)
         made = client.post(f"{PARENT}/endpoints", json={"displayName": "My endpoint", "labels": {"team": "x"}}).json()
         assert made["done"] is True

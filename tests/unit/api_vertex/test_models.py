@@ -11,7 +11,7 @@ from core.db.engine import SessionFactory
 from core.settings import Settings
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.models.registrar import Registrar
 from tests.unit.api_vertex.test_jobs import PARENT, POOL, TASK, error_of, refused, sent
 
@@ -25,7 +25,7 @@ UPLOAD = {
 
 @pytest.fixture
 def registrar(sessions: SessionFactory, clock: Any) -> Registrar:
-    control = Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
+    control = ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32)
     return Registrar(control, limit_bytes=2**20)
 
 

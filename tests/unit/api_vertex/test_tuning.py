@@ -12,7 +12,7 @@ from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Job, Study, Trial
 from core.wakeups import NoWakeup
 from executors.fake import FakeEngine, FakeExecutor
-from scheduler.control.context import Control
+from scheduler.control.context import ControlContext
 from scheduler.control.studies.study_loop import StudyLoop
 from tests.unit.api_vertex.test_jobs import PARENT, POOL, error_of, refused, sent
 
@@ -40,7 +40,7 @@ def tuning(*parameters: Any, spec: Any = None, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def keeper(sessions: SessionFactory, clock: Any) -> StudyLoop:
-    return StudyLoop(Control(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
+    return StudyLoop(ControlContext(sessions, FakeExecutor(FakeEngine()), NoWakeup(), clock, "test", b"k" * 32))
 
 
 def study_of(client: TestClient, told: Any) -> Any:

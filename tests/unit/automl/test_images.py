@@ -1,4 +1,4 @@
-"""Trials on images: a network learns, what it saves is served from files of images, and what is broken is told."""
+"""Trials on images: a network learns, what it saves is served from files of images, and what is broken is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 from trainmaster_automl import images
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.image_folders import read_images
-from trainmaster_automl.options import Options
+from trainmaster_automl.options import TrialOptions
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.image_model import as_pixels
 from trainmaster_serving.models import load_model
@@ -25,19 +25,19 @@ POINT = {"family": "cnn", "width": 8, "blocks": 2, "lr": 0.01, "dropout": 0.0, "
 
 def draw(folder: Path, each: int = 20, side: int = 16) -> Path:
     """Bright above, or bright below: with noise."""
-    chance = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     for name, rows in (("above", slice(0, side // 2)), ("below", slice(side // 2, side))):
         (folder / name).mkdir(parents=True)
-        for place in range(each):
-            pixels = chance.integers(0, 60, (side, side, 3))
+        for index in range(each):
+            pixels = generator.integers(0, 60, (side, side, 3))
             pixels[rows] += 150
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{place}.png")
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{index}.png")
     return folder
 
 
-def options(folder: Path, **changes: Any) -> Options:
-    told = {"kind": "images", "task": "classification", "metric": "accuracy", "parameters": POINT, **changes}
-    return Options(data=str(folder), output=str(folder.parent / "output"), **told)
+def options(folder: Path, **changes: Any) -> TrialOptions:
+    values = {"kind": "images", "task": "classification", "metric": "accuracy", "parameters": POINT, **changes}
+    return TrialOptions(data=str(folder), output=str(folder.parent / "output"), **values)
 
 
 def test_a_table_names_the_images_and_their_classes(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_deep_pixels_and_what_is_transparent_are_seen_as_people_see_them() -> No
     for image in (clear, clear.convert("LA")):
         pixels = as_pixels(image, 16)
         assert (pixels[0, 0].tolist(), pixels[8, 8].tolist()) == ([255] * 3, [0] * 3), image.mode
-    for value, seen in ((2048, 127), (4095, 255), (65535, 255)):  # of 12 and 16 bits, not each image's own white
-        assert as_pixels(Image.fromarray(np.full((16, 16), value, np.uint16)), 16).max() == seen
+    for value, white in ((2048, 127), (4095, 255), (65535, 255)):  # of 12 and 16 bits, not each image's own white
+        assert as_pixels(Image.fromarray(np.full((16, 16), value, np.uint16)), 16).max() == white
     drawn = np.zeros((64, 64, 4), np.uint8)
     drawn[16:48, 16:48, 3] = 255
     clear = Image.fromarray(drawn)
@@ -130,10 +130,14 @@ def test_the_last_figures_of_the_final_run_are_those_of_the_network_that_is_kept
     scored = iter([0.2, 0.9, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3])
     monkeypatch.setattr(images, "_score", lambda *_: next(scored, 0.9))
     images.run(options(draw(tmp_path / "data"), is_final=True))
-    told = [dict(pair.split("=") for pair in line.split(" ")) for line in capsys.readouterr().out.splitlines()
+    values = [dict(pair.split("=") for pair in line.split(" ")) for line in capsys.readouterr().out.splitlines()
             if line.startswith("accuracy=")]  # fmt: skip
-    assert [one["accuracy"] for one in told] == ["0.2", "0.9", "0.4", *["0.3"] * 5, "0.9"]
-    assert (told[-1]["kept_epoch"], told[-1]["train_loss"], told[-1]["step"]) == ("2", told[1]["train_loss"], "9")
+    assert [entry["accuracy"] for entry in values] == ["0.2", "0.9", "0.4", *["0.3"] * 5, "0.9"]
+    assert (values[-1]["kept_epoch"], values[-1]["train_loss"], values[-1]["step"]) == (
+        "2",
+        values[1]["train_loss"],
+        "9",
+    )
     report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
     assert report["validation"] == {"accuracy": 0.9}
 
@@ -154,8 +158,8 @@ def test_the_baseline_says_the_commonest(tmp_path: Path, capsys: Any) -> None:
 def test_too_few_images_of_a_class_beside_a_large_test_are_refused_with_what_to_change(tmp_path: Path) -> None:
     for name in "abcdefg":
         (tmp_path / "data" / name).mkdir(parents=True)
-        for place in range(3):
-            Image.new("RGB", (16, 16)).save(tmp_path / "data" / name / f"{place}.png")
+        for index in range(3):
+            Image.new("RGB", (16, 16)).save(tmp_path / "data" / name / f"{index}.png")
     with pytest.raises(DataProblem, match=r"With 0\.5 of the images kept .* --test-fraction .* more images\."):
         images.run(options(tmp_path / "data", test_fraction=0.5, parameters={"family": "baseline"}))
     images.run(options(tmp_path / "data", test_fraction=0.2, parameters={"family": "baseline"}))

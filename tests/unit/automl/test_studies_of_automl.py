@@ -84,11 +84,11 @@ def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
         (["yes", "no"] * 20, "classification", "accuracy"),
         (["0", "1"] * 20, "classification", "accuracy"),
         (["0"] * 90 + ["1"] * 10, "classification", "balanced_accuracy"),
-        ([str(place % 5) for place in range(100)], "classification", "accuracy"),
-        ([str(place % 5) for place in range(20)], "regression", "rmse"),
-        ([f"{place}.5" for place in range(40)], "regression", "rmse"),
+        ([str(index % 5) for index in range(100)], "classification", "accuracy"),
+        ([str(index % 5) for index in range(20)], "regression", "rmse"),
+        ([f"{index}.5" for index in range(40)], "regression", "rmse"),
         (["1.5", "2.5", "3.5"] * 50, "regression", "rmse"),
-        ([str(place) for place in range(100)] + ["", "NA", "?"], "regression", "rmse"),
+        ([str(index) for index in range(100)] + ["", "NA", "?"], "regression", "rmse"),
     ],
 )
 def test_the_task_follows_from_the_targets_values(cells: list[str], task: str, metric: str) -> None:

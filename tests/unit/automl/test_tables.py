@@ -13,7 +13,7 @@ import pytest
 from trainmaster_automl import counters as of_trials
 from trainmaster_automl import tabular
 from trainmaster_automl.errors import DataProblem
-from trainmaster_automl.options import VARIABLE, Options, read_options
+from trainmaster_automl.options import VARIABLE, TrialOptions, parse_options
 from trainmaster_automl.rows import (
     CATEGORY,
     DATE,
@@ -48,28 +48,28 @@ def write(folder: Path, rows: list[Row], header: Row, name: str = "table.csv", d
 
 
 def people(count: int = 120) -> list[Row]:
-    chance = np.random.default_rng(7)
+    generator = np.random.default_rng(7)
     rows = []
-    for place in range(count):
-        city = ["Paris", "Rome", ""][place % 3]
-        age = int(chance.integers(18, 80))
+    for index in range(count):
+        city = ["Paris", "Rome", ""][index % 3]
+        age = int(generator.integers(18, 80))
         bought = "yes" if (city == "Paris") != (age > 60) else "no"
-        rows.append([f"user {place}", city, "NA" if place % 11 == 0 else age, f"2024-0{1 + place % 9}-12", "x", bought])
+        rows.append([f"user {index}", city, "NA" if index % 11 == 0 else age, f"2024-0{1 + index % 9}-12", "x", bought])
     return rows
 
 
 HEADER: Row = ["name", "city", "age", "day", "same", "bought"]
 
 
-def options(folder: Path, **changes: Any) -> Options:
+def options(folder: Path, **changes: Any) -> TrialOptions:
     told = {"kind": "tabular", "task": "classification", "metric": "accuracy", "target": "bought", "seed": 3, **changes}
-    return Options(data=str(folder), output=str(folder.parent / "output"), **told)
+    return TrialOptions(data=str(folder), output=str(folder.parent / "output"), **told)
 
 
 def test_cells_of_nothing_are_none_and_delimiters_are_found(tmp_path: Path) -> None:
     write(tmp_path, [["1", "NA", "?"], ["", "b c", "nan"]], ["x", "y", "z"], delimiter=";")
     table = read_table(str(tmp_path), "table.csv", 100, 0)
-    assert (table.names, table.rows, table.seen) == (["x", "y", "z"], [["1", None, None], [None, "b c", None]], 2)
+    assert (table.names, table.rows, table.row_count) == (["x", "y", "z"], [["1", None, None], [None, "b c", None]], 2)
 
 
 def test_a_folder_of_tables_is_one_packed_ones_too(tmp_path: Path) -> None:
@@ -79,12 +79,12 @@ def test_a_folder_of_tables_is_one_packed_ones_too(tmp_path: Path) -> None:
 
 
 def test_of_more_rows_than_allowed_a_sample_is_drawn_the_same_each_time(tmp_path: Path) -> None:
-    write(tmp_path, [[place, 0] for place in range(500)], ["x", "y"])
+    write(tmp_path, [[index, 0] for index in range(500)], ["x", "y"])
     once, again = (read_table(str(tmp_path), "", 50, 5) for _ in range(2))
-    assert (len(once.rows), once.seen, once.rows) == (50, 500, again.rows)
-    places = [int(row[0]) for row in once.rows]
-    assert places == sorted(set(places))
-    assert max(places) > 250
+    assert (len(once.rows), once.row_count, once.rows) == (50, 500, again.rows)
+    indices = [int(row[0]) for row in once.rows]
+    assert indices == sorted(set(indices))
+    assert max(indices) > 250
 
 
 @pytest.mark.parametrize("cell", ["NA", " n/a ", "?", "", None, "NaN"])
@@ -118,8 +118,8 @@ def test_a_table_that_is_none_is_refused_with_its_place(tmp_path: Path, content:
         (["2024-01-02", "2024-03-04T10:00:00", None], DATE),
         (["31.12.2024", "01.02.2025"], DATE),
         (["red", "blue", "red"], CATEGORY),
-        ([f"zip {place % 60}" for place in range(600)], MANY),
-        ([f"user {place}" for place in range(100)], DROPPED),
+        ([f"zip {index % 60}" for index in range(600)], MANY),
+        ([f"user {index}" for index in range(100)], DROPPED),
         (["x", "x", None], DROPPED),
         ([None, None], DROPPED),
     ],
@@ -163,15 +163,15 @@ def test_some_rows_of_a_column_that_counts_are_enough_to_know_it() -> None:
 
 
 def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_have_it(tmp_path: Path) -> None:
-    rows = [[1000 - place, *row] for place, row in enumerate(people())]
+    rows = [[1000 - index, *row] for index, row in enumerate(people())]
     data = tabular.load(options(write(tmp_path / "data", rows, ["user_id", *HEADER])))
     reader, notes = tabular.read_kinds(data)
     assert notes[0] == "Column user_id is left out: it numbers the rows, which tells nothing of new ones."
     assert list(reader.fit([]).feature_names_in_) == ["city", "age", "day"]
     whole = [5, "user 1", "Paris", "30", "2024-05-01", "x"]
     assert reader.transform([whole]).tolist() == reader.transform([whole[2:5]]).tolist()
-    kept, notes = tabular.read_kinds(data, keep=["user_id", "name"])
-    assert kept.kinds[:2] == [NUMBER, MANY]
+    reader, notes = tabular.read_kinds(data, keep=["user_id", "name"])
+    assert reader.kinds[:2] == [NUMBER, MANY]
     assert notes == ["Column same is left out: it is the same everywhere."]
     with pytest.raises(DataProblem, match=r"keep: There is no column 'user'\. Did you mean 'user_id'"):
         tabular.read_kinds(data, keep=["user"])
@@ -191,7 +191,7 @@ def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_
 def test_a_column_that_mirrors_the_target_is_told_as_a_leak(
     tmp_path: Path, task: str, cells: list[str], is_told: bool
 ) -> None:
-    rows = [[place * 7 % 11, cells[place % len(cells)], 1 + place % 2] for place in range(40)]
+    rows = [[index * 7 % 11, cells[index % len(cells)], 1 + index % 2] for index in range(40)]
     folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
     metric = "accuracy" if task == "classification" else "rmse"
     _, notes = tabular.read_kinds(tabular.load(options(folder, task=task, metric=metric)))
@@ -204,7 +204,7 @@ def test_a_leak_is_told_to_the_jobs_history_in_the_words_that_the_leaderboard_lo
 ) -> None:
     report = tmp_path / "report.jsonl"
     monkeypatch.setenv("TRAINMASTER_REPORT_FILE", str(report))
-    rows = [[place * 7 % 11, "AB"[place % 2], 1 + place % 2] for place in range(40)]
+    rows = [[index * 7 % 11, "AB"[index % 2], 1 + index % 2] for index in range(40)]
     folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
     tabular.run(options(folder, parameters={"family": "baseline"}))
     (told,) = map(json.loads, report.read_text().splitlines())
@@ -249,16 +249,19 @@ def test_a_share_of_right_rows_has_an_interval_that_never_collapses(right: int, 
 @pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_macro", "roc_auc"])
 def test_a_bootstrap_that_collapses_gives_no_interval(metric: str) -> None:
     truth = np.asarray(["no", "yes"] * 12)
-    chances = np.asarray([[0.9, 0.1], [0.2, 0.8]] * 12)
-    assert np.isnan(interval(metric, truth, truth, chances, ["no", "yes"], 0)).all()
+    probabilities = np.asarray([[0.9, 0.1], [0.2, 0.8]] * 12)
+    assert np.isnan(interval(metric, truth, truth, probabilities, ["no", "yes"], 0)).all()
     wrong = np.arange(24) < 3
-    predicted, chances = np.where(wrong, truth[::-1], truth), np.where(wrong[:, None], chances[:, ::-1], chances)
-    low, high = interval(metric, truth, predicted, chances, ["no", "yes"], 0)
+    predicted, probabilities = (
+        np.where(wrong, truth[::-1], truth),
+        np.where(wrong[:, None], probabilities[:, ::-1], probabilities),
+    )
+    low, high = interval(metric, truth, predicted, probabilities, ["no", "yes"], 0)
     assert low < high
 
 
 def test_why_there_is_no_interval_is_said(tmp_path: Path, capsys: Any) -> None:
-    rows = [[place, 2 * place] for place in range(60)]
+    rows = [[index, 2 * index] for index in range(60)]
     folder = write(tmp_path / "data", [[x, "yes" if y > 60 else "no"] for x, y in rows], ["x", "bought"])
     told = options(folder, metric="f1_macro", is_final=True, keep=["x"], parameters={"family": "forest"})
     tabular.run(told)
@@ -297,7 +300,7 @@ def test_the_rows_of_the_test_are_the_same_for_every_trial_and_no_trial_reads_th
     # What is in the rows of the test changes nothing of a trial.
     spoilt = first.rows.copy()
     spoilt[first.test] = "spoilt"
-    told = [tabular.read_kinds(one) for one in (first, tabular.Data(**{**vars(first), "rows": spoilt}))]
+    told = [tabular.read_kinds(entry) for entry in (first, tabular.TabularData(**{**vars(first), "rows": spoilt}))]
     assert told[0][0].kinds == told[1][0].kinds
 
 
@@ -345,13 +348,13 @@ def test_the_final_run_tests_saves_and_what_it_saves_is_served_without_trusting_
 
 
 def test_boosting_learns_beside_a_class_of_which_a_fold_has_one_row(tmp_path: Path, capsys: Any) -> None:
-    rows = [[place * place % 97, "rare" if place < 3 else "common"] for place in range(1300)]
+    rows = [[index * index % 97, "rare" if index < 3 else "common"] for index in range(1300)]
     tabular.run(options(write(tmp_path / "data", rows, ["x", "bought"]), parameters={"family": "boosting"}))
     assert "step=2" in capsys.readouterr().out
 
 
 def test_a_quantity_is_learnt_too(tmp_path: Path, capsys: Any) -> None:
-    rows = [[2 * place, place % 7, 6 * place + place % 7] for place in range(60)]
+    rows = [[2 * index, index % 7, 6 * index + index % 7] for index in range(60)]
     folder = write(tmp_path / "data", rows, ["x", "y", "z"])
     told = options(
         folder, target="z", task="regression", metric="rmse", parameters={"family": "linear", "linear_c": 100.0}
@@ -362,7 +365,7 @@ def test_a_quantity_is_learnt_too(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_few_rows_whose_quantity_is_a_word_are_left_out(tmp_path: Path) -> None:
-    rows: list[Row] = [[place, 3 * place] for place in range(1, 100)]
+    rows: list[Row] = [[index, 3 * index] for index in range(1, 100)]
     told = {"target": "z", "task": "regression", "metric": "rmse"}
     data = tabular.load(options(write(tmp_path / "few", [*rows, [1, "sold"]], ["x", "z"]), **told))
     assert len(data.target) == 99
@@ -398,13 +401,13 @@ def test_what_nothing_can_be_learnt_from_is_refused(tmp_path: Path, change: dict
 def test_too_few_rows_and_too_rare_classes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataProblem, match="Only 10 rows have a bought; at least 20"):
         tabular.run(options(write(tmp_path / "few", people(10), HEADER)))
-    rare = [[*row[:-1], "maybe"] if place == 0 else row for place, row in enumerate(people())]
+    rare = [[*row[:-1], "maybe"] if index == 0 else row for index, row in enumerate(people())]
     with pytest.raises(DataProblem, match=r"these have fewer: maybe \(1\)"):
         tabular.run(options(write(tmp_path / "rare", rare, HEADER)))
 
 
 def test_too_few_rows_of_a_class_beside_a_large_test_are_refused_with_what_to_change(tmp_path: Path) -> None:
-    folder = write(tmp_path / "data", [[place * place, place % 7] for place in range(21)], ["x", "bought"])
+    folder = write(tmp_path / "data", [[index * index, index % 7] for index in range(21)], ["x", "bought"])
     with pytest.raises(DataProblem, match=r"With 0\.5 of the rows kept .* --test-fraction .* more rows\."):
         tabular.load(options(folder, test_fraction=0.5))
     assert len(tabular.load(options(folder, test_fraction=0.2)).test) == 7
@@ -414,9 +417,9 @@ def test_a_trial_is_told_by_one_variable_and_its_arguments(monkeypatch: pytest.M
     monkeypatch.setenv(
         VARIABLE, json.dumps({"kind": "tabular", "task": "classification", "metric": "accuracy", "data": "v/x"})
     )
-    found = read_options(["--family=forest", "--forest_leaf=3", "--balance=true", "--final"])
+    found = parse_options(["--family=forest", "--forest_leaf=3", "--balance=true", "--final"])
     assert found.parameters == {"family": "forest", "forest_leaf": 3, "balance": True}
     assert (found.is_final, found.data) == (True, "/data/data")
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(DataProblem, match="trainmaster automl"):
-        read_options([])
+        parse_options([])

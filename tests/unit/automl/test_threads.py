@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from trainmaster_automl import threads
 from trainmaster_automl.options import VARIABLE as TOLD
-from trainmaster_automl.options import Options
+from trainmaster_automl.options import TrialOptions
 
 ROOT = Path(__file__).parents[3]
 CPUS = len(os.sched_getaffinity(0))
 
 
-def options(**changes: Any) -> Options:
-    return Options(kind="tabular", task="classification", metric="accuracy", data="", output="", **changes)
+def options(**changes: Any) -> TrialOptions:
+    return TrialOptions(kind="tabular", task="classification", metric="accuracy", data="", output="", **changes)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ def test_trials_side_by_side_share_the_cpus(
 ) -> None:
     monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "")
-    assert threads.keep_to_part(options(**changes)) == bound
+    assert threads.limit_threads(options(**changes)) == bound
     assert os.environ["OMP_NUM_THREADS"] == str(bound)
 
 
 def test_threads_that_are_set_already_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert threads.keep_to_part(options(parallel=2)) is None
+    assert threads.limit_threads(options(parallel=2)) is None
     assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
@@ -51,7 +51,7 @@ def test_torch_that_a_warm_start_has_imported_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
     monkeypatch.setenv("OMP_NUM_THREADS", "")
-    threads.keep_to_part(options(parallel=4))
+    threads.limit_threads(options(parallel=4))
     assert torch.told == 2
 
 

@@ -47,7 +47,7 @@ def test_a_termination_that_we_asked_for_is_a_stop():
 
 
 @pytest.mark.parametrize(
-    ("code", "more", "cause", "said"),
+    ("code", "more", "cause", "log_text"),
     [
         (0, {"reason": "Completed"}, ExitCause.EXITED, "exit code 0"),
         (3, {"reason": "Error"}, ExitCause.EXITED, "exit code 3."),
@@ -59,10 +59,10 @@ def test_a_termination_that_we_asked_for_is_a_stop():
         (None, {}, ExitCause.UNKNOWN, "no exit code"),
     ],
 )
-def test_without_a_record_the_engine_has_the_word(code, more, cause, said):
+def test_without_a_record_the_engine_has_the_word(code, more, cause, log_text):
     ended = exit_without_record(code, at=AT, **more)
     assert (ended.cause, ended.exit_code) == (cause, code)
-    assert said in ended.sentence
+    assert log_text in ended.sentence
     assert phase_of(ended) is (Phase.SUCCEEDED if cause is ExitCause.EXITED and code == 0 else Phase.FAILED)
 
 

@@ -41,7 +41,7 @@ def order(**changes):
     return ReplicaOrder(**{**values, **changes})
 
 
-def test_what_must_be_mounted_is_told_by_inode_where_the_engine_follows_paths_later():
+def test_mounts_are_listed_by_inode_where_the_engine_follows_paths_later():
     mounts = (MountOrder("/srv/out", "/data/output", False, inode=7), MountOrder("/srv/in", "/data/data", True))
     files = render_order(order(mounts=mounts), image_command=None, is_watched=True)
     assert files["places"] == b"7 /data/output\n"
@@ -111,7 +111,8 @@ def test_order_sh_says_the_same_to_a_shell():
         "tm_run() { printf '<%s>' \"$@\"; }\n"
         'tm_write() { printf \'{%s=%s}\' "$1" "$2"; }\n'
         "tm_env; tm_env_1; tm_files; tm_command\n"
-        'printf "|%s|%s|%s|%s|%s|%s" "$TF_CONFIG" "$CUDA_VISIBLE_DEVICES" "$RANK" "$TM_PROCESSES" "$TM_DEADLINE" "$TM_LOG"\n'
+        'printf "|%s|%s|%s|%s|%s|%s" "$TF_CONFIG" "$CUDA_VISIBLE_DEVICES" "$RANK" "$TM_PROCESSES" "$TM_DEADLINE"'
+        ' "$TM_LOG"\n'
     )
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -146,7 +147,7 @@ def test_no_command_anywhere_is_refused_with_the_field(own):
     assert refused.value.field == "roles.worker.command"
 
 
-def test_code_that_nobody_can_bring_is_refused():
+def test_code_without_a_source_is_refused():
     wanted = order(code_digest="sha256:" + "a" * 64, api_url=None)
     with pytest.raises(ExecutorRefused, match="code archive"):
         render_order(wanted, image_command=None)
@@ -189,10 +190,10 @@ def test_labels_lead_back_to_the_key():
 
 
 def test_a_label_that_engines_would_refuse_keeps_apart_from_others():
-    one, other = labels.label_value("Straße " * 20), labels.label_value("Straße " * 21)
-    assert one != other
-    assert len(one) <= 63
-    assert labels.label_value(one) == one
+    item, other = labels.label_value("Straße " * 20), labels.label_value("Straße " * 21)
+    assert item != other
+    assert len(item) <= 63
+    assert labels.label_value(item) == item
 
 
 def test_names_are_labels_and_never_the_same_for_two():
@@ -208,7 +209,7 @@ def test_names_are_labels_and_never_the_same_for_two():
     assert all(len(name) <= 63 and names.fit(name) == name for name in found)
 
 
-def test_graces_are_told_to_the_shell_in_whole_seconds_and_never_less():
+def test_the_shell_gets_graces_in_whole_seconds_and_never_less():
     files = render_order(order(stop_grace=timedelta(seconds=2.2)), image_command=None)
     assert "TM_STOP_GRACE=3\n" in files["order.sh"].decode()
 
@@ -219,12 +220,12 @@ def test_the_limit_of_the_log_is_in_the_order() -> None:
     assert (limited["log_limit_bytes"], free["log_limit_bytes"]) == (2**20, 0)
 
 
-def test_another_world_is_told_in_the_container_s_own_devices_and_without_what_is_the_job_s():
-    told = json.loads(render_world(order(world=4, job_variables=frozenset({"TF_CONFIG"}))))
-    assert told["world"] == 4
-    assert told["env"] == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    assert told["kept_env"] == ["TF_CONFIG"]
-    assert told["process_env"] == [{"RANK": "2"}, {"RANK": "3"}]
+def test_a_world_update_has_the_container_s_own_devices_and_no_variables_of_the_job():
+    reported = json.loads(render_world(order(world=4, job_variables=frozenset({"TF_CONFIG"}))))
+    assert reported["world"] == 4
+    assert reported["env"] == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert reported["kept_env"] == ["TF_CONFIG"]
+    assert reported["process_env"] == [{"RANK": "2"}, {"RANK": "3"}]
 
 
 def test_worlds_that_follow_each_other_have_no_port_in_common():

@@ -75,7 +75,7 @@ def snapshot(roles, *, attempt_state=AttemptState.RUNNING, **changes):
 
 def show(before, **phases):
     """The same with the executor showing ``worker_0=Phase.RUNNING`` or ``worker_0=(code, cause, log)``."""
-    seen = dict(before.seen)
+    seen = dict(before.observed)
     for name, phase in phases.items():
         role, _, index = name.rpartition("_")
         key = ReplicaKey(before.job.id, before.attempt.id, role, int(index), 1)
@@ -430,7 +430,9 @@ def test_what_does_not_end_after_its_grace_is_removed():
 
 def test_rows_older_than_what_the_executor_shows_are_dropped():
     seen = snapshot({"worker": 1})
-    newer = {("worker", 0): replace(seen.seen["worker", 0], key=replace(seen.seen["worker", 0].key, generation=2))}
+    newer = {
+        ("worker", 0): replace(seen.observed["worker", 0], key=replace(seen.observed["worker", 0].key, generation=2))
+    }
     with pytest.raises(StaleWrite):
         decide(replace(seen, observed=newer))
 

@@ -45,10 +45,10 @@ def entered(before: AttemptSnapshot, decision) -> AttemptSnapshot:
 
 def knows(before: AttemptSnapshot, world: int, *names: str, phase=Phase.RUNNING, **facts) -> AttemptSnapshot:
     """The executor shows that ``names`` have heard of ``world``."""
-    seen = dict(before.seen)
+    seen = dict(before.observed)
     for name in names:
         role, _, index = name.rpartition("-")
-        found = before.seen[role, int(index)]
+        found = before.observed[role, int(index)]
         seen[role, int(index)] = replace(found, phase=phase, facts={"world": world, **facts})
     return replace(before, observed=seen)
 
@@ -203,7 +203,7 @@ def test_one_that_never_gets_ready_gives_its_place_back(state, patience):
 
 
 def first_seen(before: AttemptSnapshot):
-    return show(before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING).seen  # fmt: skip
+    return show(before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING).observed  # fmt: skip
 
 
 def test_a_place_is_kept_only_as_long_as_a_call_for_it_may_be_under_way():

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from core.db import liveness as module
-from core.db.liveness import Pulse
+from core.db.liveness import ServerLiveness
 
 
 class Server:
@@ -42,14 +42,14 @@ def until(holds) -> None:
 
 
 def test_a_slow_statement_may_wait_while_the_server_answers_knocks():
-    pulse = Pulse(Server())
+    pulse = ServerLiveness(Server())
     assert pulse.may_wait()
     assert not pulse.is_away
 
 
 def test_a_server_that_answers_no_knock_is_away_until_it_does():
     server = Server(is_there=False)
-    pulse = Pulse(server)
+    pulse = ServerLiveness(server)
     assert not pulse.may_wait()
     assert pulse.is_away
     server.is_there = True
@@ -60,7 +60,7 @@ def test_a_server_that_answers_no_knock_is_away_until_it_does():
 def test_one_knock_answers_all_who_ask_in_the_same_moment():
     server = Server()
     server.hold.clear()
-    pulse = Pulse(server)
+    pulse = ServerLiveness(server)
     heard: list[bool] = []
     askers = [threading.Thread(target=lambda: heard.append(pulse.may_wait())) for _ in range(8)]
     for asker in askers:
@@ -76,12 +76,12 @@ def test_one_knock_answers_all_who_ask_in_the_same_moment():
 def test_a_server_that_says_no_is_there():
     server = Server()
     server.says_no = "too many connections"
-    assert Pulse(server).may_wait()
+    assert ServerLiveness(server).may_wait()
 
 
 def test_a_doubt_is_cleared_in_the_background_without_telling_anybody():
     server = Server()
-    pulse = Pulse(server)
-    pulse.doubt()
+    pulse = ServerLiveness(server)
+    pulse.suspect()
     until(lambda: server.knocks == 1)
     assert not pulse.is_away

@@ -79,7 +79,7 @@ def test_limits_are_the_engines_to_keep_and_nothing_is_swapped():
     assert config.items() >= wanted.items()
 
 
-def test_shared_memory_is_half_of_the_memory_where_nobody_says_more():
+def test_shared_memory_is_half_of_the_memory_by_default():
     assert render_container(replace(ORDER, memory_limit_bytes=2**30), "i", RULES)["HostConfig"]["ShmSize"] == 2**29
 
 

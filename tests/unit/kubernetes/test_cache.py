@@ -75,7 +75,7 @@ def names(pods):
     return sorted(pod["metadata"]["name"] for pod in pods)
 
 
-def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache):
+def test_own_pods_are_cached_lean_and_others_only_by_their_usage(server, cache):
     foreign = [pod("f1", 3, attempt=""), pod("f2", 4, attempt="", phase="Succeeded")]
     server.say(page([pod("a", 1), *foreign[:1]], 9, "t"), page([foreign[1], pod("o", 5, instance="there")], 9))
     (own,) = cache.pods(ATTEMPT)
@@ -88,9 +88,9 @@ def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache)
 
 def test_what_another_database_made_counts_as_any_tenants(server, cache):
     made = [pod(name, version) for version, name in enumerate(("ours", "theirs", "ended", "old"), start=1)]
-    for one, database in zip(made, ("aa", "bb", "bb", ""), strict=True):
-        one["metadata"]["labels"] |= {labels.DATABASE: database} if database else {}
-        one["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
+    for entry_, database in zip(made, ("aa", "bb", "bb", ""), strict=True):
+        entry_["metadata"]["labels"] |= {labels.DATABASE: database} if database else {}
+        entry_["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
     made[2]["status"]["phase"] = "Succeeded"
     server.say(page(made[:2], 9, "t"), page(made[2:], 9))
     assert cache.foreign_usage("aa") == {"node-0": NodeUsage(1000, 0, {"nvidia.com/gpu": 2}, 3)}
@@ -150,7 +150,7 @@ def test_a_version_that_the_server_forgot_costs_exactly_one_list(server, cache):
     assert cache.reflector.counts["lists"] == 2
 
 
-def test_a_page_that_came_too_late_begins_the_list_anew_and_loses_nothing(server, cache):
+def test_an_expired_page_begins_the_list_again_and_loses_nothing(server, cache):
     server.say(page([pod("a", 1), pod("b", 2)], 9, "t"), Answer(410, GONE), page([pod("b", 20)], 30))
     assert names(cache.pods(ATTEMPT)) == ["b"]
 
@@ -201,7 +201,7 @@ def test_absence_is_believed_only_after_a_fresh_list(server, cache):
     assert "resourceVersion" not in asked.query
 
 
-def test_nothing_is_said_before_the_first_list_and_when_the_copy_is_old(server, cluster):
+def test_questions_fail_before_the_first_list_and_when_the_copy_is_old(server, cluster):
     server.otherwise = lambda _: Answer(403, {"message": "pods is forbidden", "reason": "Forbidden"})
     now = [100.0]
     cache = PodCache(cluster, "here", main="main")
@@ -219,7 +219,7 @@ def test_nothing_is_said_before_the_first_list_and_when_the_copy_is_old(server, 
     cache.reflector.stop()
 
 
-def test_a_server_that_is_away_keeps_nobody_waiting(server, cluster):
+def test_a_server_that_is_away_delays_no_caller(server, cluster):
     server.otherwise = lambda _: Answer(is_dropped=True)
     cache = PodCache(cluster, "here", main="main")
     with pytest.raises(ExecutorTryAgain):

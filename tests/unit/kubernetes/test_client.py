@@ -90,14 +90,14 @@ def test_trouble_of_the_server_passes_unnoticed_when_it_is_short(server, cluster
     assert len(server.asked) == 3
 
 
-def test_trouble_that_lasts_is_told_after_a_few_tries(server, cluster):
+def test_trouble_that_lasts_is_reported_after_a_few_tries(server, cluster):
     server.otherwise = lambda _: status(503, "ServiceUnavailable", "no leader")
     with pytest.raises(ExecutorTryAgain, match="has trouble: no leader"):
         cluster.get(path("pods", "jobs", "a"))
     assert len(server.asked) == 4
 
 
-def test_a_dropped_connection_is_made_anew(server, cluster):
+def test_a_dropped_connection_is_opened_again(server, cluster):
     server.say(Answer(is_dropped=True), Answer(200, POD))
     assert cluster.get(path("pods", "jobs", "a")) == POD
 
@@ -164,7 +164,7 @@ def test_a_kubeconfig_that_is_just_being_written_is_read_later(tmp_path):
         Access(kubeconfig=str(file)).connect()
 
 
-def test_a_server_that_is_away_is_told_as_such(access, server):
+def test_a_server_that_is_away_is_reported_as_such(access, server):
     server.close()
     cluster = KubernetesClient(access)
     with pytest.raises(ExecutorTryAgain, match="does not answer"):
@@ -205,11 +205,11 @@ def test_a_watch_gives_events_and_tells_when_its_version_is_too_old(server, clus
 def test_closing_wakes_a_watch_that_is_silent(server, cluster):
     server.say(Answer(events=[{"type": "ADDED", "object": POD}]))
     watching = cluster.watch(path("pods"), resource_version="5")
-    seen = []
-    reader = threading.Thread(target=lambda: seen.extend(watching))
+    observation = []
+    reader = threading.Thread(target=lambda: observation.extend(watching))
     reader.start()
     deadline = time.monotonic() + 5
-    while not seen and time.monotonic() < deadline:
+    while not observation and time.monotonic() < deadline:
         time.sleep(0.01)
     cluster.close()
     reader.join(5)

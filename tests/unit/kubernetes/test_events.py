@@ -22,29 +22,29 @@ def event(kind, reason, message, seconds_ago):
     }
 
 
-def told(server, cluster, *events, waits_s=100):
-    def answer(asked):
-        key, value = asked.query["fieldSelector"].split(",")[1].split("=")
-        return Answer(200, {"metadata": {}, "items": [one for one in events if one[key] == value]})
+def reported(server, cluster, *events, waits_s=100):
+    def answer(requested):
+        key, value = requested.query["fieldSelector"].split(",")[1].split("=")
+        return Answer(200, {"metadata": {}, "items": [item for item in events if item[key] == value]})
 
     server.otherwise = answer
     return PodWarnings(cluster).about(pod(startTime=at(waits_s)), NOW)
 
 
-def test_a_warning_of_this_wait_is_told(server, cluster):
-    assert told(server, cluster, event("Warning", "FailedMount", MOUNT, 50)) == MOUNT
+def test_a_warning_of_this_wait_is_reported(server, cluster):
+    assert reported(server, cluster, event("Warning", "FailedMount", MOUNT, 50)) == MOUNT
 
 
 def test_a_warning_from_before_the_wait_is_over(server, cluster):
-    assert told(server, cluster, event("Warning", "FailedMount", MOUNT, 101)) == ""
+    assert reported(server, cluster, event("Warning", "FailedMount", MOUNT, 101)) == ""
 
 
 @pytest.mark.parametrize(("pulls_ago_s", "words"), [(40, ""), (60, MOUNT)])
 def test_a_volume_is_no_trouble_any_more_when_kubelet_pulls(server, cluster, pulls_ago_s, words):
     pulls = event("Normal", "Pulling", "Pulling image i", pulls_ago_s)
-    assert told(server, cluster, event("Warning", "FailedMount", MOUNT, 50), pulls) == words
+    assert reported(server, cluster, event("Warning", "FailedMount", MOUNT, 50), pulls) == words
 
 
 def test_another_try_to_pull_does_not_mend_an_image(server, cluster):
     failed = event("Warning", "Failed", "Failed to pull image i: not found", 50)
-    assert told(server, cluster, failed, event("Normal", "Pulling", "Pulling image i", 40)) == failed["message"]
+    assert reported(server, cluster, failed, event("Normal", "Pulling", "Pulling image i", 40)) == failed["message"]

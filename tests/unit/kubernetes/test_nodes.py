@@ -61,8 +61,8 @@ def test_containers_add_up():
 
 
 def test_the_largest_init_container_counts_where_it_needs_more_than_all_others_together():
-    one = pod(box("500m", "1Gi"), initContainers=[box("2", "64Mi"), box("1", "128Mi")])
-    assert (pod_usage(one).cpu_milli, pod_usage(one).memory_bytes) == (2000, 2**30)
+    item = pod(box("500m", "1Gi"), initContainers=[box("2", "64Mi"), box("1", "128Mi")])
+    assert (pod_usage(item).cpu_milli, pod_usage(item).memory_bytes) == (2000, 2**30)
 
 
 def test_a_sidecar_runs_beside_what_starts_after_it():
@@ -83,8 +83,8 @@ def test_a_pod_that_has_ended_takes_nothing(phase):
 
 
 def test_of_our_own_pods_only_what_the_planner_does_not_know_of_is_counted():
-    one = pod(box("2", "1Gi", name="main"), box("100m", "64Mi", name="istio-proxy"), initContainers=[box("2", "1Gi")])
-    assert excess_usage(one, "main") == NodeUsage(100, 64 * 2**20, {}, 1)
+    item = pod(box("2", "1Gi", name="main"), box("100m", "64Mi", name="istio-proxy"), initContainers=[box("2", "1Gi")])
+    assert excess_usage(item, "main") == NodeUsage(100, 64 * 2**20, {}, 1)
 
 
 def test_free_is_what_others_leave_and_all_devices_keep_their_names():
@@ -103,7 +103,7 @@ def test_gpus_get_model_and_memory_from_feature_discovery():
     assert (info.gpus[0].model, info.gpus[0].memory_bytes) == ("NVIDIA-A100-SXM4-80GB", 80 * 2**30)
 
 
-def test_other_vendors_are_told_by_their_labels_and_an_admins_word_wins():
+def test_other_vendors_are_known_by_their_labels_and_an_admins_label_wins():
     amd = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G"}
     info = read_node(node(labels=amd, **{"amd.com/gpu": "2"}), NodeUsage(), RULES)
     assert (info.gpus[0].model, info.gpus[0].memory_bytes) == ("AMD_Instinct_MI300X_OAM", 192 * 10**9)
@@ -147,9 +147,9 @@ def test_a_kubelet_that_is_silent_makes_a_node_unready_and_says_since_when():
 
 
 def test_a_cordon_closes_a_node_but_what_runs_there_stays():
-    one = node()
-    one["spec"]["unschedulable"] = True
-    info = read_node(one, NodeUsage(), RULES)
+    item = node()
+    item["spec"]["unschedulable"] = True
+    info = read_node(item, NodeUsage(), RULES)
     assert (info.is_ready, info.condition) == (True, "It is cordoned in the cluster.")
 
 
@@ -170,7 +170,7 @@ def test_a_taint_that_jobs_do_not_tolerate_closes_a_node(taint, is_closed):
     assert bool(info.condition) is is_closed
 
 
-def test_a_taint_is_told_in_words():
+def test_a_taint_is_reported_in_words():
     assert why_closed([{"key": "a", "value": "b", "effect": "NoSchedule"}], ()) == (
         "It has the taint a=b:NoSchedule, which jobs do not tolerate."
     )

@@ -27,12 +27,12 @@ def at(seconds_ago):
     return (NOW - timedelta(seconds=seconds_ago)).isoformat().replace("+00:00", "Z")
 
 
-def pod(*, main=None, init=None, node="node-a", deleted=False, asked="", conditions=(), **status):
+def pod(*, main=None, init=None, node="node-a", deleted=False, requested="", conditions=(), **status):
     metadata = {
         "name": "att-1-worker-0-g1",
         "namespace": "jobs",
         "labels": LABELS,
-        "annotations": {"trainmaster/stop": asked},
+        "annotations": {"trainmaster/stop": requested},
         "creationTimestamp": at(100),
         "resourceVersion": "1",
         "uid": "u",
@@ -53,10 +53,10 @@ def pod(*, main=None, init=None, node="node-a", deleted=False, asked="", conditi
     return {"metadata": metadata, "spec": spec, "status": full}
 
 
-def seen_of(one, *, told=""):
-    seen = read_pod(one, NOW, Patience(), told=told)
-    assert seen is not None
-    return seen
+def seen_of(item, *, warning=""):
+    observation = read_pod(item, NOW, Patience(), warning=warning)
+    assert observation is not None
+    return observation
 
 
 def ended(code=1, *, message="", reason="Error"):
@@ -75,26 +75,34 @@ def waiting(reason, message=""):
     return {"waiting": {"reason": reason, "message": message}}
 
 
-def test_somebody_elses_pod_is_nobodys_replica():
-    one = pod()
-    one["metadata"]["labels"] = {"app": "web"}
-    assert read_pod(one, NOW, Patience()) is None
+def test_a_foreign_pod_is_no_replica():
+    item = pod()
+    item["metadata"]["labels"] = {"app": "web"}
+    assert read_pod(item, NOW, Patience()) is None
 
 
 def test_a_running_container_is_running_since_its_start():
-    seen = seen_of(pod(phase="Running", main={"running": {"startedAt": at(20)}}))
-    assert (seen.phase, seen.started_at, seen.exit) == (Phase.RUNNING, NOW - timedelta(seconds=20), None)
-    assert seen.facts == {"pod": "att-1-worker-0-g1", "namespace": "jobs"}
+    observation = seen_of(pod(phase="Running", main={"running": {"startedAt": at(20)}}))
+    assert (observation.phase, observation.started_at, observation.exit) == (
+        Phase.RUNNING,
+        NOW - timedelta(seconds=20),
+        None,
+    )
+    assert observation.facts == {"pod": "att-1-worker-0-g1", "namespace": "jobs"}
     addressed = pod(phase="Running", main={"running": {"startedAt": at(20)}})
     addressed["status"]["podIP"] = "10.1.2.3"
     assert seen_of(addressed).facts["address"] == "10.1.2.3"
 
 
 def test_the_record_is_the_best_witness():
-    seen = seen_of(pod(phase="Failed", main=ended(3, message=json.dumps(RECORD))))
-    assert seen.phase is Phase.FAILED
-    assert (seen.exit.cause, seen.exit.exit_code, seen.exit.sentence) == (ExitCause.EXITED, 3, "It said 3.")
-    assert seen.exit.at == datetime(2026, 1, 2, 11, 59, 58, 500_000, tzinfo=UTC)
+    observation = seen_of(pod(phase="Failed", main=ended(3, message=json.dumps(RECORD))))
+    assert observation.phase is Phase.FAILED
+    assert (observation.exit.cause, observation.exit.exit_code, observation.exit.sentence) == (
+        ExitCause.EXITED,
+        3,
+        "It said 3.",
+    )
+    assert observation.exit.at == datetime(2026, 1, 2, 11, 59, 58, 500_000, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +121,13 @@ def test_the_record_is_the_best_witness():
     ],
 )
 def test_without_a_record_the_engine_has_the_word(main, cause, words):
-    seen = seen_of(pod(phase="Failed", main=main))
-    assert seen.phase is Phase.FAILED
-    assert seen.exit.cause is cause
-    assert words in seen.exit.sentence
+    observation = seen_of(pod(phase="Failed", main=main))
+    assert observation.phase is Phase.FAILED
+    assert observation.exit.cause is cause
+    assert words in observation.exit.sentence
 
 
-def test_the_end_of_the_log_is_kept_where_the_runtime_left_no_record():
+def test_the_end_of_the_log_is_preserved_where_the_runtime_left_no_record():
     assert seen_of(pod(phase="Failed", main=ended(2, message="Error: no GPU"))).exit.log_tail == "Error: no GPU"
 
 
@@ -146,31 +154,31 @@ def test_a_success_without_a_record_is_one():
     ],
 )
 def test_a_pod_that_its_node_ended_says_why(reason, message, cause, words):
-    seen = seen_of(pod(phase="Failed", reason=reason, message=message, startTime=at(5)))
-    assert seen.phase is Phase.FAILED
-    assert seen.exit.cause is cause
-    assert words in seen.exit.sentence
-    assert seen.exit.at == NOW - timedelta(seconds=5)
+    observation = seen_of(pod(phase="Failed", reason=reason, message=message, startTime=at(5)))
+    assert observation.phase is Phase.FAILED
+    assert observation.exit.cause is cause
+    assert words in observation.exit.sentence
+    assert observation.exit.at == NOW - timedelta(seconds=5)
 
 
 def test_an_evicted_runtime_that_only_saw_sigterm_was_evicted():
     record = json.dumps({**RECORD, "cause": "node_lost"})
-    one = pod(phase="Failed", reason="Evicted", message="low on memory", main=ended(143, message=record))
-    assert seen_of(one).exit.cause is ExitCause.EVICTED
+    item = pod(phase="Failed", reason="Evicted", message="low on memory", main=ended(143, message=record))
+    assert seen_of(item).exit.cause is ExitCause.EVICTED
 
 
 def test_a_runtime_that_could_not_be_put_in_is_the_platforms_fault():
-    seen = seen_of(pod(phase="Failed", init=ended(1, message="cp: no space"), main=waiting("PodInitializing")))
-    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
-    assert "cp: no space" in seen.exit.sentence
+    observation = seen_of(pod(phase="Failed", init=ended(1, message="cp: no space"), main=waiting("PodInitializing")))
+    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "cp: no space" in observation.exit.sentence
 
 
 # Pending
 
 
 def test_a_new_pod_waits_for_the_scheduler():
-    seen = seen_of(pod(node=""))
-    assert (seen.phase, seen.detail) == (Phase.PENDING, "It waits for Kubernetes' scheduler.")
+    observation = seen_of(pod(node=""))
+    assert (observation.phase, observation.detail) == (Phase.PENDING, "It waits for Kubernetes' scheduler.")
 
 
 def unscheduled(seconds):
@@ -190,9 +198,9 @@ def unscheduled(seconds):
 
 
 def test_what_does_not_fit_says_so_and_is_placed_again_after_a_while():
-    seen = seen_of(unscheduled(5))
-    assert seen.phase is Phase.PENDING
-    assert seen.detail.startswith(
+    observation = seen_of(unscheduled(5))
+    assert observation.phase is Phase.PENDING
+    assert observation.detail.startswith(
         "Kubernetes does not let it onto node-a: 0/2 nodes are available: 1 Insufficient nvidia"
     )
     late = seen_of(unscheduled(61))
@@ -218,29 +226,29 @@ def test_a_registry_that_is_away_is_waited_for():
     assert seen_of(on_node(601, "ErrImagePull", message)).phase is Phase.FAILED
 
 
-def test_a_back_off_is_judged_by_what_was_told_before():
-    one = on_node(46, "ImagePullBackOff", 'Back-off pulling image "x:1"')
-    assert seen_of(one).phase is Phase.PENDING
-    assert seen_of(one, told='Failed to pull image "x:1": manifest unknown').phase is Phase.FAILED
+def test_a_back_off_is_judged_by_what_was_reported_before():
+    item = on_node(46, "ImagePullBackOff", 'Back-off pulling image "x:1"')
+    assert seen_of(item).phase is Phase.PENDING
+    assert seen_of(item, warning='Failed to pull image "x:1": manifest unknown').phase is Phase.FAILED
 
 
 def test_a_name_that_is_none_fails_at_once():
     assert seen_of(on_node(0, "InvalidImageName", "couldn't parse")).phase is Phase.FAILED
 
 
-def test_an_image_without_any_command_is_told_and_ends_it_after_a_while():
-    said = "Error: failed to create containerd container: no command specified"
+def test_an_image_without_any_command_is_reported_and_ends_it_after_a_while():
+    log_text = "Error: failed to create containerd container: no command specified"
     for seconds, phase in ((5, Phase.PENDING), (46, Phase.FAILED)):
-        seen = seen_of(on_node(seconds, "CreateContainerError", said))
-        assert seen.phase is phase
-        assert "no command specified" in (seen.exit.sentence if seen.exit else seen.detail)
+        observation = seen_of(on_node(seconds, "CreateContainerError", log_text))
+        assert observation.phase is phase
+        assert "no command specified" in (observation.exit.sentence if observation.exit else observation.detail)
 
 
 def test_the_platforms_own_image_is_no_fault_of_the_job():
-    one = pod(init=waiting("ErrImagePull", "not found"), main=waiting("PodInitializing"), startTime=at(601))
-    seen = seen_of(one)
-    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
-    assert "runtime:1" in seen.exit.sentence
+    item = pod(init=waiting("ErrImagePull", "not found"), main=waiting("PodInitializing"), startTime=at(601))
+    observation = seen_of(item)
+    assert observation.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "runtime:1" in observation.exit.sentence
 
 
 @pytest.mark.parametrize(
@@ -253,23 +261,23 @@ def test_the_platforms_own_image_is_no_fault_of_the_job():
     ],
 )
 def test_a_pod_that_takes_long_without_a_warning_says_what_it_may_be_at(states, seconds, words):
-    seen = seen_of(pod(main=waiting("PodInitializing"), startTime=at(seconds), **states))
-    assert seen.phase is Phase.PENDING
-    assert words in seen.detail
+    observation = seen_of(pod(main=waiting("PodInitializing"), startTime=at(seconds), **states))
+    assert observation.phase is Phase.PENDING
+    assert words in observation.detail
 
 
-def test_a_volume_that_cannot_be_mounted_is_told():
-    told = 'MountVolume.SetUp failed for volume "mount-0" : mount failed: exit status 32'
-    seen = seen_of(on_node(20, "ContainerCreating"), told=told)
-    assert seen.phase is Phase.PENDING
-    assert told in seen.detail
-    assert seen_of(on_node(700, "ContainerCreating"), told=told).exit.cause is ExitCause.ENGINE_REFUSED
+def test_a_volume_that_cannot_be_mounted_is_reported():
+    warning = 'MountVolume.SetUp failed for volume "mount-0" : mount failed: exit status 32'
+    observation = seen_of(on_node(20, "ContainerCreating"), warning=warning)
+    assert observation.phase is Phase.PENDING
+    assert warning in observation.detail
+    assert seen_of(on_node(700, "ContainerCreating"), warning=warning).exit.cause is ExitCause.ENGINE_REFUSED
 
 
 def test_the_same_pod_always_shows_the_same_end():
-    one = on_node(100, "InvalidImageName", "x")
-    later = read_pod(one, NOW + timedelta(minutes=5), Patience())
-    assert later == seen_of(one)
+    item = on_node(100, "InvalidImageName", "x")
+    later = read_pod(item, NOW + timedelta(minutes=5), Patience())
+    assert later == seen_of(item)
 
 
 # Stopped and deleted
@@ -277,27 +285,32 @@ def test_the_same_pod_always_shows_the_same_end():
 
 def test_a_stop_that_was_asked_for_is_no_loss():
     record = json.dumps({**RECORD, "cause": "node_lost"})
-    asked = '{"grace_s": 30.0}'
-    assert seen_of(pod(phase="Failed", main=ended(143, message=record), asked=asked)).exit.cause is ExitCause.STOPPED
-    assert seen_of(pod(phase="Failed", main=ended(137), asked=asked)).exit.cause is ExitCause.STOPPED
+    requested = '{"grace_s": 30.0}'
+    assert (
+        seen_of(pod(phase="Failed", main=ended(143, message=record), requested=requested)).exit.cause
+        is ExitCause.STOPPED
+    )
+    assert seen_of(pod(phase="Failed", main=ended(137), requested=requested)).exit.cause is ExitCause.STOPPED
 
 
-def test_a_running_pod_that_somebody_deletes_says_so():
-    seen = seen_of(pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True))
-    assert seen.phase is Phase.RUNNING
-    assert seen.detail == "Pod att-1-worker-0-g1 is gone: somebody deleted it in the cluster."
+def test_a_running_pod_that_is_deleted_from_outside_says_so():
+    observation = seen_of(pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True))
+    assert observation.phase is Phase.RUNNING
+    assert (
+        observation.detail == "Pod att-1-worker-0-g1 is gone: it was deleted in the cluster from outside the platform."
+    )
 
 
 def test_what_the_cluster_says_of_a_disruption_is_used():
     because = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
-    one = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, conditions=because)
-    assert "higher priority" in seen_of(one).detail
+    item = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, conditions=because)
+    assert "higher priority" in seen_of(item).detail
 
 
-def test_a_deleted_pod_whose_end_was_never_told_is_lost():
+def test_a_deleted_pod_whose_end_was_never_reported_is_lost():
     """Kubelets before 1.22 clear what they knew, and an exit code of 0 would read as success."""
-    seen = seen_of(pod(phase="Running", main={"terminated": {"exitCode": 0}}, deleted=True))
-    assert (seen.phase, seen.exit) == (Phase.LOST, None)
+    observation = seen_of(pod(phase="Running", main={"terminated": {"exitCode": 0}}, deleted=True))
+    assert (observation.phase, observation.exit) == (Phase.LOST, None)
 
 
 def test_a_deleted_pod_whose_command_had_finished_has_finished():

@@ -168,9 +168,9 @@ def test_what_is_secret_is_in_the_secret_alone():
     assert files.keys() == {"order.json", "order.sh", "token"}
     assert files["token"] == b"token-of-the-attempt"
     assert json.loads(files["order.json"])["env"]["SECRET"] == "hunter2"
-    told = json.dumps([render_pod(ORDER, OPTIONS, "jobs"), render_service(ORDER, OPTIONS, "jobs")])
-    assert "hunter2" not in told
-    assert "token-of-the-attempt" not in told
+    reported = json.dumps([render_pod(ORDER, OPTIONS, "jobs"), render_service(ORDER, OPTIONS, "jobs")])
+    assert "hunter2" not in reported
+    assert "token-of-the-attempt" not in reported
 
 
 def test_the_limit_of_a_log_reaches_the_runtime():

@@ -32,7 +32,7 @@ def reservation(version: str, *marks: str):
 
 
 @pytest.fixture
-def held(server, cluster):
+def holding(server, cluster):
     """``held(pod) -> Reservations`` of a cluster that has this reservation."""
     caches = []
 
@@ -55,7 +55,7 @@ def held(server, cluster):
 
 
 def asked_of(server, method):
-    return [one for one in server.asked if one.method == method]
+    return [item for item in server.asked if item.method == method]
 
 
 def script(server, patched, deleted):
@@ -74,30 +74,30 @@ def script(server, patched, deleted):
     server.otherwise = answer
 
 
-def test_the_last_one_deletes_exactly_the_version_that_it_saw(held, server):
-    reservations = held(reservation("5", MINE))
+def test_the_last_one_deletes_exactly_the_version_that_it_saw(holding, server):
+    reservations = holding(reservation("5", MINE))
     script(server, [reservation("6")], [Answer(200, {"kind": "Status"})])
     reservations.release(AttemptId("att-1"))
     (deleted,) = asked_of(server, "DELETE")
     assert deleted.body["preconditions"] == {"uid": "uid-1", "resourceVersion": "6"}
 
 
-def test_a_device_that_somebody_else_holds_stays(held, server):
-    reservations = held(reservation("5", MINE, THEIRS))
+def test_a_device_that_another_attempt_holds_stays(holding, server):
+    reservations = holding(reservation("5", MINE, THEIRS))
     script(server, [reservation("6", THEIRS)], [])
     reservations.release(AttemptId("att-1"))
     assert asked_of(server, "DELETE") == []
 
 
-def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(held, server):
-    reservations = held(reservation("5", MINE))
+def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(holding, server):
+    reservations = holding(reservation("5", MINE))
     script(server, [reservation("6"), reservation("7", THEIRS)], [CONFLICT])
     reservations.release(AttemptId("att-1"))
     assert len(asked_of(server, "DELETE")) == 1
 
 
-def test_the_sweep_takes_off_old_marks_of_attempts_that_are_gone_alone(held, server):
-    reservations = held(reservation("5", MINE, THEIRS))
+def test_the_sweep_takes_off_old_marks_of_attempts_that_are_gone_alone(holding, server):
+    reservations = holding(reservation("5", MINE, THEIRS))
     script(server, [reservation("6", MINE)], [])
     reservations.sweep([AttemptId("att-1")])
     (patched,) = asked_of(server, "PATCH")

@@ -26,22 +26,22 @@ def mounted(pod: dict) -> dict[str, str]:
 
 def test_a_gang_shares_one_secret_and_each_pod_mounts_its_own_files():
     gang = orders(3)
-    (one,) = bundle(gang, OPTIONS, "jobs")
-    assert one.secret["metadata"]["labels"] == LABELS
-    assert one.secret["metadata"]["name"].startswith("att-1-orders-")
-    assert one.secret["immutable"] is True
+    (entry_,) = bundle(gang, OPTIONS, "jobs")
+    assert entry_.secret["metadata"]["labels"] == LABELS
+    assert entry_.secret["metadata"]["name"].startswith("att-1-orders-")
+    assert entry_.secret["immutable"] is True
     for order in gang:
-        pod = render_pod(order, OPTIONS, "jobs", one.location(order))
+        pod = render_pod(order, OPTIONS, "jobs", entry_.location(order))
         files = mounted(pod)
         assert files.keys() == {"order.json", "order.sh", "token"}
-        told = json.loads(base64.b64decode(one.secret["data"][files["order.json"]]))
-        assert told["key"]["index"] == order.key.index
-    assert len(one.secret["data"]) == 3 * 3
+        reported = json.loads(base64.b64decode(entry_.secret["data"][files["order.json"]]))
+        assert reported["key"]["index"] == order.key.index
+    assert len(entry_.secret["data"]) == 3 * 3
 
 
 def test_the_runtime_counts_processes_itself():
-    told = json.loads(base64.b64decode(render_secret(ORDER, OPTIONS, "jobs")["data"]["order.json"]))
-    assert told["enforced"] == ["cpu", "memory"]
+    reported = json.loads(base64.b64decode(render_secret(ORDER, OPTIONS, "jobs")["data"]["order.json"]))
+    assert reported["enforced"] == ["cpu", "memory"]
 
 
 def test_the_same_replicas_meet_the_same_secret_and_others_another_one():
@@ -56,19 +56,19 @@ def test_the_same_replicas_meet_the_same_secret_and_others_another_one():
 
 
 def test_one_replica_has_a_secret_like_its_pod():
-    (one,) = bundle([ORDER], OPTIONS, "jobs")
-    assert one.secret == render_secret(ORDER, OPTIONS, "jobs")
-    assert one.location(ORDER) == own(ORDER)
+    (entry_,) = bundle([ORDER], OPTIONS, "jobs")
+    assert entry_.secret == render_secret(ORDER, OPTIONS, "jobs")
+    assert entry_.location(ORDER) == own(ORDER)
 
 
 def test_what_is_too_large_for_one_secret_is_spread():
     gang = orders(10, env={"BIG": "x" * 80_000})
     made = bundle(gang, OPTIONS, "jobs")
     assert len(made) > 1
-    assert [order for one in made for order in one.orders] == gang
-    for one in made:
-        assert sum(len(base64.b64decode(value)) for value in one.secret["data"].values()) < SECRET_LIMIT_BYTES / 2
-    assert len({one.secret["metadata"]["name"] for one in made}) == len(made)
+    assert [order for entry_ in made for order in entry_.orders] == gang
+    for entry_ in made:
+        assert sum(len(base64.b64decode(value)) for value in entry_.secret["data"].values()) < SECRET_LIMIT_BYTES / 2
+    assert len({entry_.secret["metadata"]["name"] for entry_ in made}) == len(made)
 
 
 def test_one_that_fits_into_no_secret_is_refused():
@@ -78,8 +78,8 @@ def test_one_that_fits_into_no_secret_is_refused():
 
 def test_an_images_own_command_reads_its_environment_out_of_its_part():
     gang = orders(2, command=None)
-    (one,) = bundle(gang, OPTIONS, "jobs")
-    pod = render_pod(gang[1], OPTIONS, "jobs", one.location(gang[1]))
+    (entry_,) = bundle(gang, OPTIONS, "jobs")
+    pod = render_pod(gang[1], OPTIONS, "jobs", entry_.location(gang[1]))
     keys = [entry["valueFrom"]["secretKeyRef"]["key"] for entry in pod["spec"]["containers"][0]["env"][1:]]
     assert keys == ["worker-1.RANK", "worker-1.SECRET"]
     assert mounted(pod) == {"token": "worker-1.trainmaster.token"}

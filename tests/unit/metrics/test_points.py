@@ -24,9 +24,9 @@ def noisy(count: int, *, seed: int = 7) -> Points:
     return Points(range(count), range(0, 37 * count, 37), [chance.gauss(0, 1) for _ in range(count)])
 
 
-def same(one: Points, other: Points) -> bool:
-    is_same = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(one.values, other.values, strict=True))
-    return one.steps == other.steps and one.times == other.times and is_same
+def same(item: Points, other: Points) -> bool:
+    is_same = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(item.values, other.values, strict=True))
+    return item.steps == other.steps and item.times == other.times and is_same
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_points_out_of_order_are_sorted_by_what_the_chart_is_of() -> None:
     assert list(sorted_points(points, "time").values) == [1.0, 3.0, 4.0, 2.0]
 
 
-def test_digests_that_overlap_are_told_with_the_steps_that_they_really_hold() -> None:
+def test_digests_that_overlap_are_reported_with_the_steps_that_they_really_hold() -> None:
     # Two launches wrote the same steps: the runs of the second begin before those of the first end.
     points = Points([*range(1000), *range(1000)], range(2000), [float(n) for n in range(2000)])
     merged = merge_buckets(digest_runs(points, 64), "step", 10)

@@ -15,10 +15,10 @@ def read(*lines: str) -> list[dict[str, float]]:
 
 
 def last(*lines: str) -> tuple[float | None, float | None]:
-    told: dict[str, float] = {}
+    reported: dict[str, float] = {}
     for found in read(*lines):
-        told.update(found)
-    return told.get("step"), told.get("steps")
+        reported.update(found)
+    return reported.get("step"), reported.get("steps")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,10 @@ def last(*lines: str) -> tuple[float | None, float | None]:
         "global step 115/600",
         " 19%|█▉        | 115/600 [00:12<00:50,  9.60it/s]",
         "Training:  19%|█▉        | 115/600 [00:12<00:50,  9.60it/s, loss=0.31]",
-        "\x1b[1m115/600\x1b[0m \x1b[32m━━━━━\x1b[0m\x1b[37m━━━━━━━━━━━━━━━\x1b[0m \x1b[1m3s\x1b[0m 8ms/step - accuracy: 0.89 - loss: 0.31",
+        (
+            "\x1b[1m115/600\x1b[0m \x1b[32m━━━━━\x1b[0m\x1b[37m━━━━━━━━━━━━━━━\x1b[0m \x1b[1m3s\x1b[0m 8ms/step - "
+            "accuracy: 0.89 - loss: 0.31"
+        ),
         "115/600 [====>.........................] - ETA: 3s - loss: 0.3100 - accuracy: 0.8921",
     ],
 )
@@ -83,14 +86,14 @@ def test_an_evaluation_in_between_does_not_move_it() -> None:
     assert read(*lines) == [{"step": 500, "steps": 6000}, {}, {"step": 501, "steps": 6000}]
 
 
-def test_a_larger_loop_that_is_over_when_it_is_first_told_of_does_not_move_it() -> None:
+def test_a_larger_loop_that_is_over_when_it_is_first_reported_does_not_move_it() -> None:
     main, other = "  2%|▏         | {}/100 [00:12<10:50,  9.00it/s]", "100%|██████████| 500/500 [00:09<00:00, 50it/s]"
     lines = [main.format(50), other, main.format(51), main.format(100)]
     assert read(*lines) == [{"step": step, "steps": 100} if step else {} for step in (50, 0, 51, 100)]
     assert read("Epoch 1/3", main.format(50), other, main.format(51))[2] == {}
 
 
-def test_an_epoch_that_is_told_of_at_its_end_alone_counts() -> None:
+def test_an_epoch_that_is_reported_at_its_end_alone_counts() -> None:
     bar = "100%|██████████| 600/600 [00:12<00:00,  9.60it/s]"
     assert last(f"Epoch 1/3: {bar}", f"Epoch 2/3: {bar}") == (1200, 1800)
     assert last("Epoch 1/3", "600/600 ━━━━━━━━━━━━━━━━━━━━ 3s 8ms/step", "Epoch 2/3") == (600, 1800)

@@ -77,8 +77,10 @@ def write(path: Path, *events: bytes) -> None:
         stream.write(b"".join(map(record, events)))
 
 
-def told(record_data: bytes, decoder: Decoder | None = None) -> list[tuple[Any, ...]]:
-    return [(one.name, one.kind, one.step, one.data) for one in (decoder or Decoder()).values(record_data)]
+def reported(record_data: bytes, decoder: Decoder | None = None) -> list[tuple[Any, ...]]:
+    return [
+        (entry_.name, entry_.kind, entry_.step, entry_.data) for entry_ in (decoder or Decoder()).values(record_data)
+    ]
 
 
 def test_the_checksum_is_that_of_the_standard() -> None:
@@ -88,35 +90,37 @@ def test_the_checksum_is_that_of_the_standard() -> None:
 
 
 def test_scalars_of_all_writers_are_read() -> None:
-    assert told(event(3, simple("loss", 0.5))) == [("loss", "scalar", 3, 0.5)]
-    assert told(event(-1, tensor("lr", 1, struct.pack("<f", 0.25), plugin="scalars"))) == [("lr", "scalar", -1, 0.25)]
-    assert told(event(1, tensor("n", 9, struct.pack("<q", -7), plugin="scalars"))) == [("n", "scalar", 1, -7.0)]
+    assert reported(event(3, simple("loss", 0.5))) == [("loss", "scalar", 3, 0.5)]
+    assert reported(event(-1, tensor("lr", 1, struct.pack("<f", 0.25), plugin="scalars"))) == [
+        ("lr", "scalar", -1, 0.25)
+    ]
+    assert reported(event(1, tensor("n", 9, struct.pack("<q", -7), plugin="scalars"))) == [("n", "scalar", 1, -7.0)]
     listed = part(1, "listed") + part(8, whole(1, 1) + part(5, struct.pack("<f", 1.5)))
-    assert told(event(1, listed)) == [("listed", "scalar", 1, 1.5)]
-    (found,) = told(event(1, simple("bad", math.nan)))
+    assert reported(event(1, listed)) == [("listed", "scalar", 1, 1.5)]
+    (found,) = reported(event(1, simple("bad", math.nan)))
     assert math.isnan(found[3])
 
 
-def test_a_tag_is_what_its_first_event_said() -> None:
+def test_the_first_event_defines_the_kind_of_a_tag() -> None:
     decoder = Decoder()
     rows = struct.pack("<9d", 0, 1, 4, 1, 2, 0, 2, 3, 5)
-    assert told(event(1, tensor("w", 2, rows, plugin="histograms")), decoder)[0][3] == {
+    assert reported(event(1, tensor("w", 2, rows, plugin="histograms")), decoder)[0][3] == {
         "edges": [0, 1, 2, 3],
         "counts": [4, 0, 5],
     }
-    assert told(event(2, tensor("w", 2, rows)), decoder)[0][1] == "histogram"
+    assert reported(event(2, tensor("w", 2, rows)), decoder)[0][1] == "histogram"
 
 
 def test_histograms_images_and_texts_are_read() -> None:
     limits, counts = struct.pack("<4d", 0.0, 1.0, 2.0, 1e300), struct.pack("<4d", 0, 3, 4, 0)
     histogram = part(1, "h") + part(5, double(1, -0.5) + double(2, 1.9) + part(6, limits) + part(7, counts))
-    assert told(event(1, histogram)) == [("h", "histogram", 1, {"edges": [0.0, 1.0, 2.0], "counts": [3, 4]})]
+    assert reported(event(1, histogram)) == [("h", "histogram", 1, {"edges": [0.0, 1.0, 2.0], "counts": [3, 4]})]
     image = part(1, "i") + part(4, whole(1, 2) + whole(2, 2) + part(4, b"\x89PNG"))
-    assert told(event(1, image)) == [("i", "image", 1, b"\x89PNG")]
+    assert reported(event(1, image)) == [("i", "image", 1, b"\x89PNG")]
     text = part(1, "t") + part(8, whole(1, 7) + part(8, "hello")) + part(9, part(1, part(1, "text")))
-    assert told(event(1, text)) == [("t", "text", 1, "hello")]
+    assert reported(event(1, text)) == [("t", "text", 1, "hello")]
     audio = part(1, "a") + part(6, b"RIFF")
-    assert told(event(1, audio)) == []
+    assert reported(event(1, audio)) == []
 
 
 @pytest.mark.parametrize(
@@ -163,21 +167,21 @@ def test_a_record_that_is_being_written_waits_and_a_damaged_one_ends_the_reading
 
 
 @pytest.fixture
-def said() -> list[str]:
+def log_text() -> list[str]:
     return []
 
 
-def files(output: Path, said: list[str], owner: str = "1/worker-0") -> EventFileReader:
+def files(output: Path, log_text: list[str], owner: str = "1/worker-0") -> EventFileReader:
     claims = FileClaims(str(output / ".trainmaster/metrics/job"), owner)
-    return EventFileReader(str(output), None, claims, said.append, now=0.0, began=2000.0)
+    return EventFileReader(str(output), None, claims, log_text.append, now=0.0, began=2000.0)
 
 
 def names(found: list[tuple[str, Any]]) -> list[tuple[str, int]]:
     return [(name, value.step) for name, value in found]
 
 
-def test_a_file_is_read_as_it_grows_and_only_by_the_replica_that_writes_it(tmp_path: Path, said: list[str]) -> None:
-    ours, theirs = files(tmp_path, said), files(tmp_path, said, "1/worker-1")
+def test_a_file_is_read_as_it_grows_and_only_by_the_replica_that_writes_it(tmp_path: Path, log_text: list[str]) -> None:
+    ours, theirs = files(tmp_path, log_text), files(tmp_path, log_text, "1/worker-1")
     path = tmp_path / "logs/events.out.tfevents.1"
     write(path, event(0), event(1, simple("loss", 1)))
     assert ours.look(1.0, is_last=False) == []  # nobody has it open: left to the others for a while
@@ -189,30 +193,30 @@ def test_a_file_is_read_as_it_grows_and_only_by_the_replica_that_writes_it(tmp_p
     assert ours.look(22.0, is_last=True) == []
 
 
-def test_the_next_attempt_goes_on_behind_what_was_read(tmp_path: Path, said: list[str]) -> None:
+def test_the_next_attempt_goes_on_behind_what_was_read(tmp_path: Path, log_text: list[str]) -> None:
     path = tmp_path / "events.out.tfevents.1"
-    first = files(tmp_path, said)
+    first = files(tmp_path, log_text)
     write(path, event(1, simple("loss", 1)))
     assert names(first.look(20.0, is_last=True)) == [("loss", 1)]
     first.close()
-    again = files(tmp_path, said, "2/worker-0")
+    again = files(tmp_path, log_text, "2/worker-0")
     write(path, event(2, simple("loss", 1)))
     assert names(again.look(20.0, is_last=True)) == [("loss", 2)]
 
 
-def test_what_was_there_before_the_job_is_not_its_own(tmp_path: Path, said: list[str]) -> None:
+def test_what_was_there_before_the_job_is_not_its_own(tmp_path: Path, log_text: list[str]) -> None:
     path = tmp_path / "old/events.out.tfevents.1"
     write(path, event(1, simple("loss", 1)))
     # Begun by its own process, in the moment before anybody looked.
     write(tmp_path / "new/events.out.tfevents.1", event(0, time_s=1999.9), event(1, simple("quick", 1)))
-    ours = files(tmp_path, said)
+    ours = files(tmp_path, log_text)
     assert names(ours.look(20.0, is_last=True)) == [("quick", 1)]
     write(path, event(2, simple("loss", 1)))
     assert names(ours.look(40.0, is_last=True)) == [("loss", 2)]
 
 
-def test_files_of_one_run_in_several_folders_keep_apart(tmp_path: Path, said: list[str]) -> None:
-    ours = files(tmp_path, said)
+def test_files_of_one_run_in_several_folders_keep_apart(tmp_path: Path, log_text: list[str]) -> None:
+    ours = files(tmp_path, log_text)
     for folder in ("logs/train", "logs/validation", "runs/a", "runs/a/loss_valid"):
         write(tmp_path / folder / "events.out.tfevents.1", event(1, simple("loss", 1)))
     assert sorted(names(ours.look(20.0, is_last=True))) == [
@@ -223,10 +227,10 @@ def test_files_of_one_run_in_several_folders_keep_apart(tmp_path: Path, said: li
     ]
 
 
-def test_damaged_vanishing_and_linked_files_are_left_alone(tmp_path: Path, said: list[str]) -> None:
+def test_damaged_vanishing_and_linked_files_are_left_alone(tmp_path: Path, log_text: list[str]) -> None:
     output, outside = tmp_path / "output", tmp_path / "outside"
     output.mkdir()
-    ours = files(output, said)
+    ours = files(output, log_text)
     write(outside / "events.out.tfevents.9", event(1, simple("secret", 1)))
     (output / "events.out.tfevents.2").symlink_to(outside / "events.out.tfevents.9")
     (output / "folder").symlink_to(outside)
@@ -235,14 +239,14 @@ def test_damaged_vanishing_and_linked_files_are_left_alone(tmp_path: Path, said:
     assert ours.look(1.0, is_last=False) == []
     (output / "events.out.tfevents.4").unlink()
     assert ours.look(20.0, is_last=True) == []
-    assert len(said) == 1
-    assert "events.out.tfevents.3" in said[0]
+    assert len(log_text) == 1
+    assert "events.out.tfevents.3" in log_text[0]
 
 
 # --- hypertune
 
 
-def test_hypertunes_file_is_merged_though_it_is_written_anew_each_time(tmp_path: Path) -> None:
+def test_hypertunes_file_is_merged_though_it_is_rewritten_each_time(tmp_path: Path) -> None:
     path = tmp_path / "output.metric"
     source = HypertuneFile(str(path))
     assert source.look() == []
@@ -289,8 +293,8 @@ def test_hypertunes_file_is_merged_though_it_is_written_anew_each_time(tmp_path:
     ],
 )
 def test_lines_that_name_a_step_are_read(line: bytes, found: dict[str, float]) -> None:
-    told = LinePatterns([]).find(line)
-    assert {name: str(value) for name, value in told.items()} == {
+    reported = LinePatterns([]).find(line)
+    assert {name: str(value) for name, value in reported.items()} == {
         name: str(float(value)) for name, value in found.items()
     }
 
@@ -325,8 +329,8 @@ def test_a_line_matches_where_a_metric_came_of_it() -> None:
     collector = Collector(patterns=LinePatterns([]), sources=SourceCounts())
     collector.note([b"Epoch 1/3", b"Epoch 2/3 score 0.5", b"Epoch 2/3 score=0.5", b"done"])
     collector.look(is_last=True)
-    told = collector.sources.summary() if collector.sources else {}
-    assert (told["log"]["lines"], told["matching"]["lines"]) == (4, 1)
+    reported = collector.sources.summary() if collector.sources else {}
+    assert (reported["log"]["lines"], reported["matching"]["lines"]) == (4, 1)
 
 
 def test_a_pattern_of_ones_own_reads_lines_as_they_are() -> None:
@@ -401,7 +405,7 @@ def test_a_flood_of_lines_costs_a_bounded_piece_and_the_newest_count() -> None:
     assert progress["data"] == {"step": 9999}
 
 
-def test_lines_that_no_pattern_was_named_for_are_told_as_printed() -> None:
+def test_lines_that_no_pattern_was_named_for_are_reported_as_printed() -> None:
     for patterns in ([], ["step={step} loss={loss}"]):
         collector = Collector(patterns=LinePatterns(patterns))
         collector.note([b"step=1 loss=1"])
@@ -455,13 +459,13 @@ def test_without_groups_and_without_a_gpu_library_there_is_what_proc_tells() -> 
 # --- the real writer
 
 
-def test_what_tensorboards_own_writer_makes_is_read(tmp_path: Path, said: list[str]) -> None:
+def test_what_tensorboards_own_writer_makes_is_read(tmp_path: Path, log_text: list[str]) -> None:
     pytest.importorskip("tensorboard", reason="needs TensorBoard")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    ours = files(tmp_path, said)
+    ours = files(tmp_path, log_text)
     writer = EventFileWriter(str(tmp_path / "logs"))
     for step in range(3):
         value = Summary.Value(tag="loss", simple_value=step / 2)

@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 
 def tell(sessions: SessionFactory, attempt: int, role: str, index: int, **values: dict[int, float]) -> None:
     with unit_of_work(sessions) as session:
-        series = {name: Points(told, told, told.values()) for name, told in values.items()}
+        series = {name: Points(reported, reported, reported.values()) for name, reported in values.items()}
         add_metrics(session, StreamKey("job", attempt, role, index), series, now=NOW)
 
 
@@ -46,8 +46,8 @@ def test_every_checkpoint_of_a_page_has_all_its_metrics_by_a_few_statements(sess
     steps = range(0, 5000, 100)
     with unit_of_work(sessions) as session:
         for start in range(0, 5000, 500):  # some are in chunks, in two of each series, and some wait
-            told = range(start, start + 500)
-            points = Points(told, told, map(float, told))
+            reported = range(start, start + 500)
+            points = Points(reported, reported, map(float, reported))
             add_metrics(session, StreamKey("job", 1, "worker", 0), dict.fromkeys(names, points), now=NOW)
     statements: list[str] = []
     with unit_of_work(sessions, read_only=True) as session:

@@ -12,10 +12,10 @@ from sqlalchemy import event, func, select
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.metrics.reads import (
-    Chart,
-    Filter,
-    Series,
-    Window,
+    ChartData,
+    ChartWindow,
+    SeriesFilter,
+    StoredSeries,
     find_names,
     find_series,
     list_objects,
@@ -23,7 +23,7 @@ from core.db.repositories.metrics.reads import (
     read_points,
     values_since,
 )
-from core.db.repositories.metrics.writes import Added, NewObject, StreamKey, add_metrics, forget_metrics
+from core.db.repositories.metrics.writes import IngestResult, NewMetricObject, StreamKey, add_metrics, forget_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import NotFound
 from core.domain.metrics import limits
@@ -32,29 +32,29 @@ from core.domain.metrics.points import Points
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 KEY = StreamKey("job-a", 1, "worker", 0)
 
-Add = Callable[..., Added]
+Add = Callable[..., IngestResult]
 
 
 @pytest.fixture
 def add(sessions: SessionFactory) -> Add:
     def write(
-        series: dict[str, Points] | None = None, *objects: NewObject, key: StreamKey = KEY, **more: object
-    ) -> Added:
+        series: dict[str, Points] | None = None, *objects: NewMetricObject, key: StreamKey = KEY, **more: object
+    ) -> IngestResult:
         with unit_of_work(sessions) as session:
             return add_metrics(session, key, series or {}, objects, now=NOW, **more)  # type: ignore[arg-type]
 
     return write
 
 
-def find(sessions: SessionFactory, only: Filter | None = None, owner: str = "job-a") -> list[Series]:
+def find(sessions: SessionFactory, only: SeriesFilter | None = None, owner: str = "job-a") -> list[StoredSeries]:
     with unit_of_work(sessions, read_only=True) as session:
-        return find_series(session, [owner], only or Filter(), limit=10_000)
+        return find_series(session, [owner], only or SeriesFilter(), limit=10_000)
 
 
-def chart(sessions: SessionFactory, window: Window | None = None, buckets: int = 500) -> Chart:
+def chart(sessions: SessionFactory, window: ChartWindow | None = None, buckets: int = 500) -> ChartData:
     with unit_of_work(sessions, read_only=True) as session:
-        (series,) = find_series(session, ["job-a"], Filter(names=["loss"]), limit=10)
-        return read_chart(session, series, window or Window(), buckets)
+        (series,) = find_series(session, ["job-a"], SeriesFilter(names=["loss"]), limit=10)
+        return read_chart(session, series, window or ChartWindow(), buckets)
 
 
 def points(first: int, count: int) -> Points:
@@ -67,7 +67,7 @@ def count(sessions: SessionFactory, table: type) -> int:
         return session.execute(select(func.count()).select_from(table)).scalar_one()
 
 
-def test_claims_are_kept_in_order_of_arrival_and_never_lost(sessions: SessionFactory, add: Add) -> None:
+def test_claims_are_preserved_in_order_of_arrival_and_never_lost(sessions: SessionFactory, add: Add) -> None:
     def claimed() -> object:
         with unit_of_work(sessions, read_only=True) as session:
             writers = session.execute(select(MetricStream.writers)).scalar_one()
@@ -82,7 +82,7 @@ def test_claims_are_kept_in_order_of_arrival_and_never_lost(sessions: SessionFac
     add({"b": points(1, 1)}, is_claim=True)  # one too many
     assert claimed() == first
     add({}, printed={"zz": points(2, 1), "a998": points(2, 1), "loss": points(4, 1)})
-    counts = {one.name: one.count for one in find(sessions)}
+    counts = {item.name: item.count for item in find(sessions)}
     assert (counts["zz"], counts["a998"], counts["loss"]) == (3, 1, 4)
 
 
@@ -117,7 +117,7 @@ def test_a_batch_that_is_sent_again_counts_once(sessions: SessionFactory, add: A
     assert [series.count for series in find(sessions)] == [9]
 
 
-def test_nan_infinities_and_clocks_that_run_backwards_are_kept(sessions: SessionFactory, add: Add) -> None:
+def test_nan_infinities_and_clocks_that_run_backwards_are_preserved(sessions: SessionFactory, add: Add) -> None:
     add({"loss": Points([5, 3, 4], [50, 40, 60], [math.inf, -math.inf, math.nan]), "ok": points(0, 1)})
     for _ in range(70):  # until they are compacted
         add({"ok": points(0, 1)})
@@ -132,44 +132,44 @@ def test_nan_infinities_and_clocks_that_run_backwards_are_kept(sessions: Session
     assert [str(value) for value in shown.values] == ["-inf", "nan", "inf"]
 
 
-def test_series_are_told_apart_by_job_attempt_replica_name_and_kind(sessions: SessionFactory, add: Add) -> None:
+def test_series_are_distinguished_by_job_attempt_replica_name_and_kind(sessions: SessionFactory, add: Add) -> None:
     add({"loss": points(0, 1)})
     add({"loss": points(0, 2)}, key=StreamKey("job-a", 2, "worker", 0))
     add({"loss": points(0, 3)}, key=StreamKey("job-a", 1, "worker", 1))
     add({"loss": points(0, 4)}, key=StreamKey("job-b", 1, "worker", 0))
-    add({"system/cpu": points(0, 5)}, NewObject("loss", "text", 1, 1, "text/plain", b"well"))
-    told = sorted((one.attempt, one.index, one.name, one.kind, one.count) for one in find(sessions))
-    assert told == [
+    add({"system/cpu": points(0, 5)}, NewMetricObject("loss", "text", 1, 1, "text/plain", b"well"))
+    reported = sorted((item.attempt, item.index, item.name, item.kind, item.count) for item in find(sessions))
+    assert reported == [
         (1, 0, "loss", "scalar", 1),
         (1, 0, "loss", "text", 1),
         (1, 0, "system/cpu", "scalar", 5),
         (1, 1, "loss", "scalar", 3),
         (2, 0, "loss", "scalar", 2),
     ]
-    assert len(find(sessions, Filter(attempt=2))) == 1
-    assert len(find(sessions, Filter(index=1))) == 1
-    assert len(find(sessions, Filter(kind="text"))) == 1
-    assert [one.name for one in find(sessions, Filter(prefix="system/"))] == ["system/cpu"]
-    assert len(find(sessions, Filter(without_prefix="system/"))) == 4
+    assert len(find(sessions, SeriesFilter(attempt=2))) == 1
+    assert len(find(sessions, SeriesFilter(index=1))) == 1
+    assert len(find(sessions, SeriesFilter(kind="text"))) == 1
+    assert [item.name for item in find(sessions, SeriesFilter(prefix="system/"))] == ["system/cpu"]
+    assert len(find(sessions, SeriesFilter(without_prefix="system/"))) == 4
 
 
 def test_lists_go_on_where_a_page_ended_and_names_come_once(sessions: SessionFactory, add: Add) -> None:
     for place in [(2, "worker", 0), (1, "worker", 1), (1, "worker", 0), (1, "chief", 0)]:
         add({name: points(0, 1) for name in ("b", "a", "system/x")}, key=StreamKey("job-a", *place))
-    add({}, NewObject("a", "text", 1, 1, "text/plain", b"well"))
+    add({}, NewMetricObject("a", "text", 1, 1, "text/plain", b"well"))
     add({"of another": points(0, 1)}, key=StreamKey("job-b", 1, "worker", 0))
     every = find(sessions)
-    assert [(one.attempt, one.role, one.index, one.name, one.kind) for one in every] == sorted(
-        (one.attempt, one.role, one.index, one.name, one.kind) for one in every
+    assert [(item.attempt, item.role, item.index, item.name, item.kind) for item in every] == sorted(
+        (item.attempt, item.role, item.index, item.name, item.kind) for item in every
     )
     with unit_of_work(sessions, read_only=True) as session:
         pages, after = [], None
         while page := find_series(session, ["job-a"], limit=4, after=after):
             pages += page
             after = page[-1].id
-        assert [one.id for one in pages] == [one.id for one in every]
+        assert [item.id for item in pages] == [item.id for item in every]
         assert len(pages) == 13
-        only = Filter(without_prefix="system/")
+        only = SeriesFilter(without_prefix="system/")
         names = find_names(session, "job-a", only, limit=2)
         names = [*names, *find_names(session, "job-a", only, limit=2, after=names[-1].id)]
         assert [(row.name, row.kind) for row in names] == [("a", "scalar"), ("a", "text"), ("b", "scalar")]
@@ -201,7 +201,7 @@ def test_a_window_holds_what_is_in_it_and_nothing_else(
     for start in range(0, 100_000, 20_000):
         add({"loss": points(start, 20_000)})
     scale = 1 if by == "step" else 1000
-    window = Window(by, None if low is None else low * scale, None if high is None else high * scale)  # type: ignore[arg-type]
+    window = ChartWindow(by, None if low is None else low * scale, None if high is None else high * scale)  # type: ignore[arg-type]
     found = chart(sessions, window, buckets=100)
     first, last = low or 0, min(99_999, 99_999 if high is None else high)
     expected = max(0, last - first + 1)
@@ -214,7 +214,7 @@ def test_a_window_holds_what_is_in_it_and_nothing_else(
         assert (min(digests.low), max(digests.high)) == (first / 2, last / 2)
 
 
-def test_too_many_series_and_bad_names_are_told_and_the_rest_is_taken(
+def test_too_many_series_and_bad_names_are_reported_and_the_rest_is_taken(
     sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("core.db.repositories.metrics.writes.SERIES_OF_REPLICA", 3)
@@ -227,7 +227,7 @@ def test_too_many_series_and_bad_names_are_told_and_the_rest_is_taken(
     assert "'another' is dropped" in again.faults[0]
 
 
-def test_a_job_that_has_told_too_much_is_told_so(
+def test_a_job_that_reports_too_much_gets_a_message(
     sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("core.db.repositories.metrics.writes._COUNTED_FROM", 5)
@@ -243,23 +243,23 @@ def test_objects_are_thinned_and_the_first_and_newest_stay(
 ) -> None:
     monkeypatch.setattr("core.db.repositories.metrics.writes.OBJECTS_OF_SERIES", 8)
     for step in range(40):
-        add({}, NewObject("weights", "histogram", step, step, "application/json", b"{}"))
+        add({}, NewMetricObject("weights", "histogram", step, step, "application/json", b"{}"))
     (series,) = find(sessions)
     assert (series.count, series.last_step) == (40, 39)
     with unit_of_work(sessions, read_only=True) as session:
         steps = [row.step for row in list_objects(session, series, after=0, limit=100)]
-        kept = session.execute(select(MetricStream.object_bytes)).scalar_one()
+        preserved = session.execute(select(MetricStream.object_bytes)).scalar_one()
     assert 4 <= len(steps) <= 8
     assert (steps[0], steps[-1]) == (0, 39)
-    assert kept == 2 * len(steps)
+    assert preserved == 2 * len(steps)
 
 
 def test_objects_beyond_the_jobs_room_are_dropped_with_a_sentence(
     add: Add, sessions: SessionFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("core.db.repositories.metrics.writes.OBJECT_BYTES_OF_JOB", 10)
-    assert add({}, NewObject("a", "text", 1, 1, "text/plain", b"123456")).faults == []
-    added = add({}, NewObject("a", "text", 2, 1, "text/plain", b"123456"))
+    assert add({}, NewMetricObject("a", "text", 1, 1, "text/plain", b"123456")).faults == []
+    added = add({}, NewMetricObject("a", "text", 2, 1, "text/plain", b"123456"))
     assert added.objects == 0
     assert "step 2 is dropped" in added.faults[0]
     assert count(sessions, MetricObject) == 1
@@ -267,7 +267,7 @@ def test_objects_beyond_the_jobs_room_are_dropped_with_a_sentence(
 
 def test_forgetting_a_job_leaves_nothing_of_it(sessions: SessionFactory, add: Add) -> None:
     for _ in range(70):
-        add({"loss": points(0, 100)}, NewObject("a", "text", 1, 1, "text/plain", b"x"))
+        add({"loss": points(0, 100)}, NewMetricObject("a", "text", 1, 1, "text/plain", b"x"))
     add({"loss": points(0, 1)}, key=StreamKey("job-b", 1, "worker", 0))
     with unit_of_work(sessions) as session:
         assert forget_metrics(session, ["job-a"]) == 1
@@ -291,7 +291,7 @@ def test_the_newest_values_of_many_series_take_a_few_statements(sessions: Sessio
         found = find_series(session, ["job-a"], limit=100)
         assert 0 < found[0].chunked < 700
         event.listen(session.get_bind(), "before_cursor_execute", lambda *what: statements.append(what[2]))
-        values = values_since(session, found, {one.id: 500_000 for one in found[1:]} | {found[0].id: 699_000})
+        values = values_since(session, found, {item.id: 500_000 for item in found[1:]} | {found[0].id: 699_000})
     assert len(statements) == 1
     assert values[found[0].id] == [349.5]
-    assert [values[one.id] for one in found[1:]] == [[step / 2 for step in range(500, 700)]] * 39
+    assert [values[item.id] for item in found[1:]] == [[step / 2 for step in range(500, 700)]] * 39

@@ -26,11 +26,11 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.explain.options import AlternativeCode
+from scheduler.planning.explain.alternatives import AlternativeCode
 from scheduler.planning.forecast.what_if import forecast
 from scheduler.planning.placement.fragmentation import WorkloadProfile
-from scheduler.planning.placement.gpu_headroom import per_gpu
-from scheduler.planning.queue.shares import GPUS, JOBS, of_model
+from scheduler.planning.placement.gpu_headroom import headroom_per_gpu
+from scheduler.planning.queue.shares import GPUS, JOBS, model_key
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
@@ -237,10 +237,10 @@ def test_parts_of_gpus_keep_their_part(left: tuple[int, ...], fits: int) -> None
 
 def test_typical_is_what_three_in_four_of_the_gpus_get_along_with() -> None:
     usual, odd, part = Request(8_000, GIB, 1), Request(96_000, GIB, 1), Request(1_000, GIB, 0, (), 500)
-    assert per_gpu(WorkloadProfile(((usual, 3.0), (odd, 1.0)), 2), "H100") == (8_000, GIB)
-    assert per_gpu(WorkloadProfile(((usual, 2.0), (odd, 1.0)), 2), "H100") == (96_000, GIB)
-    assert per_gpu(WorkloadProfile(((part, 1.0),), 1), "H100") == (2_000, 2 * GIB)
-    assert per_gpu(WorkloadProfile(((usual, 8.0),), 0), "H100") == (0, 0)  # only suspected
+    assert headroom_per_gpu(WorkloadProfile(((usual, 3.0), (odd, 1.0)), 2), "H100") == (8_000, GIB)
+    assert headroom_per_gpu(WorkloadProfile(((usual, 2.0), (odd, 1.0)), 2), "H100") == (96_000, GIB)
+    assert headroom_per_gpu(WorkloadProfile(((part, 1.0),), 1), "H100") == (2_000, 2 * GIB)
+    assert headroom_per_gpu(WorkloadProfile(((usual, 8.0),), 0), "H100") == (0, 0)  # only suspected
 
 
 def test_no_more_is_kept_than_the_gpus_share_of_their_node() -> None:

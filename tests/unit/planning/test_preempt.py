@@ -26,7 +26,7 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.fixpoint import after
+from scheduler.planning.fixpoint import apply_plan
 from scheduler.planning.preemption import preemption
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
@@ -368,7 +368,7 @@ def test_a_gang_gives_no_replica_of_what_is_guaranteed_to_its_project() -> None:
     given = snapshot(1, [elastic], two, accounts=(owner,))
     made = plan(given)
     assert [(one.for_job, one.indices) for one in made.shrinks] == [("q", (7,))]
-    assert plan(after(given, made)).shrinks == ()
+    assert plan(apply_plan(given, made)).shrinks == ()
 
 
 def test_the_newest_replicas_go_and_an_older_one_only_if_its_place_is_needed() -> None:
@@ -398,9 +398,9 @@ def test_a_plan_has_others_stopped_for_so_many_jobs_and_the_next_one_for_the_res
     given = snapshot(number, running, [waits(f"u{n:02}", gang(8), 90) for n in range(number)])
     made = plan(given)
     assert [p.for_job for p in made.preempts] == [f"u{n:02}" for n in range(preemption.MAX_CHOICES)]
-    rest = plan(after(given, made))
+    rest = plan(apply_plan(given, made))
     assert len({p.job_id for p in (*made.preempts, *rest.preempts)}) == number
-    assert plan(after(after(given, made), rest)).preempts == ()
+    assert plan(apply_plan(apply_plan(given, made), rest)).preempts == ()
 
 
 def kinds_in_vain(number: int) -> tuple[list[NodeSnapshot], list[RunningGang], list[QueuedGang]]:
@@ -451,7 +451,7 @@ def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_
     assert [(p.job_id, p.for_job, p.code) for p in made.preempts] == [("low", "urgent", PreemptCode.PRIORITY)]
     assert made.waits[JobId("urgent")].code is ReasonCode.PREEMPTING
     # Though n2 is free it does not start before the limit lets it; nobody else is stopped, and nobody takes what is given back.
-    later = after(given, made)
+    later = apply_plan(given, made)
     assert (plan(later).preempts, plan(later).starts) == ((), ())
     gone = [gang for gang in later.running if gang.job_id != "low"]
     third = [waits("third", gang(2), 10)]
@@ -463,7 +463,7 @@ def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_
 def test_what_a_limit_leaves_is_kept_while_the_last_of_several_stops() -> None:
     running = [runs(f"low{n}", gang(4), f"n{n}", priority=10) for n in range(2)]
     given = snapshot(4, running, [waits("urgent", gang(8), 90)], accounts=(LIMITED,))
-    later = after(given, plan(given))
+    later = apply_plan(given, plan(given))
     half = [gang for gang in later.running if gang.job_id != "low0"]
     third = [waits("third", gang(4), 10)]
     made = plan(replace(later, running=tuple(half), queued=(*later.queued, *third)))

@@ -109,7 +109,7 @@ def test_a_sliced_device_without_slices_is_no_gpu():
 
 
 @pytest.mark.parametrize(("visible", "ids"), [("0", ["MIG-0", "MIG-1"]), ("MIG-1", ["MIG-1"]), ("1", ["GPU-1"])])
-def test_the_platform_may_be_kept_to_single_slices(visible, ids):
+def test_the_platform_may_be_limited_to_single_slices(visible, ids):
     found = machine.find_gpus(sliced(["1g.5gb", "1g.5gb"]), visible=visible)
     assert [gpu.id for gpu in found] == ids
 

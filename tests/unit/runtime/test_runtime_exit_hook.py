@@ -100,14 +100,15 @@ def fake_jax(tmp_path):
     package.mkdir()
     (package / "__init__.py").write_text("from jax import distributed\n")
     (package / "distributed.py").write_text(
-        "def initialize(coordinator_address=None, num_processes=None, process_id=None, local_device_ids=None, **more):\n"
+        "def initialize(coordinator_address=None, num_processes=None, process_id=None, local_device_ids=None, "
+        "**more):\n"
         "    print(coordinator_address, num_processes, process_id, local_device_ids, sorted(more))\n"
     )
     return {"JAX_COORDINATOR_ADDRESS": "h:2222", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reported"),
     [
         ("jax.distributed.initialize()", "h:2222 4 3 None []"),
         ("jax.distributed.initialize(local_device_ids=[1])", "h:2222 4 3 [1] []"),
@@ -119,14 +120,15 @@ def fake_jax(tmp_path):
         ),
     ],
 )
-def test_jax_is_told_of_the_gang_unless_the_program_names_one(run, fake_jax, call, told):
+def test_jax_gets_the_gang_unless_the_program_names_one(run, fake_jax, call, reported):
     noted, done = run(f"import jax\n{call}", **fake_jax)
-    assert (done.stdout.strip(), done.stderr, noted) == (told, "", ["0"])
+    assert (done.stdout.strip(), done.stderr, noted) == (reported, "", ["0"])
 
 
 def test_a_program_without_jax_imports_and_ends_as_ever(run):
     noted, done = run(
-        "import json, sys\ntry:\n    import jax\nexcept ImportError:\n    print(sorted(p for p in sys.path if 'hooks' in p))",
+        "import json, sys\ntry:\n    import jax\nexcept ImportError:\n    print(sorted(p for p in sys.path if 'hooks' "
+        "in p))",
         JAX_NUM_PROCESSES="2",
         JAX_PROCESS_ID="0",
     )

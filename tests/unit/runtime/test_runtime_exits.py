@@ -32,14 +32,14 @@ def of_command(code, **facts):
         (of_command(0, is_out_of_memory=True, is_disk_full=True), "exited", "exit code 0"),
     ],
 )
-def test_an_end_is_told_by_its_most_telling_sign(ending, cause, words):
+def test_an_exit_is_classified_by_its_strongest_sign(ending, cause, words):
     assert ending.cause == cause
     assert words in ending.sentence
     assert ending.sentence.endswith(".")
     assert ExitCause(ending.cause)
 
 
-def test_wait_statuses_are_told_as_shells_tell_them():
+def test_wait_statuses_become_exit_codes_as_in_shells():
     assert exits.code_of(3 << 8) == 3
     assert exits.code_of(9) == 137
     assert exits.code_of(11 | 0x80) == 139  # with a core

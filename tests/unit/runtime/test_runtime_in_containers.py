@@ -1,4 +1,6 @@
-"""What only containers need: the short copy of the exit record, the code by HTTP, the container's own count of kills."""
+"""What only containers need: the short copy of the exit record, the code by HTTP, the container's own count of
+kills.
+"""
 
 from __future__ import annotations
 
@@ -109,24 +111,24 @@ def api() -> Iterator[Callable[..., Api]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.server.shutdown()
-        one.thread.join()
-        one.server.server_close()
+    for item in made:
+        item.server.shutdown()
+        item.thread.join()
+        item.server.server_close()
 
 
 def get(url: str, path: Path, **more: Any) -> list[str]:
-    said: list[str] = []
-    fetch.fetch(url, "t", str(path), say=said.append, wait=lambda _: None, **more)
-    return said
+    log_text: list[str] = []
+    fetch.fetch(url, "t", str(path), say=log_text.append, wait=lambda _: None, **more)
+    return log_text
 
 
 def test_the_code_comes_in_pieces_and_each_byte_once(tmp_path: Path, api: Callable[..., Api]) -> None:
     server = api(503, 100_000, 502, 50_000)
-    said = get(server.url, tmp_path / "code")
+    log_text = get(server.url, tmp_path / "code")
     assert (tmp_path / "code").read_bytes() == CONTENT
     assert server.ranges == [None, None, "bytes=100000-", "bytes=100000-", "bytes=150000-"]
-    assert all("does not arrive" in line for line in said)
+    assert all("does not arrive" in line for line in log_text)
 
 
 def test_a_refusal_ends_it_with_the_apis_own_words(tmp_path: Path, api: Callable[..., Api]) -> None:
@@ -157,7 +159,7 @@ def test_the_interface_is_the_one_that_carries_the_address_whatever_its_name():
     assert own_interface(["192.0.2.1"]) is None
 
 
-def test_horovods_processes_are_told_the_interface_and_a_named_one_stays(monkeypatch):
+def test_horovods_processes_get_the_interface_and_a_named_one_stays(monkeypatch):
     from types import SimpleNamespace
 
     from trainmaster_runtime import prepare
@@ -169,5 +171,5 @@ def test_horovods_processes_are_told_the_interface_and_a_named_one_stays(monkeyp
     extras = [address, {**address, "HOROVOD_GLOO_IFACE": "ib0"}, {}]
     order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m", world=None)
     monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
-    told = [program.env.get("HOROVOD_GLOO_IFACE") for program in ground.programs(order)]
-    assert told == ["ens5", "ib0", None]
+    reported = [program.env.get("HOROVOD_GLOO_IFACE") for program in ground.programs(order)]
+    assert reported == ["ens5", "ib0", None]

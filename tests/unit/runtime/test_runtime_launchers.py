@@ -45,7 +45,10 @@ def test_the_command_behind_the_options_runs_as_it_is(launch, name, options):
 
 
 def test_options_that_the_processes_care_for_become_horovods_variables(launch):
-    words = "-np 4 --fusion-threshold-mb 2 --cycle-time-ms=3.5 --stall-check-warning-time-seconds 9 -x A=b --timeline-filename t"
+    words = (
+        "-np 4 --fusion-threshold-mb 2 --cycle-time-ms=3.5 --stall-check-warning-time-seconds 9 -x A=b "
+        "--timeline-filename t"
+    )
     _, env = json.loads(launch("horovodrun", *words.split(), sys.executable, "-c", TELL).stdout)
     assert env["HOROVOD_FUSION_THRESHOLD"] == "2097152"
     assert env["HOROVOD_CYCLE_TIME"] == "3.5"
@@ -80,7 +83,7 @@ def test_what_cannot_be_meant_is_one_sentence(launch, words, sentence):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_process_without_a_rank_is_told_so(launch):
+def test_a_process_without_a_rank_gets_a_message(launch):
     done = launch("horovodrun", "-np", "1", "true", HOROVOD_SIZE="")
     assert (done.returncode, "gave this process no rank" in done.stderr) == (2, True)
 

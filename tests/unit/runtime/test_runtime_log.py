@@ -32,7 +32,7 @@ def test_the_tail_is_the_end_of_the_log_without_times(log):
     assert not any(line.startswith("2026-") for line in log.tail().splitlines())
 
 
-def test_lines_that_could_not_be_written_are_counted_and_told_later(log, monkeypatch):
+def test_lines_that_could_not_be_written_are_counted_and_reported_later(log, monkeypatch):
     real, room = os.write, [5]
 
     def write(fd, data):
@@ -50,9 +50,9 @@ def test_lines_that_could_not_be_written_are_counted_and_told_later(log, monkeyp
     room[0] = 1_000_000
     log.write([b"there again"])
     assert log.failure is None
-    torn, told, last = lines_of(log)
+    torn, reported, last = lines_of(log)
     assert len(torn) == 5
-    assert re.search(r"about \d+ bytes of the log were lost", told)
+    assert re.search(r"about \d+ bytes of the log were lost", reported)
     assert last.endswith("there again")
     assert log.tail().splitlines() == ["torn", "lost", "there again"]
 
@@ -86,7 +86,7 @@ def test_the_rank_is_in_front_of_every_line():
     assert feed(LineSplitter(b"[rank 3] "), b"a\nb") == [b"[rank 3] a", b"[rank 3] b"]
 
 
-def test_a_progress_bar_is_a_line_twice_a_second_and_its_end_is_kept():
+def test_a_progress_bar_is_a_line_twice_a_second_and_its_end_is_preserved():
     frames = [b"\r%d%%" % number for number in range(101)]
     lines = feed(LineSplitter(), *frames, b"\n", step=0.1)
     assert lines[-1] == b"100%"

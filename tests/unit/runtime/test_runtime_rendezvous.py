@@ -29,22 +29,22 @@ def ask(port, method, path, body=None):
 
 def test_a_key_is_unknown_until_it_is_set(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "_PATIENCE_S", 0.0)
-    said = []
-    serve(port, said.append)
+    log_text = []
+    serve(port, log_text.append)
     assert ask(port, "GET", "/global/0") == (404, b"")
     assert ask(port, "PUT", "/global/0", b"\x00address") == (200, b"")
     assert ask(port, "GET", "/global/0") == (200, b"\x00address")
     assert ask(port, "GET", "/local/0") == (404, b"")
     assert ask(port, "DELETE", "/global/0") == (200, b"")
     assert ask(port, "GET", "/global/0") == (404, b"")
-    assert said == []
+    assert log_text == []
 
 
-def test_a_port_in_use_is_told_and_does_not_raise():
-    said = []
+def test_a_port_in_use_is_reported_and_does_not_raise():
+    log_text = []
     with socket.create_server(("", 0)) as server:
-        serve(server.getsockname()[1], said.append)
-    assert "not served" in said[0]
+        serve(server.getsockname()[1], log_text.append)
+    assert "not served" in log_text[0]
 
 
 def test_each_attempts_store_begins_empty_and_a_deleted_scope_is_gone(port, monkeypatch):
@@ -60,7 +60,7 @@ def test_each_attempts_store_begins_empty_and_a_deleted_scope_is_gone(port, monk
     assert [ask(port, "GET", f"/{key}")[0] for key in ("global/0", "global/1", "local_h/0")] == [404, 404, 200]
 
 
-def test_what_is_kept_is_bounded(port, monkeypatch):
+def test_the_store_is_bounded(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "_VALUE_BYTES", 10)
     monkeypatch.setattr(rendezvous, "_STORE_BYTES", 25)
     serve(port, lambda _: None)
@@ -82,7 +82,9 @@ def test_a_gang_of_one_machine_is_served_on_its_loopback_alone(port):
 
 
 def init_of_horovod(port, rank, size=2):
-    """What Horovod 0.28.1 asks in ``hvd.init()`` of one rank in each replica, as it was recorded. Returns what it got."""
+    """What Horovod 0.28.1 asks in ``hvd.init()`` of one rank in each replica, as it was recorded. Returns what it
+    got.
+    """
     got = {}
     for scope, number, count in (("global", rank, size), (f"local_worker-{rank}", 0, 1), ("cross_0", rank, size)):
         assert ask(port, "PUT", f"/{scope}/rank_{number}", b"node-1") == (200, b"")
@@ -115,12 +117,12 @@ def test_what_horovods_client_asks_is_answered_also_when_it_begins_again(port):
 def test_who_asks_for_a_rank_that_comes_later_is_answered_when_it_has_come(port):
     serve(port, lambda _: None, "127.0.0.1")
     with ThreadPoolExecutor(2) as early:
-        asked = [early.submit(ask, port, "GET", "/global/1") for _ in range(2)]
+        requested = [early.submit(ask, port, "GET", "/global/1") for _ in range(2)]
         # What no rank waits for has its answer at once.
         assert ask(port, "GET", "/global/rank_1") == (404, b"")
         assert ask(port, "PUT", "/global/0", b"zero") == (200, b"")
         assert ask(port, "PUT", "/global/1", b"one") == (200, b"")
-        assert [one.result(60) for one in asked] == [(200, b"one")] * 2
+        assert [item.result(60) for item in requested] == [(200, b"one")] * 2
 
 
 def test_those_who_wait_are_bounded(port, monkeypatch):
@@ -152,7 +154,7 @@ def test_horovod_begins_when_the_rendezvous_is_there(horovod, port):
     assert ask(port, "PUT", "/global/0", b"address") == (200, b"")
 
 
-def test_nobody_waits_for_a_rank_0_that_is_over(horovod):
+def test_no_replica_waits_for_a_rank_0_that_is_over(horovod):
     pauses = []
     wait_for(horovod, lambda: len(pauses) == 2, pauses.append)
     assert len(pauses) == 2
@@ -178,8 +180,8 @@ def test_a_container_waits_for_the_rendezvous_until_rank_0_says_that_it_is_over(
     logs.mkdir(parents=True)
     env = {**horovod, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0.invalid"}
     order: Any = SimpleNamespace(env={}, process_env=[env], peers_grace_s=600.0, log_name="1/worker-1.log")
-    told, pauses = [], []
-    state: Any = SimpleNamespace(tell=lambda **status: told.append(status))
+    reported, pauses = [], []
+    state: Any = SimpleNamespace(tell=lambda **status: reported.append(status))
 
     def check_stop(seconds):
         pauses.append(seconds)
@@ -187,4 +189,4 @@ def test_a_container_waits_for_the_rendezvous_until_rank_0_says_that_it_is_over(
 
     prepare._wait_for_rendezvous(order, state, check_stop)
     assert len(pauses) == 1
-    assert "rendezvous" in told[0]["detail"]
+    assert "rendezvous" in reported[0]["detail"]

@@ -106,7 +106,7 @@ def test_a_line_counts_when_it_is_whole(reporter, api, write):
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_how_far_a_script_told_that_it_is_stands_against_the_lines_that_it_prints(reporter, write):
+def test_progress_that_a_script_reports_wins_over_its_printed_lines(reporter, write):
     reporter.collector = Collector(patterns=LinePatterns([]))
     write({"kind": "progress", "metrics": {"step_s": 0.1}})  # a timer's, of no step
     go(reporter)
@@ -139,7 +139,7 @@ def test_a_line_of_brackets_ends_no_reports(reporter, api, write):
     assert api.received == [("progress", {"step": 1})]
 
 
-def test_a_line_without_an_end_is_left_out_and_told_once(reporter, api, log_lines, write):
+def test_a_line_without_an_end_is_left_out_and_reported_once(reporter, api, log_lines, write):
     for _ in range(3):
         write("x" * 700_000)
         go(reporter)
@@ -213,7 +213,7 @@ def test_only_an_ended_attempt_is_a_reason_to_end(reporter, api, write, status, 
     assert reporter._is_refused
 
 
-def test_a_refused_token_ends_the_reports_and_is_told_once(reporter, api, log_lines, write):
+def test_a_refused_token_ends_the_reports_and_is_reported_once(reporter, api, log_lines, write):
     api.status = 401
     write({"kind": "progress", "step": 1})
     go(reporter)

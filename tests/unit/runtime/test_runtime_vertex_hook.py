@@ -8,18 +8,65 @@ from pathlib import Path
 
 HOOKS = Path(__file__).parents[3] / "worker_images/runtime/trainmaster_runtime/hooks"
 FILES = {
-    "google/auth/__init__.py": "from google.auth import exceptions\n\n\ndef default():\n    import os\n    if 'GOOGLE_APPLICATION_CREDENTIALS' in os.environ:\n        from google.oauth2.credentials import Credentials\n        return Credentials('theirs'), 'p'\n    raise exceptions.DefaultCredentialsError\n",
-    "google/auth/exceptions.py": "class GoogleAuthError(Exception):\n    pass\n\n\nclass DefaultCredentialsError(GoogleAuthError):\n    pass\n",
+    "google/auth/__init__.py": (
+        "from google.auth import exceptions\n\n\n"
+        "def default():\n"
+        "    import os\n"
+        "    if 'GOOGLE_APPLICATION_CREDENTIALS' in os.environ:\n"
+        "        from google.oauth2.credentials import Credentials\n"
+        "        return Credentials('theirs'), 'p'\n"
+        "    raise exceptions.DefaultCredentialsError\n"
+    ),
+    "google/auth/exceptions.py": (
+        "class GoogleAuthError(Exception):\n    pass\n\n\nclass DefaultCredentialsError(GoogleAuthError):\n    pass\n"
+    ),
     "google/oauth2/__init__.py": "",
-    "google/oauth2/credentials.py": "class Credentials:\n    def __init__(self, token):\n        self.token = token\n\n    def apply(self, headers, token=None):\n        headers['authorization'] = self.token\n",
-    "google/cloud/storage/__init__.py": "from google.cloud.storage.blob import Blob\nfrom google.cloud.storage.client import Client\n",
-    "google/cloud/storage/client.py": "import os\n\n\nclass Client:\n    def __init__(self, project=None, credentials=None, _http=None, client_info=None, client_options=None, *, api_key=None):\n        if isinstance(client_options, dict):\n            client_options = client_options.get('api_endpoint')\n        else:\n            client_options = getattr(client_options, 'api_endpoint', None)\n        self.server = client_options or os.environ.get('STORAGE_EMULATOR_HOST') or os.environ.get('API_ENDPOINT_OVERRIDE')\n",
-    "google/cloud/storage/blob.py": "class Blob:\n    @classmethod\n    def from_uri(cls, uri, client=None):\n        return uri, client\n\n    @classmethod\n    def from_string(cls, uri, client=None):\n        return cls.from_uri(uri, client=client)\n",
+    "google/oauth2/credentials.py": (
+        "class Credentials:\n"
+        "    def __init__(self, token):\n"
+        "        self.token = token\n\n"
+        "    def apply(self, headers, token=None):\n"
+        "        headers['authorization'] = self.token\n"
+    ),
+    "google/cloud/storage/__init__.py": (
+        "from google.cloud.storage.blob import Blob\nfrom google.cloud.storage.client import Client\n"
+    ),
+    "google/cloud/storage/client.py": (
+        "import os\n\n\n"
+        "class Client:\n"
+        "    def __init__(self, project=None, credentials=None, _http=None, client_info=None, "
+        "client_options=None, *, api_key=None):\n"
+        "        if isinstance(client_options, dict):\n"
+        "            client_options = client_options.get('api_endpoint')\n"
+        "        else:\n"
+        "            client_options = getattr(client_options, 'api_endpoint', None)\n"
+        "        self.server = client_options or os.environ.get('STORAGE_EMULATOR_HOST') or "
+        "os.environ.get('API_ENDPOINT_OVERRIDE')\n"
+    ),
+    "google/cloud/storage/blob.py": (
+        "class Blob:\n"
+        "    @classmethod\n"
+        "    def from_uri(cls, uri, client=None):\n"
+        "        return uri, client\n\n"
+        "    @classmethod\n"
+        "    def from_string(cls, uri, client=None):\n"
+        "        return cls.from_uri(uri, client=client)\n"
+    ),
     "gcsfs/__init__.py": "from gcsfs.core import GCSFileSystem\n",
-    "gcsfs/core.py": "class GCSFileSystem:\n    def __init__(self, url, credentials):\n        self._location, self.credentials = url, credentials\n\n    def _get_headers(self, headers):\n        out = dict(headers)\n        self.credentials.credentials.apply(out)\n        return out\n",
+    "gcsfs/core.py": (
+        "class GCSFileSystem:\n"
+        "    def __init__(self, url, credentials):\n"
+        "        self._location, self.credentials = url, credentials\n\n"
+        "    def _get_headers(self, headers):\n"
+        "        out = dict(headers)\n"
+        "        self.credentials.credentials.apply(out)\n"
+        "        return out\n"
+    ),
     "google/cloud/__init__.py": "",
     "google/cloud/aiplatform/__init__.py": "from google.cloud.aiplatform import initializer\n",
-    "google/cloud/aiplatform/initializer.py": "class Config:\n    _api_endpoint = _project = _location = _credentials = None\n\n\nglobal_config = Config()\n",
+    "google/cloud/aiplatform/initializer.py": (
+        "class Config:\n    _api_endpoint = _project = _location = _credentials = None\n\n\nglobal_config = Config()\n"
+    ),
 }
 CODE = """
 import sys
@@ -53,7 +100,8 @@ for url in ("http://api:1/storage/v1/b", "https://api:1/x", "http://api:2/x", "h
     print(sent(lambda headers: credentials.before_request(None, "GET", url, headers)))
 print(sent(credentials.apply))
 for url in ("https://storage.googleapis.com", "http://api:1"):
-    print(sent(lambda _: gcsfs.GCSFileSystem(url, SimpleNamespace(credentials=google.auth.default()[0]))._get_headers({})))
+    credentials = SimpleNamespace(credentials=google.auth.default()[0])
+    print(sent(lambda _: gcsfs.GCSFileSystem(url, credentials)._get_headers({})))
 """
 
 
@@ -63,7 +111,7 @@ def run(tmp_path: Path, code: str = CODE, **env: str) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "token").write_text("tma_x\n")
-    told = {
+    reported = {
         "PYTHONPATH": f"{HOOKS}:{tmp_path / 'site'}",
         "TRAINMASTER_API_URL": "http://api:1",
         "TRAINMASTER_TOKEN_FILE": str(tmp_path / "token"),
@@ -71,7 +119,7 @@ def run(tmp_path: Path, code: str = CODE, **env: str) -> list[str]:
         "CLOUD_ML_REGION": "europe-west4",
         **env,
     }
-    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=reported, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -100,8 +148,8 @@ def test_the_attempts_token_is_sent_to_the_platform_alone(tmp_path: Path) -> Non
 
 
 def test_credentials_of_ones_own_stay_the_default_ones(tmp_path: Path) -> None:
-    told = run(tmp_path, VERTEX_AI_SDK_SERVER="trainmaster", GOOGLE_APPLICATION_CREDENTIALS="/key.json")
-    assert told == ["http://api:1 vision europe-west4 tma_x", "theirs"]
+    reported = run(tmp_path, VERTEX_AI_SDK_SERVER="trainmaster", GOOGLE_APPLICATION_CREDENTIALS="/key.json")
+    assert reported == ["http://api:1 vision europe-west4 tma_x", "theirs"]
 
 
 ADDRESSES = """
@@ -114,9 +162,9 @@ for uri in ("/data/output/x", "/data/outputs/x", "/data/output/../x", "gs://b/x"
 
 def test_paths_of_the_output_are_addresses_where_googles_samples_take_them_for_those(tmp_path: Path) -> None:
     env = {"TRAINMASTER_OUTPUT_DIR": "/data/output", "TRAINMASTER_OUTPUT_URI": "gs://data/runs/1"}
-    told = run(tmp_path, ADDRESSES, VERTEX_AI_SDK_SERVER="trainmaster", **env)
-    assert told[0] == "('gs://data/runs/1/model/model.joblib', 1)"
-    assert told[1:] == ["gs://data/runs/1/x", "/data/outputs/x", "/data/output/../x", "gs://b/x"]
+    reported = run(tmp_path, ADDRESSES, VERTEX_AI_SDK_SERVER="trainmaster", **env)
+    assert reported[0] == "('gs://data/runs/1/model/model.joblib', 1)"
+    assert reported[1:] == ["gs://data/runs/1/x", "/data/outputs/x", "/data/output/../x", "gs://b/x"]
 
 
 CLIENTS = """
@@ -126,7 +174,8 @@ import google.auth
 from google.cloud.storage import Client
 
 theirs = SimpleNamespace(token="ya29.x")
-print(Client().server, Client("p", google.auth.default()[0]).server, Client(credentials=SimpleNamespace(token="tm_x")).server)
+own = Client(credentials=SimpleNamespace(token="tm_x"))
+print(Client().server, Client("p", google.auth.default()[0]).server, own.server)
 print(Client("p", theirs).server, Client(credentials=theirs, client_options={"universe_domain": "u.example"}).server)
 options = SimpleNamespace(api_endpoint=None)
 print(Client(credentials=theirs, client_options=options).server, options.api_endpoint)
@@ -162,7 +211,8 @@ from google.oauth2.credentials import Credentials
 
 for url, token in (("http://api:1", "ya29.x"), ("http://api:1", "tm_x"), ("https://storage.googleapis.com", "ya29.x")):
     try:
-        print(gcsfs.GCSFileSystem(url, SimpleNamespace(credentials=Credentials(token)))._get_headers({})["authorization"])
+        credentials = SimpleNamespace(credentials=Credentials(token))
+        print(gcsfs.GCSFileSystem(url, credentials)._get_headers({})["authorization"])
     except google.auth.exceptions.GoogleAuthError as refused:
         print(refused)
 """

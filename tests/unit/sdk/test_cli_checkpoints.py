@@ -66,8 +66,8 @@ def test_show_lists_tensors_and_with_stats_their_figures(cli: Invoke, server: An
 
 
 def test_diff_follows_the_pages_and_ends_with_the_layers(cli: Invoke, server: Any, job: str) -> None:
-    counts = {"appeared_count": 1, "went_count": 0, "reshaped_count": 0, "common_count": 2}
-    new = {"name": "new", "kind": "weight", "change": "appeared", "shape_after": [2]}
+    counts = {"added_count": 1, "removed_count": 0, "reshaped_count": 0, "common_count": 2}
+    new = {"name": "new", "kind": "weight", "change": "added", "shape_after": [2]}
     moved = {"name": "fc.w", "kind": "weight", "change": "moved", "relative_norm": 0.125, "cosine": 0.5}
     same = {"name": "fc.b", "kind": "weight", "change": "same"}
     layer = {"layer": "fc", "tensor_count": 2, "relative_norm": 0.25, "cosine": 0.75}
@@ -79,7 +79,7 @@ def test_diff_follows_the_pages_and_ends_with_the_layers(cli: Invoke, server: An
     )
     told = cli("checkpoint", "diff", "mnist", "a", "b")
     assert told.exit_code == 0, told.output
-    for words in ("appeared", "0.125", "0.500000", "0.750000"):
+    for words in ("added", "0.125", "0.500000", "0.750000"):
         assert words in told.stdout
     assert "fc.b" not in told.stdout
     assert "1 tensor the same" in told.stderr

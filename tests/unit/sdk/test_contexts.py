@@ -9,7 +9,7 @@ import pytest
 from trainmaster import Client
 from trainmaster.contexts import (
     Contexts,
-    Server,
+    ServerAccess,
     load_contexts,
     local_server,
     resolve_server,
@@ -20,7 +20,7 @@ from trainmaster.contexts import (
 from trainmaster.errors import LocalFileProblem, NotConfigured, NotFound
 
 pytestmark = pytest.mark.usefixtures("no_config")
-LAB = Server("http://lab:8765", "tm_lab", project="vision", name="lab")
+LAB = ServerAccess("http://lab:8765", "tm_lab", project="vision", name="lab")
 
 
 def run_local(home: Path, pid: int | None = None) -> None:
@@ -121,7 +121,7 @@ def test_a_token_in_the_environment_counts_wherever_the_address_came_from(
 
 
 def test_a_saved_platform_of_this_machine_is_found_at_its_new_port(no_config: Path) -> None:
-    saved = Server("http://127.0.0.1:1111", "tm_saved", name="here", home=str(no_config))
+    saved = ServerAccess("http://127.0.0.1:1111", "tm_saved", name="here", home=str(no_config))
     save_contexts(with_server(Contexts(), saved))
     assert resolve_server().url == "http://127.0.0.1:1111"
     (no_config / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:2222", "pid": os.getpid()}))

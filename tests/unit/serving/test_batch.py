@@ -224,7 +224,7 @@ def test_a_manifest_that_was_never_written_is_made_anew(tmp_path: Path, monkeypa
     (tmp_path / "in" / "a.jsonl").write_text("1\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "batch.json").touch()
-    monkeypatch.setattr(manifest, "_WAIT_S", 0.0)
+    monkeypatch.setattr(manifest, "_READ_TIMEOUT_S", 0.0)
     run_batch(monkeypatch, tmp_path)
     assert json.loads((tmp_path / "out" / "batch.json").read_text())["files"] == 1
 

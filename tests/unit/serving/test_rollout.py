@@ -19,7 +19,12 @@ def revision(number: int, **more: object) -> Revision:
 
 
 def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> Server:
-    fields = {"created_at": NOW - TEN, "running_since": NOW - TEN / 2, "is_healthy": state is ServingState.READY, **more}
+    fields = {
+        "created_at": NOW - TEN,
+        "running_since": NOW - TEN / 2,
+        "is_healthy": state is ServingState.READY,
+        **more,
+    }
     return Server(name, of, state, **fields)  # type: ignore[arg-type]
 
 
@@ -59,7 +64,9 @@ def test_going_back_keeps_those_of_the_old_revision_that_run() -> None:
 
 
 def test_waiting_in_the_queue_is_no_failure() -> None:
-    waits = server("c", 2, ServingState.STARTING, running_since=None, is_healthy=None, created_at=NOW - timedelta(days=2))
+    waits = server(
+        "c", 2, ServingState.STARTING, running_since=None, is_healthy=None, created_at=NOW - timedelta(days=2)
+    )
     steps = plan(deployed(server("a", 1), server("b", 1), waits), NOW)
     assert steps.deployed.revision(2).failures == 0
     assert not steps
@@ -74,22 +81,22 @@ def test_what_starts_is_looked_at_again_soon_and_then_ever_more_seldom() -> None
         begun = NOW - timedelta(seconds=seconds)
         starting = server("a", 2, ServingState.STARTING, created_at=begun, running_since=begun, is_healthy=False)
         steps = plan(deployed(starting, replicas=1), NOW)
-        return None if steps.next_look is None else (steps.next_look - NOW).total_seconds()
+        return None if steps.recheck_at is None else (steps.next_look - NOW).total_seconds()
 
     assert [asked_after(seconds) for seconds in (0, 1, 5)] == [0.15, 0.15, 0.5]
     assert asked_after(9.95) == pytest.approx(0.995)
     waits = server("a", 2, ServingState.STARTING, created_at=NOW, running_since=None, is_healthy=None)
-    assert plan(deployed(waits, replicas=1), NOW).next_look == NOW + timedelta(seconds=0.15)
+    assert plan(deployed(waits, replicas=1), NOW).recheck_at == NOW + timedelta(seconds=0.15)
     # Who has waited for long is found by the control loop's own rounds.
     waits = server("a", 2, ServingState.STARTING, created_at=NOW - TEN, running_since=None, is_healthy=None)
-    assert plan(deployed(waits, replicas=1), NOW).next_look is None
+    assert plan(deployed(waits, replicas=1), NOW).recheck_at is None
 
 
 def test_what_drains_and_what_ends_is_looked_at_when_it_is_time() -> None:
     drains = server("a", 1, ServingState.DRAINING, draining_at=NOW - timedelta(seconds=2))
-    assert plan(deployed(drains, server("c", 2), replicas=1), NOW).next_look == NOW + timedelta(seconds=3)
+    assert plan(deployed(drains, server("c", 2), replicas=1), NOW).recheck_at == NOW + timedelta(seconds=3)
     ends = server("a", 1, ServingState.DRAINING, draining_at=NOW - timedelta(seconds=5), is_cancelled=True)
-    assert plan(deployed(ends, server("c", 2), replicas=1), NOW).next_look == NOW + timedelta(seconds=0.15)
+    assert plan(deployed(ends, server("c", 2), replicas=1), NOW).recheck_at == NOW + timedelta(seconds=0.15)
 
 
 def test_a_revision_that_is_gone_back_to_and_does_not_get_ready_again_is_taken_back() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trainmaster.client.flows.studying import read_study
+from trainmaster.client.flows.studies import read_study
 from trainmaster.errors import InvalidSpec
 from trainmaster.spec import SpecError
 from trainmaster.spec.errors import FieldError

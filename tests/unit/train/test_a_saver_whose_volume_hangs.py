@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import trainmaster_train as tm
-from trainmaster_train.checkpoint import saver, staging
+from trainmaster_train.checkpoint import saver
+from trainmaster_train.checkpoint import saver as staging
 
 torch = pytest.importorskip("torch")
 

@@ -107,7 +107,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
 def test_a_whole_file_is_found_and_one_cut_short_is_not(folder: Path, name: str) -> None:
     kind, write = WRITERS[name]
     path = write(folder / name)
-    assert tm.find_checkpoint() == formats.Found(path, kind, 7, path.stat().st_mtime)
+    assert tm.find_checkpoint() == formats.FoundCheckpoint(path, kind, 7, path.stat().st_mtime)
 
     cut(path)
     assert tm.find_checkpoint() is None
@@ -240,7 +240,7 @@ def test_what_the_file_system_does_not_read_is_named_and_the_one_before_is_taken
     damaged = tm.save_checkpoint({"w": torch.ones(3)}, 2)
     find = formats.find_all
 
-    def then_the_disk_fails(directory: Path) -> list[formats.Found]:
+    def then_the_disk_fails(directory: Path) -> list[formats.FoundCheckpoint]:
         found = find(directory)
         (damaged / name).unlink()
         (damaged / name).symlink_to(name)  # reading it is an error, and not that it is missing

@@ -52,7 +52,7 @@ def test_without_the_platform_there_is_one_world(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("TRAINMASTER_WORLD_FILE", raising=False)
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert elastic.first_world() == elastic.World()
+    assert elastic.first_world() == elastic.ElasticWorld()
     with pytest.raises(elastic.WorldError, match="not elastic"):
         elastic.next_world(1)
 
@@ -101,7 +101,7 @@ def test_rank_0_whose_port_is_taken_asks_for_it_now_and_then(file: Path, monkeyp
     write(file, 3, RANK="0", WORLD_SIZE="2")
     monkeypatch.setattr(distributed, "TCPStore", taken)
     monkeypatch.setattr(group, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    world = elastic.World(number=3, rank=0, size=2, master_addr="127.0.0.1", master_port=29500)
+    world = elastic.ElasticWorld(number=3, rank=0, size=2, master_addr="127.0.0.1", master_port=29500)
     with pytest.raises(elastic.PeerLost, match=r"rank 0 at 127\.0\.0\.1:29500 for too long: address already in use"):
         elastic.Group("gloo", timeout_s=20).join(world)
     assert 10 <= clock.asked <= 400

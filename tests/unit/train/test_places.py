@@ -4,7 +4,7 @@ import json
 
 import pytest
 from trainmaster_train.context import ContextError
-from trainmaster_train.distributed import Place, find_place
+from trainmaster_train.distributed import RankAssignment, discover_ranks
 
 TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 MASTER = {"MASTER_ADDR": "head", "MASTER_PORT": "1234"}
@@ -25,43 +25,43 @@ def tf_config(kind: str, index: int, **cluster: list[str]) -> str:
 
 
 CASES = [
-    ({}, Place()),
-    ({**TORCH, **MASTER}, Place(3, 4, 1, 2, ("head", 1234), "torch")),
-    ({**TORCH, **MASTER, "TORCHELASTIC_RUN_ID": "x"}, Place(3, 4, 1, 2, ("head", 1234), "torchrun")),
-    ({**TORCH, "MASTER_ADDR": "head"}, Place(3, 4, 1, 2, ("head", 29500), "torch")),
-    (UAI, Place(1, 2, 0, 1, ("head", 1234), "UAI Train")),
-    (HOROVOD, Place(1, 2, 0, 1, ("head", 29500), "Horovod")),
-    ({**HOROVOD, **MASTER}, Place(1, 2, 0, 1, ("head", 1234), "Horovod")),
+    ({}, RankAssignment()),
+    ({**TORCH, **MASTER}, RankAssignment(3, 4, 1, 2, ("head", 1234), "torch")),
+    ({**TORCH, **MASTER, "TORCHELASTIC_RUN_ID": "x"}, RankAssignment(3, 4, 1, 2, ("head", 1234), "torchrun")),
+    ({**TORCH, "MASTER_ADDR": "head"}, RankAssignment(3, 4, 1, 2, ("head", 29500), "torch")),
+    (UAI, RankAssignment(1, 2, 0, 1, ("head", 1234), "UAI Train")),
+    (HOROVOD, RankAssignment(1, 2, 0, 1, ("head", 29500), "Horovod")),
+    ({**HOROVOD, **MASTER}, RankAssignment(1, 2, 0, 1, ("head", 1234), "Horovod")),
     (
         {**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "TRAINMASTER_HOSTS": "one:1,two:1"},
-        Place(1, 2, 1, 1, ("one", 29500), "Open MPI"),
+        RankAssignment(1, 2, 1, 1, ("one", 29500), "Open MPI"),
     ),
-    ({**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, Place(1, 2, 1, 2, ("127.0.0.1", 29500), "Open MPI")),
-    ({**PMI, **MASTER}, Place(1, 2, 1, 2, ("head", 1234), "MPICH")),
+    ({**MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, RankAssignment(1, 2, 1, 2, ("127.0.0.1", 29500), "Open MPI")),
+    ({**PMI, **MASTER}, RankAssignment(1, 2, 1, 2, ("head", 1234), "MPICH")),
     (
         {"TF_CONFIG": tf_config("worker", 1, chief=["c:2222"], worker=["a:1", "b:2"], ps=["p:3"])},
-        Place(2, 3, address=("c", 2222), contract="TF_CONFIG"),
+        RankAssignment(2, 3, address=("c", 2222), contract="TF_CONFIG"),
     ),
     (
         {"TF_CONFIG": tf_config("worker", 0, worker=["[::1]:77"])},
-        Place(0, 1, address=("::1", 77), contract="TF_CONFIG"),
+        RankAssignment(0, 1, address=("::1", 77), contract="TF_CONFIG"),
     ),
     (
         {"CLUSTER_SPEC": tf_config("workerpool1", 0, workerpool0=["c:2222"], workerpool1=["a:1"], workerpool2=["p:1"])},
-        Place(1, 2, address=("c", 2222), contract="CLUSTER_SPEC"),
+        RankAssignment(1, 2, address=("c", 2222), contract="CLUSTER_SPEC"),
     ),
     # The platform sets them all at once: torch's own come first.
-    ({**TORCH, **MASTER, **HOROVOD, **MPI}, Place(3, 4, 1, 2, ("head", 1234), "torch")),
+    ({**TORCH, **MASTER, **HOROVOD, **MPI}, RankAssignment(3, 4, 1, 2, ("head", 1234), "torch")),
 ]
 
 
 @pytest.mark.parametrize(("environ", "place"), CASES)
-def test_a_place_is_read_from_whichever_contract_is_there(environ: dict[str, str], place: Place) -> None:
-    assert find_place(environ) == place
+def test_a_place_is_read_from_whichever_contract_is_there(environ: dict[str, str], place: RankAssignment) -> None:
+    assert discover_ranks(environ) == place
 
 
 def test_in_uai_mode_the_rank_is_the_nodes_and_a_script_that_starts_its_processes_counts_them() -> None:
-    assert find_place(UAI, local_rank=2) == Place(6, 8, 2, 4, ("head", 1234), "UAI Train")
+    assert discover_ranks(UAI, local_rank=2) == RankAssignment(6, 8, 2, 4, ("head", 1234), "UAI Train")
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_in_uai_mode_the_rank_is_the_nodes_and_a_script_that_starts_its_processe
 )
 def test_a_contradiction_is_one_sentence(environ: dict[str, str], sentence: str) -> None:
     with pytest.raises(ContextError, match=sentence):
-        find_place(environ)
+        discover_ranks(environ)

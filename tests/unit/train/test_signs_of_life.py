@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from trainmaster_train.distributed.heartbeats import Board, Sign, read_sign
+from trainmaster_train.distributed.heartbeats import Heartbeat, HeartbeatTable, parse_heartbeat
 
 
-def board(size: int = 3) -> Board:
-    return Board(size, lambda rank: f"rank {rank} (worker-{rank})", 0.0)
+def board(size: int = 3) -> HeartbeatTable:
+    return HeartbeatTable(size, lambda rank: f"rank {rank} (worker-{rank})", 0.0)
 
 
-def sign(beat: int, *, collectives: int = 7, still_s: float = 0.0, at: str = "train.py:41 in train") -> Sign:
-    return Sign(beat, collectives, still_s, at)
+def sign(beat: int, *, collectives: int = 7, still_s: float = 0.0, at: str = "train.py:41 in train") -> Heartbeat:
+    return Heartbeat(beat, collectives, still_s, at)
 
 
 def test_a_sign_comes_through_the_store_as_it_was() -> None:
-    assert read_sign(sign(3, still_s=1.5).to_text().encode()) == sign(3, still_s=1.5)
-    assert read_sign(b"null") is None
+    assert parse_heartbeat(sign(3, still_s=1.5).to_text().encode()) == sign(3, still_s=1.5)
+    assert parse_heartbeat(b"null") is None
 
 
 def test_nobody_waits_where_all_move() -> None:
@@ -33,8 +33,8 @@ def test_who_does_not_come_to_the_collective_is_named_with_its_place() -> None:
         seen.note(rank, sign(1, still_s=65.0), 60.0)
     seen.note(1, sign(1, collectives=6, at="data.py:12 in load"), 60.0)
 
-    told = "ranks 0, 2 waited for 65 s at train.py:41 in train: rank 1 (worker-1) is still at data.py:12 in load"
-    assert seen.sentence(61.0, 60.0) == told
+    results = "ranks 0, 2 waited for 65 s at train.py:41 in train: rank 1 (worker-1) is still at data.py:12 in load"
+    assert seen.sentence(61.0, 60.0) == results
     assert seen.silent(61.0, 60.0) == []
 
 
@@ -84,6 +84,6 @@ def test_many_are_counted() -> None:
     for rank in range(5, 10):
         seen.note(rank, sign(1, collectives=6), 60.0)
 
-    told = seen.sentence(61.0, 60.0)
-    assert told.startswith("ranks 0, 1, 2, 3 and others waited for 61 s at ")
-    assert told.endswith("; rank 8 (worker-8) is still at train.py:41 in train; and 1 more")
+    results = seen.sentence(61.0, 60.0)
+    assert results.startswith("ranks 0, 1, 2, 3 and others waited for 61 s at ")
+    assert results.endswith("; rank 8 (worker-8) is still at train.py:41 in train; and 1 more")

@@ -194,7 +194,7 @@ def test_means_are_reported_every_few_seconds_and_at_the_end(
         clock.wait(1)
     timer.flush()
 
-    first, last, told, under = (json.loads(line) for line in (tmp_path / "report").read_text().splitlines())
+    first, last, results, under = (json.loads(line) for line in (tmp_path / "report").read_text().splitlines())
     assert points(first) == (
         2,
         {
@@ -214,7 +214,7 @@ def test_means_are_reported_every_few_seconds_and_at_the_end(
     step, values = points(last)
     assert (step, values["staleness_mean"]) == (3, 8)
     # From then on the steps are the script's: the platform counts what has none for the step told last.
-    assert (told["step"], under["kind"], under["metrics"]["step_s"], under.get("step")) == (70, "progress", 1, None)
+    assert (results["step"], under["kind"], under["metrics"]["step_s"], under.get("step")) == (70, "progress", 1, None)
 
 
 def points(line: Any) -> tuple[int, dict[str, float]]:

@@ -132,10 +132,13 @@ def run(
 
 
 def test_every_compression_trains_the_same_model_everywhere_and_all_leave(alone: Path, tmp_path: Path) -> None:
-    told = run(tmp_path, DDP)
+    results = run(tmp_path, DDP)
 
-    assert [(found["rank"], found["size"], found["contract"]) for found in told] == [(0, 2, "torch"), (1, 2, "torch")]
-    for found in told:
+    assert [(found["rank"], found["size"], found["contract"]) for found in results] == [
+        (0, 2, "torch"),
+        (1, 2, "torch"),
+    ]
+    for found in results:
         assert found["warned"] == 1
         steps = found["steps"]
         gradients = 4 * (40 * 40 + 40) * 4  # bytes; with two ranks each sends them once
@@ -145,10 +148,10 @@ def test_every_compression_trains_the_same_model_everywhere_and_all_leave(alone:
         assert sent["fp16"] == sent["bf16"] == [0, gradients // 2] * 4
         assert 0 < sent["powersgd"][1] < gradients // 2
         assert all(seconds > 0 for _, seconds in steps["none"][1::2])
-    assert told[0]["missing"].startswith(
+    assert results[0]["missing"].startswith(
         "the checkpoint of step 9 was not written: not all processes came within 0.2 s ("
     )
-    assert "Ranks 1 failed" in told[0]["missing"]
+    assert "Ranks 1 failed" in results[0]["missing"]
     warnings = (tmp_path / "0.err").read_text()
     assert "each of the 2 processes reads all of the data: give the DataLoader `sampler=Distributed" in warnings
     assert "two epochs in the same order: call `sampler.set_epoch(epoch)`" in warnings
@@ -237,13 +240,13 @@ def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: P
     assert (by_one["first"], by_one["path"]) == (2, str(newest))
     assert by_one["resumed"] == pytest.approx(by_two[0]["saved"], rel=1e-6)
     reports = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
-    told = [line["step"] for line in reports if line["kind"] == "checkpoint"]
-    assert told == [1, 2, 3, 4]
+    results = [line["step"] for line in reports if line["kind"] == "checkpoint"]
+    assert results == [1, 2, 3, 4]
 
 
 WORLDS = """
 import gc, weakref
-from trainmaster_train.elastic import Group, World
+from trainmaster_train.elastic import ElasticWorld, Group
 
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -260,7 +263,7 @@ def train():
 steps.timer().end_step()  # starts the clock
 found = []
 for number in (1, 2):
-    group.join(World(number))
+    group.join(ElasticWorld(number))
     train()
     gc.collect()
     found.append((steps.timer().count, before[-1]() is None, len(steps.timer()._at_end)))
@@ -272,14 +275,14 @@ tell(found=found)
 def test_a_model_wrapped_anew_in_each_world_counts_each_step_once_and_is_freed_before_its_group(
     alone: Path, tmp_path: Path
 ) -> None:
-    (told,) = run(tmp_path, WORLDS, world=1)
+    (results,) = run(tmp_path, WORLDS, world=1)
 
-    assert told["found"] == [[3, True, 0], [6, True, 0]]
+    assert results["found"] == [[3, True, 0], [6, True, 0]]
 
 
 LATE = """
 import time
-from trainmaster_train.elastic import Group, World
+from trainmaster_train.elastic import ElasticWorld, Group
 from trainmaster_train.elastic import worlds
 
 world = worlds.own_world()
@@ -335,10 +338,10 @@ except distributed.DistributedError as error:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_whose_peers_never_come_says_who_it_waited_for(alone: Path, tmp_path: Path, rank: int) -> None:
-    (told,) = run(tmp_path, LONELY, world=1, first_rank=rank, WORLD_SIZE="2")
+    (results,) = run(tmp_path, LONELY, world=1, first_rank=rank, WORLD_SIZE="2")
 
     waited = "waited for 2 s, and rank 1 did not come: look into their logs"
-    assert told["error"].startswith(
+    assert results["error"].startswith(
         f"rank {rank} of 2 (torch) " + (waited if rank == 0 else "could not meet the others at 127.0.0.1:")
     )
 

@@ -40,7 +40,7 @@ const PROBE_AFTER_MS = 4_000;
 
 /**
  * A slow request and a connection to a dead process look alike: if there was no response at all since the request was
- * * sent, probe the cheapest route.
+ * sent, probe the cheapest route.
  */
 async function probeApi(sentMs: number): Promise<void> {
   if (hasAnsweredSince(sentMs)) return;

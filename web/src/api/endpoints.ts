@@ -114,5 +114,6 @@ function prettyJson(text: string): string {
     // Not JSON: shown unchanged.
   }
   return shown.length > MOST_SHOWN
-    ? `${shown.slice(0, MOST_SHOWN)}\n… and ${shown.length - MOST_SHOWN} more characters` : shown;
+    ? `${shown.slice(0, MOST_SHOWN)}\n… and ${shown.length - MOST_SHOWN} more characters`
+    : shown;
 }

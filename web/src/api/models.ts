@@ -54,7 +54,8 @@ export const modelNamesQuery = (project: string) =>
 export const modelQuery = (project: string, model: string) =>
   queryOptions({
     queryKey: [...modelKeys.one(project, model), "itself"],
-    queryFn: () => unwrap(api.GET("/api/v1/projects/{project}/models/{model}", { params: { path: { project, model } } })),
+    queryFn: () =>
+      unwrap(api.GET("/api/v1/projects/{project}/models/{model}", { params: { path: { project, model } } })),
     refetchInterval: 5_000,
   });
 

@@ -3,8 +3,11 @@ export interface Page<T> {
   next_cursor?: string | null;
 }
 
-/** A list's pages together, at least `limit` items where there are so many. `next_cursor` then says that more follow. */
-export async function readPages<T>(limit: number, read: (cursor: string | undefined) => Promise<Page<T>>): Promise<Page<T>> {
+/** Reads pages until there are at least `limit` items. `next_cursor` is set if more follow. */
+export async function readPages<T>(
+  limit: number,
+  read: (cursor: string | undefined) => Promise<Page<T>>,
+): Promise<Page<T>> {
   const items: T[] = [];
   let cursor: string | undefined;
   do {

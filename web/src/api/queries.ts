@@ -4,7 +4,7 @@ import { api, unwrap } from "./client";
 import type { MetricObject } from "./types";
 
 /* Reads of the API. A mutation of a resource invalidates `keys.<resource>`. Polling is cheap: the browser sends the
- * * ETag, and an unchanged response has no body. */
+ * ETag, and an unchanged response has no body. */
 
 export const keys = {
   me: ["me"] as const,
@@ -126,7 +126,8 @@ export const nodesQuery = queryOptions({
 
 export const projectsQuery = queryOptions({
   queryKey: keys.projects,
-  queryFn: () => readAllPages((cursor) => unwrap(api.GET("/api/v1/projects", { params: { query: pageParams(cursor) } }))),
+  queryFn: () =>
+    readAllPages((cursor) => unwrap(api.GET("/api/v1/projects", { params: { query: pageParams(cursor) } }))),
 });
 
 export const projectQuery = (project: string) =>
@@ -140,7 +141,9 @@ export const membersQuery = (project: string) =>
     queryKey: [...keys.projects, project, "members"],
     queryFn: () =>
       readAllPages((cursor) =>
-        unwrap(api.GET("/api/v1/projects/{project}/members", { params: { path: { project }, query: pageParams(cursor) } })),
+        unwrap(
+          api.GET("/api/v1/projects/{project}/members", { params: { path: { project }, query: pageParams(cursor) } }),
+        ),
       ),
   });
 
@@ -149,7 +152,9 @@ export const secretsQuery = (project: string) =>
     queryKey: [...keys.projects, project, "secrets"],
     queryFn: () =>
       readAllPages((cursor) =>
-        unwrap(api.GET("/api/v1/projects/{project}/secrets", { params: { path: { project }, query: pageParams(cursor) } })),
+        unwrap(
+          api.GET("/api/v1/projects/{project}/secrets", { params: { path: { project }, query: pageParams(cursor) } }),
+        ),
       ),
   });
 
@@ -165,7 +170,8 @@ export const tokensQuery = queryOptions({
 
 export const volumesQuery = queryOptions({
   queryKey: keys.volumes,
-  queryFn: () => readAllPages((cursor) => unwrap(api.GET("/api/v1/volumes", { params: { query: pageParams(cursor) } }))),
+  queryFn: () =>
+    readAllPages((cursor) => unwrap(api.GET("/api/v1/volumes", { params: { query: pageParams(cursor) } }))),
 });
 
 export function isOver(state: string): boolean {
@@ -184,7 +190,8 @@ async function readAllPages<T>(read: (cursor: string | null) => Promise<Page<T>>
 /** Jobs that hold resources on the nodes. */
 export const holdersQuery = queryOptions({
   queryKey: [...keys.nodes, "holders"],
-  queryFn: () => readAllPages((cursor) => unwrap(api.GET("/api/v1/holders", { params: { query: pageParams(cursor) } }))),
+  queryFn: () =>
+    readAllPages((cursor) => unwrap(api.GET("/api/v1/holders", { params: { query: pageParams(cursor) } }))),
   refetchInterval: LIVE_MS,
 });
 
@@ -202,7 +209,11 @@ export const metricSeriesQuery = (job: string, system: boolean) =>
     queryFn: () => {
       const query = { kind: "scalar" as const, system, ...(system ? { prefix: "system/" } : {}) };
       return readAllPages((cursor) =>
-        unwrap(api.GET("/api/v1/jobs/{job}/metrics", { params: { path: { job }, query: { ...query, ...pageParams(cursor) } } })),
+        unwrap(
+          api.GET("/api/v1/jobs/{job}/metrics", {
+            params: { path: { job }, query: { ...query, ...pageParams(cursor) } },
+          }),
+        ),
       );
     },
     staleTime: 5_000,
@@ -268,7 +279,13 @@ export const tensorsQuery = (job: string, path: string, search: string, kind: ""
   infiniteQueryOptions({
     queryKey: [...keys.checkpoint(job, path), "tensors", search, kind],
     queryFn: ({ pageParam }) => {
-      const query = { path, limit: 200, ...cursorParam(pageParam), ...(search ? { search } : {}), ...(kind ? { kind } : {}) };
+      const query = {
+        path,
+        limit: 200,
+        ...cursorParam(pageParam),
+        ...(search ? { search } : {}),
+        ...(kind ? { kind } : {}),
+      };
       return unwrap(api.GET("/api/v1/jobs/{job}/checkpoints/tensors", { params: { path: { job }, query } }));
     },
     initialPageParam: "",

@@ -2,7 +2,7 @@ import { send } from "./client";
 import { noteAnswer, noteUnreachable } from "./connection";
 
 /* Server-sent events that resume after a break. The browser does most of it: it reconnects with the last
- * * event id. It does not retry after an error response, such as a proxy's 502. */
+ * event id. It does not retry after an error response, such as a proxy's 502. */
 
 const RETRY_MS = 3_000;
 

@@ -39,7 +39,8 @@ export const readStudies = (filters: StudyFilters, cursor: string | null, limit:
 export const studyQuery = (id: string) =>
   queryOptions({
     queryKey: studyKeys.one(id),
-    queryFn: () => unwrap(api.GET("/api/v1/studies/{study}", { params: { path: { study: id } } })) as Promise<StudyDetail>,
+    queryFn: () =>
+      unwrap(api.GET("/api/v1/studies/{study}", { params: { path: { study: id } } })) as Promise<StudyDetail>,
     refetchInterval: (query) => (isStudyOver(query.state.data?.state) ? CALM_MS : LIVE_MS),
   });
 
@@ -55,7 +56,8 @@ export const studyBestQuery = (id: string, ended: number) =>
 export const automlQuery = (id: string, ended: number, isOver: boolean) =>
   queryOptions({
     queryKey: [...studyKeys.one(id), "automl", ended],
-    queryFn: () => unwrap(api.GET("/api/v1/automl/{study}", { params: { path: { study: id }, query: { limit: 1000 } } })),
+    queryFn: () =>
+      unwrap(api.GET("/api/v1/automl/{study}", { params: { path: { study: id }, query: { limit: 1000 } } })),
     placeholderData: keepPreviousData,
     refetchInterval: (query) =>
       !isOver ? CALM_MS : query.state.data?.test != null || query.state.data?.winner == null ? false : LIVE_MS,
@@ -69,7 +71,9 @@ export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) =>
     queryFn: async () => {
       const known = client.getQueryData<Trials>(queryKey) ?? NO_TRIALS;
       const query = known.until ? { since: known.until } : {};
-      const columns = await unwrap(api.GET("/api/v1/studies/{study}/columns", { params: { path: { study: id }, query } }));
+      const columns = await unwrap(
+        api.GET("/api/v1/studies/{study}/columns", { params: { path: { study: id }, query } }),
+      );
       return mergeColumns(known, columns);
     },
     structuralSharing: false,

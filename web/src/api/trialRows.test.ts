@@ -83,7 +83,12 @@ describe("an axis", () => {
     const turned = axis({ type: "float", min: 0.01, max: 1, scale: "reverse-log" });
     expect(Number(turned.position(0.91)?.toFixed(6))).toBe(0.5);
     const words = axis({ type: "categorical", values: ["a", true, 1] });
-    expect([words.position("a"), words.position(true), words.position(1), words.position("1")]).toEqual([1 / 6, 0.5, 5 / 6, null]);
+    expect([words.position("a"), words.position(true), words.position(1), words.position("1")]).toEqual([
+      1 / 6,
+      0.5,
+      5 / 6,
+      null,
+    ]);
     expect(axis({ type: "integer", min: 3, max: 3 }).position(3)).toBe(0.5);
   });
 });

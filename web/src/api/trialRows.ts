@@ -51,7 +51,7 @@ export function mergeColumns(known: Trials, columns: TrialColumns): Trials {
   return { rows: [...byNumber.values()].sort((a, b) => a.number - b.number), until: columns.until };
 }
 
-/** Replaces a running trial's state by that of its job, where the job does not run. Other rows stay the same objects. */
+/** Replaces a running trial's state by that of its job, if the job does not run. Other rows stay the same objects. */
 export function withJobStates(
   rows: readonly TrialRow[],
   states: readonly (readonly [string, string])[],
@@ -91,7 +91,10 @@ export function bestSoFar(rows: readonly TrialRow[], metric: string, goal: Goal)
 }
 
 /** Numbers of the trials that no other trial dominates (is better in both metrics). */
-export function paretoFront(points: readonly { number: number; x: number; y: number }[], goals: [Goal, Goal]): Set<number> {
+export function paretoFront(
+  points: readonly { number: number; x: number; y: number }[],
+  goals: [Goal, Goal],
+): Set<number> {
   const cost = (value: number, goal: Goal) => (goal === "minimize" ? value : -value);
   const costs = points
     .map((point) => ({ number: point.number, a: cost(point.x, goals[0]), b: cost(point.y, goals[1]) }))

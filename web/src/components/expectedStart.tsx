@@ -4,18 +4,20 @@ import { useNow } from "~/lib/time/now";
 import { formatStart } from "~/lib/time/timeScale";
 import { Sentence } from "./parts";
 
-/** The planner's own sentence about a start, and its moments by the clock of who looks. */
+/** The expected start in local time, or the planner's own sentence where it has no time. */
 export function ExpectedStartText({ start }: { start: ExpectedStart }) {
   const { about, between } = formatStart(start, useNow());
+  if (!about || start.code === "now") {
+    return (
+      <p>
+        <Sentence text={withFullStop(start.sentence)} />
+      </p>
+    );
+  }
   return (
-    <p>
-      <Sentence text={withFullStop(start.sentence)} />{" "}
-      {about && start.code !== "now" && (
-        <span className="num">
-          Here that is {about}
-          {between && `, from ${between}`}.
-        </span>
-      )}
+    <p className="num" title={start.sentence}>
+      Expected start: {about}
+      {between && ` (${between})`}
     </p>
   );
 }

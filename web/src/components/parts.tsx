@@ -46,7 +46,7 @@ export function Skeleton({ rows = 3, height = 18 }: { rows?: number; height?: nu
     <div className="stack" aria-busy="true">
       <span className="only-read">Loading</span>
       {Array.from({ length: rows }, (_, i) => (
-        <span key={i} className="bone" style={{ height, width: `${92 - ((i * 17) % 40)}%` }} />
+        <span key={i} className="skeleton" style={{ height, width: `${92 - ((i * 17) % 40)}%` }} />
       ))}
     </div>
   );
@@ -152,7 +152,8 @@ export function TableBox({ label, children }: { label: string; children: ReactNo
 export function ShowEqualToggle({ isAll, set }: { isAll: boolean; set: (isAll: boolean) => void }) {
   return (
     <label className="row small">
-      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> Show equal
+      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> Show
+      equal
     </label>
   );
 }

@@ -7,12 +7,13 @@ const SHOWN = 6;
 export function Placements({ placements }: { placements: readonly Placement[] }) {
   const byNode = new Map<string, string[]>();
   for (const placement of placements) {
-    const texts = `${counted(placement.replicas, placement.role)}${placement.gpu_model ? `, ${placement.gpu_model}` : ""}`;
+    const model = placement.gpu_model ? `, ${placement.gpu_model}` : "";
+    const texts = `${counted(placement.replicas, placement.role)}${model}`;
     byNode.set(placement.node, [...(byNode.get(placement.node) ?? []), texts]);
   }
   const nodes = [...byNode];
   return (
-    <span className="room-places">
+    <span className="placements-list">
       {nodes.slice(0, SHOWN).map(([node, texts]) => (
         <span key={node} className="tag">
           <span className="mono">{node}</span>

@@ -4,7 +4,7 @@ const WAITS_MS = [250, 1_000, 3_000];
 
 /**
  * A page's code, loaded when it is first shown. A failed download (the network changed, the API
- * * just restarted) is retried; after that the router reloads the whole page once.
+ * just restarted) is retried; after that the router reloads the whole page once.
  */
 export const lazyPage: typeof lazyRouteComponent = (load, name) => lazyRouteComponent(() => tried(load), name);
 

@@ -95,7 +95,8 @@ describe("why a job waits or failed", () => {
 });
 
 describe("the metrics that are seen at once", () => {
-  const names = (...all: string[]) => headlineMetrics(Object.fromEntries(all.map((name) => [name, 1]))).map(([name]) => name);
+  const names = (...all: string[]) =>
+    headlineMetrics(Object.fromEntries(all.map((name) => [name, 1]))).map(([name]) => name);
   it("are the user's own, loss and accuracy first", () => {
     expect(names("step_s", "step_wait_s", "lr", "val_loss", "accuracy", "ps_bytes", "loss", "a", "b", "c")).toEqual([
       "loss",
@@ -217,7 +218,10 @@ describe("room on nodes", () => {
     expect(free(node("b", 4, 5)).gpus).toEqual({ A: 0 });
     const quarantine = { since: "", why: "uncorrectable ECC error in job x" };
     expect(isSchedulable({ ...node("a", 1, 0), quarantine })).toBe(false);
-    expect([isSchedulable(node("a", 1, 0)), isSchedulable({ ...node("a", 1, 0), is_cordoned: true })]).toEqual([true, false]);
+    expect([isSchedulable(node("a", 1, 0)), isSchedulable({ ...node("a", 1, 0), is_cordoned: true })]).toEqual([
+      true,
+      false,
+    ]);
   });
 });
 

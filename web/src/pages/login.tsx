@@ -7,7 +7,7 @@ import { Failure, Field } from "~/components/parts";
 
 const route = getRouteApi("/login");
 
-/** Where to go after the login: an address of this application, never another server's. */
+/** The path to open after the login: only paths of this application. */
 function safe(next: string | undefined): string {
   return next?.startsWith("/") && !next.startsWith("//") && !next.startsWith("/login") && !next.includes("\\")
     ? next
@@ -38,7 +38,7 @@ export function LoginPage() {
   );
 
   useEffect(() => {
-    // A code is good once, and this effect may run twice.
+    // A code is valid once, and this effect may run twice.
     if (code === undefined || isTried.current) return;
     isTried.current = true;
     void open({ code });
@@ -77,8 +77,8 @@ export function LoginPage() {
           </button>
         </form>
         <p className="dim">
-          On the platform's machine <code>trainmaster token show</code> prints a token, and{" "}
-          <code>trainmaster login --link</code> a link that logs you in at once. Otherwise ask an admin of the platform.
+          On the platform's machine, <code>trainmaster token show</code> prints a token, and{" "}
+          <code>trainmaster login --link</code> prints a login link. Otherwise ask a platform admin.
         </p>
       </div>
     </main>

@@ -3,18 +3,16 @@ import { Compass } from "lucide-react";
 import { Empty } from "~/components/parts";
 import { suggestLinks } from "~/components/shell/titles";
 
-/** An address that is none: where what was meant may be. */
+/** The page for an unknown address, with suggestions. */
 export function NotFound() {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const { project, links: ways } = suggestLinks(path);
   return (
-    <Empty icon={Compass} title="There is no such page">
+    <Empty icon={Compass} title="Page not found">
       <p>
-        {project === undefined
-          ? "The address may be mistyped. The lists show all that you may see:"
-          : `What is in project ${project} stands in the lists, which can show one project alone:`}
+        {project === undefined ? "The address may be mistyped. Try one of the lists:" : `Lists of project ${project}:`}
       </p>
-      <div className="row wrapping ways">
+      <div className="row wrapping suggestions">
         {ways.map(({ to, search, label }) => (
           <Link key={to} to={to} {...(search && { search })} className="button">
             {label}

@@ -24,7 +24,7 @@ export function SettingsPage() {
 function AccountCard() {
   const { data: me, error, isPending, refetch } = useQuery(meQuery);
   return (
-    <Card title="You">
+    <Card title="Account">
       {isPending ? (
         <Skeleton rows={3} />
       ) : me === undefined ? (
@@ -33,8 +33,8 @@ function AccountCard() {
         <dl className="facts">
           <dt>User</dt>
           <dd>{me.user}</dd>
-          <dt>May</dt>
-          <dd>{me.is_admin ? "everything everywhere (platform admin)" : me.scopes.join(", ")}</dd>
+          <dt>Permissions</dt>
+          <dd>{me.is_admin ? "all (platform admin)" : me.scopes.join(", ")}</dd>
           <dt>Projects</dt>
           <dd>
             {Object.entries(me.projects ?? {}).map(([name, role]) => (
@@ -50,7 +50,7 @@ function AccountCard() {
 }
 
 const THEMES: readonly [Theme, string][] = [
-  ["system", "As the system"],
+  ["system", "System theme"],
   ["light", "Light"],
   ["dark", "Dark"],
 ];
@@ -58,7 +58,7 @@ const THEMES: readonly [Theme, string][] = [
 function ThemeCard() {
   const theme = useTheme();
   return (
-    <Card title="Look">
+    <Card title="Appearance">
       <fieldset className="stack">
         <legend className="only-read">Theme</legend>
         {THEMES.map(([value, label]) => (
@@ -73,17 +73,17 @@ function ThemeCard() {
             {label}
           </label>
         ))}
-        <p className="dimmer">Kept in this browser.</p>
+        <p className="dimmer">Saved in this browser.</p>
       </fieldset>
     </Card>
   );
 }
 
 const COMPONENTS: Record<string, string> = {
-  database: "keeps all state",
-  scheduler: "plans and watches jobs",
-  nodes: "the machines",
-  executor: "starts and ends replicas",
+  database: "stores all state",
+  scheduler: "plans and monitors jobs",
+  nodes: "compute machines",
+  executor: "starts and stops replicas",
   bell: "wakes the scheduler",
 };
 
@@ -102,10 +102,12 @@ function PlatformCard() {
               {status === "ok" ? (
                 <CircleCheck size={15} className="tone-green" aria-label="ok" />
               ) : (
-                <CircleAlert size={15} className="tone-amber" aria-label="not well" />
+                <CircleAlert size={15} className="tone-amber" aria-label="degraded" />
               )}
               <span className="part-name">{part}</span>
-              <span className="grow dim wrap">{status === "ok" ? (COMPONENTS[part] ?? status) : <Sentence text={status} />}</span>
+              <span className="grow dim wrap">
+                {status === "ok" ? (COMPONENTS[part] ?? status) : <Sentence text={status} />}
+              </span>
             </li>
           ))}
         </ul>
@@ -129,12 +131,12 @@ function LoginLinkCard() {
   return (
     <Card title="Log in on another device">
       <div className="stack">
-        <p className="dim">A link that logs you in once, for instance on your phone.</p>
+        <p className="dim">A single-use login link, for example for your phone.</p>
         {error !== null && <Failure error={error} />}
         {loginCode === null ? (
           <div>
             <button type="button" className="button" onClick={make}>
-              Make a link
+              Create a link
             </button>
           </div>
         ) : (
@@ -143,7 +145,7 @@ function LoginLinkCard() {
             <div className="row">
               <CopyButton text={link} />
               <span className="dimmer">
-                good until <LocalTime at={loginCode.expires_at} />
+                valid until <LocalTime at={loginCode.expires_at} />
               </span>
             </div>
           </>

@@ -40,7 +40,7 @@ export function TokensPage() {
   };
   return (
     <div className="page-body">
-      <PageHead title="Tokens" about="What programs show, and what stands behind each browser's session.">
+      <PageHead title="Tokens" about="API tokens and browser sessions.">
         <button type="button" className="button primary" onClick={() => setOpen(true)}>
           <Plus size={15} aria-hidden="true" /> New token
         </button>
@@ -61,21 +61,21 @@ export function TokensPage() {
         label="Tokens"
         query={query}
         rowKey={(token) => token.id}
-        empty={{ icon: KeyRound, title: "No tokens", description: "Make one for a program or a colleague." }}
+        empty={{ icon: KeyRound, title: "No tokens", description: "Create one for a program or a colleague." }}
         columns={[
           { head: "Name", cell: (token) => <span className="strong wrap">{token.name}</span> },
           { head: "User", cell: (token) => token.user },
-          { head: "May", cell: (token) => SCOPES.filter((scope) => token.scopes.includes(scope)).join(", ") },
-          { head: "Used", cell: (token) => <Ago at={token.last_used_at} /> },
+          { head: "Scopes", cell: (token) => SCOPES.filter((scope) => token.scopes.includes(scope)).join(", ") },
+          { head: "Last used", cell: (token) => <Ago at={token.last_used_at} /> },
           {
-            head: "Until",
+            head: "Expires",
             cell: (token) =>
               token.revoked_at ? (
                 <span className="state tone-grey">revoked</span>
               ) : token.expires_at ? (
                 <LocalTime at={token.expires_at} />
               ) : (
-                <span className="dim">for ever</span>
+                <span className="dim">never</span>
               ),
           },
           {
@@ -90,11 +90,11 @@ export function TokensPage() {
           },
         ]}
       />
-      <FormDialog title="New token" isOpen={isOpen} close={() => setOpen(false)} verb="Make it" submit={create}>
-        <Field label="Name" hint="For whoever tidies up one day.">
+      <FormDialog title="New token" isOpen={isOpen} close={() => setOpen(false)} verb="Create" submit={create}>
+        <Field label="Name" hint="What the token is used for.">
           {(props) => <input {...props} className="input" name="name" required maxLength={100} autoComplete="off" />}
         </Field>
-        <Field label="May">
+        <Field label="Scopes">
           {(props) => (
             <select {...props} className="input" name="scope" defaultValue="write">
               <option value="read">read</option>
@@ -103,13 +103,13 @@ export function TokensPage() {
             </select>
           )}
         </Field>
-        <Field label="Good for days" hint="Empty: until it is revoked.">
+        <Field label="Lifetime, days" hint="Blank: no expiry.">
           {(props) => (
             <input {...props} className="input" name="days" type="number" min={1} max={3650} defaultValue={90} />
           )}
         </Field>
         {me?.is_admin && (
-          <Field label="For user" hint="Empty: for yourself.">
+          <Field label="User" hint="Blank: yourself.">
             {(props) => <input {...props} className="input" name="user" autoComplete="off" />}
           </Field>
         )}
@@ -120,7 +120,7 @@ export function TokensPage() {
         act={revoke}
         close={() => setRevoked(null)}
       >
-        Whoever uses it is refused at once. If it is this browser's session, you log in again.
+        Requests with it are refused immediately. If it is this browser's session, you must log in again.
       </Confirm>
     </div>
   );

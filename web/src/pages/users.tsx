@@ -32,7 +32,7 @@ export function UsersPage() {
     <div className="page-body">
       <PageHead
         title="Users"
-        about={me?.is_admin ? "Everybody who may log in." : "You, and the members of your projects."}
+        about={me?.is_admin ? "All users of the platform." : "You and the members of your projects."}
       >
         {me?.is_admin && (
           <button type="button" className="button primary" onClick={() => setOpen(true)}>
@@ -60,7 +60,7 @@ export function UsersPage() {
                 <span className="state tone-green">active</span>
               ),
           },
-          { head: "Made", cell: (user) => <Ago at={user.created_at} /> },
+          { head: "Created", cell: (user) => <Ago at={user.created_at} /> },
           {
             head: <span className="only-read">Actions</span>,
             isRight: true,
@@ -72,7 +72,7 @@ export function UsersPage() {
                     className="button quiet small"
                     onClick={() => update(user.name, { is_admin: !user.is_admin })}
                   >
-                    {user.is_admin ? "Make a plain user" : "Make admin"}
+                    {user.is_admin ? "Revoke admin" : "Make admin"}
                   </button>
                   <button
                     type="button"
@@ -86,12 +86,12 @@ export function UsersPage() {
           },
         ]}
       />
-      <FormDialog title="New user" isOpen={isOpen} close={() => setOpen(false)} verb="Make it" submit={create}>
-        <Field label="Name" hint="The user gets in with a token that you make under Tokens.">
+      <FormDialog title="New user" isOpen={isOpen} close={() => setOpen(false)} verb="Create" submit={create}>
+        <Field label="Name" hint="The user logs in with a token created under Tokens.">
           {(props) => <input {...props} className="input" name="name" required maxLength={63} autoComplete="off" />}
         </Field>
         <label className="row">
-          <input type="checkbox" className="check" name="is_admin" /> Platform admin: may do everything everywhere
+          <input type="checkbox" className="check" name="is_admin" /> Platform admin, with all permissions
         </label>
       </FormDialog>
     </div>

@@ -11,7 +11,7 @@ import { Ago } from "~/components/time";
 const KINDS = ["local", "nfs", "pvc", "csi"] as const;
 type Kind = (typeof KINDS)[number];
 
-/** What each kind asks for: names of fields of `config`, those with a star must be there. */
+/** Fields of `config` by kind; those with a star are required. */
 const CONFIG: Record<Kind, readonly string[]> = {
   local: ["path"],
   nfs: ["server*", "path*", "options"],
@@ -67,17 +67,17 @@ export function VolumesPage() {
         label="Volumes"
         query={query}
         rowKey={(volume) => volume.name}
-        empty={{ icon: HardDrive, title: "No volumes", description: "An admin of the platform registers them." }}
+        empty={{ icon: HardDrive, title: "No volumes", description: "Platform admins register volumes." }}
         columns={[
           { head: "Name", cell: (volume) => <span className="mono strong">{volume.name}</span> },
           { head: "Kind", cell: (volume) => volume.kind },
           {
-            head: "Writing",
+            head: "Access",
             cell: (volume) =>
-              volume.is_read_only ? <span className="tag">read-only</span> : <span className="dim">yes</span>,
+              volume.is_read_only ? <span className="tag">read-only</span> : <span className="dim">read-write</span>,
           },
           { head: "Root", cell: (volume) => <span className="mono dim wrap">{volume.root ?? ""}</span> },
-          { head: "Made", cell: (volume) => <Ago at={volume.created_at} /> },
+          { head: "Registered", cell: (volume) => <Ago at={volume.created_at} /> },
           {
             head: <span className="only-read">Actions</span>,
             isRight: true,
@@ -87,7 +87,7 @@ export function VolumesPage() {
                   type="button"
                   className="button quiet small danger"
                   onClick={() => setGone(volume.name)}
-                  aria-label={`Forget ${volume.name}`}
+                  aria-label={`Remove ${volume.name}`}
                 >
                   <Trash2 size={14} aria-hidden="true" />
                 </button>
@@ -114,7 +114,7 @@ export function VolumesPage() {
             </select>
           )}
         </Field>
-        <Field label="Root" hint="Where the control plane sees it. Without it, files and logs there are not shown.">
+        <Field label="Root" hint="Mount path on the control plane, needed to show files and logs.">
           {(props) => (
             <input
               {...props}
@@ -144,12 +144,12 @@ export function VolumesPage() {
         </label>
       </FormDialog>
       <Confirm
-        title={gone === null ? null : `Forget volume ${gone}?`}
-        verb="Forget"
+        title={gone === null ? null : `Remove volume ${gone}?`}
+        verb="Remove"
         act={remove}
         close={() => setGone(null)}
       >
-        Its files stay. Refused while jobs that have not ended use it.
+        Its files are kept. Refused while unfinished jobs use it.
       </Confirm>
     </div>
   );

@@ -8,7 +8,7 @@ from trainmaster_runtime.logs.log_writer import LineSplitter
 from trainmaster_runtime.process import exits, procfs, tree
 from trainmaster_runtime.process.exits import ReplicaEnd
 
-UNKNOWN = -1  # the code of a process that hung at exit and told none
+UNKNOWN = -1  # the code of a process that hung at exit and noted none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LocalProcess:
 
 
 def hung_ending(code: int, grace_s: float) -> ReplicaEnd:
-    """How a replica ends whose command did not exit. ``code``: what it told before, or ``UNKNOWN``."""
+    """The end of a replica whose command did not exit. ``code``: the one that it noted before, or ``UNKNOWN``."""
     known = None if code == UNKNOWN else code
     sentence = "The command finished its work with %s, did not exit within %g s, and was ended." % (
         exits.describe(known),

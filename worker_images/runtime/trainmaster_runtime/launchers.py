@@ -1,7 +1,7 @@
 """``horovodrun`` and ``perseusrun`` where the platform has started the processes already: a program of that name, first
 in PATH, takes its own options away and becomes the command behind them.
 
-So it does not matter who calls it: the command itself, a line of a shell, a script. Every process of every replica has
+So any caller works: the command itself, a line of a shell, a script. Every process of every replica has
 its ranks before it comes here; what a launcher would do over ssh is done.
 """
 

@@ -13,7 +13,7 @@ from trainmaster_runtime.record import StateFolder
 
 # Exit codes of the launcher, for the executor.
 CLAIMED = 0
-NOT_CLAIMED = 75  # somebody else runs it, it was run already, or its attempt was removed
+NOT_CLAIMED = 75  # another process runs it, it was run already, or its attempt was removed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> NoReturn:
 
     With ``--detach`` this process returns as soon as the order is claimed, and a child in a session of its own goes
     on. ``--lock-fd``: the inherited descriptor of the held ``lock`` file. ``--state``: the state folder, where it is
-    not the order's own; the token lies beside the order.
+    not the order's own; the token lies in the order's folder.
     """
     is_detached = "--detach" in arguments
     lock = int(arguments[arguments.index("--lock-fd") + 1]) if "--lock-fd" in arguments else None
@@ -67,17 +67,17 @@ def run_forked(path: str, lock: int, answer_write: int, warm: Fork) -> NoReturn:
 
 
 def _claim_start(state: StateFolder) -> None:
-    """Be the one that starts the order; the executor does when it waits for us no longer. Raises ``OSError``: it does.
+    """Claim the start of the order. Raises ``OSError`` when the executor, after its timeout, has claimed it.
 
-    The file comes to be as a whole, by linking: the executor ends who it names when nothing follows.
+    The file appears as a whole, by linking: the executor ends the process that it names when nothing follows.
     """
     pid = os.getpid()
-    own = "road.%d" % pid
-    state.write(own, {"pid": pid, "start_ticks": procfs.start_ticks(pid)})
+    temporary_name = "road.%d" % pid
+    state.write(temporary_name, {"pid": pid, "start_ticks": procfs.start_ticks(pid)})
     try:
-        os.link(state.file(own), state.file("road"))
+        os.link(state.file(temporary_name), state.file("road"))
     finally:
-        os.unlink(state.file(own))
+        os.unlink(state.file(temporary_name))
 
 
 def _run(path: str, state: StateFolder, lock: int | None, answer_write: int | None, warm: Fork | None = None) -> int:
@@ -85,7 +85,7 @@ def _run(path: str, state: StateFolder, lock: int | None, answer_write: int | No
     if not _claim(state, lock, order.tombstone):
         _answer(answer_write, b"0")
         return NOT_CLAIMED
-    # From the moment that the pid can be read, a stop may come: it waits until there is somebody to handle it.
+    # From the moment that the pid can be read, a stop may come: it stays pending until a handler is installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     syscalls.adopt_orphans()
     state.reserve_exit()
@@ -97,7 +97,7 @@ def _run(path: str, state: StateFolder, lock: int | None, answer_write: int | No
             "start_ticks": procfs.start_ticks(pid),
             "boot_id": procfs.boot_id(),
             "mark": order.mark,
-            # Before any is made: whoever finds this runtime dead, at whatever moment, knows by this what to sweep.
+            # Before any is made: if this runtime dies, at whatever moment, this list says what to sweep.
             "cgroups": cgroups.folders_to_be(cgroups.name_of(order.mark)) if order.use_cgroups else [],
         },
     )

@@ -36,7 +36,7 @@ class NotStarted(Exception):
 
 
 class PreparedReplica:
-    """What the user's processes stand on.
+    """What the user's processes need, once prepared.
 
     Attributes:
         own: the real path of ``/data/.trainmaster``.
@@ -200,14 +200,14 @@ def _start_view(order: RuntimeOrder, state: StateFolder, work: str, log: JobLog)
                 % mount.target
             )
     if order.view != "private":
-        _tell_mapped(order, log, "turned off")
+        _log_mapped_paths(order, log, "turned off")
         return None
     staging = state.file("root")
     os.makedirs(staging, mode=0o700, exist_ok=True)
     try:
         return Builder(order, work, staging)
     except ViewRefused as error:
-        _tell_mapped(order, log, str(error))
+        _log_mapped_paths(order, log, str(error))
         return None
 
 
@@ -217,11 +217,11 @@ def _finish_view(order: RuntimeOrder, builder: Builder | None, log: JobLog) -> V
     try:
         return builder.finish()
     except ViewRefused as error:
-        _tell_mapped(order, log, str(error))
+        _log_mapped_paths(order, log, str(error))
         return None
 
 
-def _tell_mapped(order: RuntimeOrder, log: JobLog, why: str) -> None:
+def _log_mapped_paths(order: RuntimeOrder, log: JobLog, why: str) -> None:
     shm = "" if order.shm_bytes is None else ", `shm` is not applied"
     log.say(
         "no private view of the file system here (%s): /data is mapped by environment and arguments, "
@@ -307,7 +307,7 @@ def _wait_for_peers(order: RuntimeOrder, state: StateFolder, check_stop: Callabl
 
     mark_end(order, has_ended=False)
     end = clock.monotonic() + order.peers_grace_s
-    told: list[str] = []
+    reported_missing: list[str] = []
     pause_s = 0.02
     while True:
         still = []
@@ -327,8 +327,8 @@ def _wait_for_peers(order: RuntimeOrder, state: StateFolder, check_stop: Callabl
                 order.peers_grace_s,
             )
             raise NotStarted(ReplicaEnd("peers_missing", None, sentence))
-        if missing != told:
-            told = missing
+        if missing != reported_missing:
+            reported_missing = missing
             state.tell(phase="pending", detail="Waiting for the names of %s." % names)
         # The peers of a gang appear within a second of each other; later the name server is to have some peace.
         check_stop(min(pause_s, max(0.01, end - clock.monotonic())))
@@ -336,7 +336,9 @@ def _wait_for_peers(order: RuntimeOrder, state: StateFolder, check_stop: Callabl
 
 
 def _wait_for_rendezvous(order: RuntimeOrder, state: StateFolder, check_stop: Callable[[float], None]) -> None:
-    """Of Horovod, which does not wait itself. Whoever waits in vain begins all the same: rank 0 may have no store."""
+    """Wait for Horovod's store, since Horovod does not. After the timeout it begins anyway: rank 0 may have no
+    store.
+    """
     from trainmaster_runtime import rendezvous
 
     env = {**os.environ, **order.env, **order.process_env[0]}
@@ -395,7 +397,7 @@ def mark_end(order: RuntimeOrder, *, has_ended: bool) -> None:
 
 
 def _end_mark(order: RuntimeOrder, host: str) -> str:
-    """Beside the logs, which all replicas of an attempt see."""
+    """A file next to the logs, which all replicas of an attempt see."""
     folder = os.path.dirname(OUTPUT + "/.trainmaster/logs/" + order.log_name)
     return "%s/.%s.ended" % (folder, host.partition(".")[0])
 

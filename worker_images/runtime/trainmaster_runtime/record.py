@@ -4,15 +4,18 @@
 ``lock``                held by the creator and then, without a gap, by the runtime for as long as it lives
 ``order.json``          what to run
 ``token``               the attempt's token
-``runtime.json``        who runs it: pid, start, boot, folders of its control groups. Its presence means: started once,
+``runtime.json``        the process that runs it: pid, start, boot, folders of its control groups. Its presence means:
+started once,
                         never to be started again
-``road``                of a warm start: made by whoever starts the order, the executor (empty) or a forked runtime (its pid
+``road``                of a warm start: created by the process that starts the order, the executor (empty) or a forked
+runtime (its pid
                         and start); the other one leaves it alone
 ``status.json``         phase, detail, facts; replaced as things move on
 ``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM
-``api.json``            ``{"url": …}``: where the API is now, when it has moved since the order was written; an order may
+``api.json``            ``{"url": …}``: where the API is now, when it has moved since the order was written; an order
+may
                         name another file for it, such as one for all replicas of a machine
-``world.json``          of an elastic gang: the newest world, as an executor told it; see ``worlds``
+``world.json``          of an elastic gang: the newest world, written by an executor; see ``worlds``
 ``exit.json``           how it ended; the last thing that the runtime writes
 ``work``                the work folder, ``/data`` of the job
 ======================  ==============================================================================================
@@ -61,7 +64,7 @@ class StateFolder:
         os.rename(temporary, self.file(name))
 
     def tell(self, **status: object) -> None:
-        """Replace the status. A full disk is let pass: the job goes on without being told of."""
+        """Replace the status. A full disk is ignored: the job goes on without a status."""
         try:
             self.write("status.json", status)
         except OSError:

@@ -1,10 +1,10 @@
 """Horovod's rendezvous: an HTTP key-value store on ``/scope/key``, empty for every attempt.
 
-Horovod's client can prove nothing of itself, so whoever reaches the port may write: what is kept is bounded, and a gang
+Horovod's client has no authentication, so any client of the port may write: the store is bounded, and a gang
 of one machine is served on its loopback alone.
 
-It asks for another rank's addresses every 10 ms, and gives up after 30 s. Replicas of a gang may start minutes apart, where
-one node has the image and another has not: so such a question is answered when there is an answer.
+It asks for another rank's addresses every 10 ms, and gives up after 30 s. Replicas of a gang may start minutes apart,
+where one node has the image and another has not: so such a question is answered when there is an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _MOST_AWAITED = 4096
 
 
 def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
-    """Listen on ``port`` for as long as this process lives. A taken port is told and let pass: few jobs are Horovod's.
+    """Listen on ``port`` for as long as this process lives. A port in use is logged and ignored: few jobs are
+    Horovod's.
 
     ``host``: the address to listen at; empty: all of this machine's.
     """
@@ -48,7 +49,7 @@ def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
 def wait_for(env: dict[str, str], is_over: Callable[[], bool], pause: Callable[[float], None]) -> None:
     """Return when the store of rank 0 answers, or ``is_over``. At once for programs that cannot be Horovod's.
 
-    Horovod asks for two seconds and aborts if nobody listens yet: rank 0's image may still be on its way to its node.
+    Horovod tries for two seconds and aborts if nothing listens yet: rank 0's image may still be on its way to its node.
 
     Args:
         env: of the program.
@@ -79,7 +80,7 @@ def _has_horovod(env: dict[str, str]) -> bool:
 
 
 def _run(listener: socket.socket) -> None:
-    # Nearly every job never asks: the server's modules are read when the first one does.
+    # Nearly every job never connects: the server's modules are imported with the first connection.
     select.select([listener], [], [])
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class StopRequested(Exception):
-    """The executor wants it to stop while nothing of the user's runs yet."""
+    """A stop request while none of the user's processes runs yet."""
 
 
 class ReplicaRun:
@@ -55,7 +55,7 @@ class ReplicaRun:
         self._output = output
         folder = state.path if output is None else output + _LOGS
         self._log = JobLog(folder + "/" + order.log_name, order.log_limit_bytes)
-        # As the job sees it: where the host keeps it is nobody's business.
+        # As the job sees it: users need not know the host's path.
         self._log_shown = OUTPUT + _LOGS + "/" + order.log_name
         self._processes: list[LocalProcess] = []
         self._facts: dict[str, Any] = {}
@@ -111,7 +111,7 @@ class ReplicaRun:
         return 1 if ending.code is None else ending.code
 
     def _report_rest(self, reporter: Reporter) -> None:
-        """Nothing of the job is left, and its end is known: who ends the runtime from here on ends the reports."""
+        """Send the last reports. The job has ended and its exit is recorded: a signal now only shortens the reports."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reporter.hurry())
         reporter.finish(
@@ -145,7 +145,7 @@ class ReplicaRun:
         )
         self._notes = ExitNotes(prepared.own + "/exits")
         if order.world is not None:
-            # Where an executor sees no status: who joins learns from the others' folder how they go on.
+            # Where an executor sees no status: a joining replica learns from the others' folder how they change worlds.
             shared = os.path.dirname(self._log_shown) if order.view == "as_is" else None
             self._worlds = WorldChanges(order, self._state, prepared.own, shared)
             self._worlds.publish()
@@ -171,7 +171,7 @@ class ReplicaRun:
         return self._finish()
 
     def _wait_for_world(self, worlds: WorldChanges) -> None:
-        """One that joins a gang whose processes start with each world has nothing to start before that."""
+        """A replica that joins a gang with processes per world starts nothing before its first world."""
         if not worlds.is_joining or self._order.joins_warm:
             return
         self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=worlds.facts())
@@ -262,7 +262,9 @@ class ReplicaRun:
     # Worlds of an elastic gang
 
     def _follow(self, worlds: WorldChanges, now: float) -> None:
-        """Take the newest world, if there is one; start the processes again in it where they cannot do so themselves."""
+        """Enter the newest world, if there is one; restart the processes in it where they cannot change worlds
+        themselves.
+        """
         update = worlds.newer_world()
         if update is not None:
             try:
@@ -315,7 +317,9 @@ class ReplicaRun:
         sidecars.serve_rendezvous(programs[0].env, self._log)
 
     def _waits_for_world(self) -> bool:
-        """Whether a failure is another replica's, as far as the log tells: then the gang may go on without that one."""
+        """Whether, by the log, another replica's failure caused this one: then the gang may go on without that
+        replica.
+        """
         worlds = self._worlds
         if worlds is None or self._wanted is not None:
             return False
@@ -338,7 +342,9 @@ class ReplicaRun:
         return all(process.code is not None for process in self._processes)
 
     def _waits_for_rest(self) -> bool:
-        """When stopping, what the command left behind has the rest of the grace; otherwise its end is everybody's."""
+        """When stopping, processes that the command left behind have the rest of the grace; otherwise they end with
+        it.
+        """
         return self._kill_at is not None and not self._was_killed and bool(procfs.descendants(os.getpid()))
 
     def _timeout(self) -> float:

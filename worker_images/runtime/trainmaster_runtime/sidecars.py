@@ -1,4 +1,4 @@
-"""What runs beside the user's processes: the reporter to the API, and Horovod's store. Imported only where it is needed."""
+"""Sidecars of the user's processes: the reporter to the API, and Horovod's store. Imported only where needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def start_reporter(
     order: RuntimeOrder, prepared: PreparedReplica, state: StateFolder, token: str, log: JobLog, output: str | None
 ) -> Reporter | None:
-    """``None`` where there is nobody to report to. ``output``: the job's, as the runtime sees it."""
+    """``None`` where the order names no API. ``output``: the job's, as the runtime sees it."""
     if not order.api_url or not token:
         return None
     from trainmaster_runtime.metrics.setup import make_collector
@@ -45,6 +45,6 @@ def serve_rendezvous(env: dict[str, str], log: JobLog) -> None:
     if env.get("HOROVOD_RANK") == "0" and port.isdigit():
         from trainmaster_runtime.rendezvous import serve
 
-        # Where the gang's processes are this machine's alone, nobody else is to write there.
+        # A gang of this machine alone is served on its loopback, closed to other machines.
         is_local = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") == "127.0.0.1"
         serve(int(port), log.say, "127.0.0.1" if is_local else "")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WORK = "/data"
 _SHM = "/dev/shm"  # noqa: S108 - a mount point, no file is made in it
 _TMPFS = "tmpfs:"  # instead of a source: a tmpfs with the options that follow
-_COVER = "cover:"  # instead of a source: an empty folder that nobody can write to
+_COVER = "cover:"  # instead of a source: an empty read-only folder
 
 
 class ViewRefused(Exception):

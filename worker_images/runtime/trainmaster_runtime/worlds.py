@@ -1,9 +1,9 @@
-"""The worlds of an elastic gang: layouts that are told while the replica's processes run.
+"""World updates of an elastic gang: layouts that arrive while the replica's processes run.
 
 The executor puts the newest one into the state folder, or where an engine can change a file only so, into the folder of
 ``RuntimeOrder.asked_path``. Processes that go from world to world by themselves (they use
-``trainmaster_train.elastic``, and say so by a file) read it from ``/data/.trainmaster/world.json``; all others are ended
-and started again in place, with the new world's environment.
+``trainmaster_train.elastic``, and say so by a file) read it from ``/data/.trainmaster/world.json``; all others are
+ended and started again in place, with the new world's environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.record import StateFolder
 
 LOOK_S = 0.05
-# A process that lost a peer says so and ends; the platform, which must notice first who died, has this long. A machine
+# A process that lost a peer logs it and ends; the platform has this long to notice the dead peer. A machine
 # counts as lost after a minute.
 _HOLD_S = 90.0
 # The same for one that failed and does not say of what: perhaps of its own mistake, and then this is how long it lasts.
@@ -29,11 +29,11 @@ _DOUBT_S = 10.0
 # For processes that are started again in place, from SIGTERM to SIGKILL: their peers wait for them.
 MOVE_GRACE_S = 5.0
 FILE = "world.json"
-_WORLD_REQUEST_FILE = "world"  # beside what an engine asks by
+_WORLD_REQUEST_FILE = "world"  # in the folder of the engine's requests
 _KEEPS = "keeps-"  # with the local rank: this process goes from world to world by itself
 # One that joins waits for nothing but its world: an engine that reads no status looks for this file.
 _READY = "joins"
-# Beside the logs, which all replicas of an attempt see: its program goes from world to world by itself.
+# Next to the logs, which all replicas of an attempt see: the program changes worlds by itself.
 _GANG_KEEPS = ".keeps-processes"
 _LOST_PEER = (
     "Connection closed by peer",
@@ -55,16 +55,16 @@ _LOST_PEER = (
 
 
 class WorldChanges:
-    """What the platform told of worlds, and what the processes made of it.
+    """Receives worlds from the platform, and tracks how the processes change to them.
 
     Args:
         own: the real path of ``/data/.trainmaster``.
         shared: a folder that all replicas of the attempt see, where the executor does not tell one of the others.
     """
 
-    def __init__(self, order: RuntimeOrder, state: StateFolder, own: str, shared: str | None = None) -> None:
+    def __init__(self, order: RuntimeOrder, state: StateFolder, job_folder: str, shared: str | None = None) -> None:
         self._order = order
-        self._own = own
+        self._job_folder = job_folder
         self._paths = [state.file(FILE)]
         if order.asked_path is not None:
             self._paths.append(os.path.dirname(order.asked_path) + "/" + _WORLD_REQUEST_FILE)
@@ -81,14 +81,14 @@ class WorldChanges:
         return self.number == 0
 
     def newer_world(self) -> dict[str, Any] | None:
-        """A newer world than this one."""
+        """The newest received world, if it is newer than this one."""
         newest = None
         for path in self._paths:
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except OSError:
                 continue
-            file_version = (found.st_ino, found.st_mtime_ns, found.st_size)
+            file_version = (status.st_ino, status.st_mtime_ns, status.st_size)
             if file_version == self._file_versions.get(path):
                 continue
             update = _read(path)
@@ -101,7 +101,7 @@ class WorldChanges:
         return newest
 
     def enter(self, update: dict[str, Any]) -> None:
-        """From now on the order says what ``update`` does."""
+        """Change the order to the world of ``update``."""
         order = self._order
         if update["command"]:  # an image's own stays as it is
             order.command, order.args = update["command"], update["args"]
@@ -116,14 +116,14 @@ class WorldChanges:
             "world": self.number,
             "processes": [{**self._order.env, **extra} for extra in self._order.process_env],
         }
-        path = self._own + "/" + FILE
+        path = self._job_folder + "/" + FILE
         fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w") as stream:
             stream.write(json.dumps(content))
         os.rename(path + ".new", path)
 
     def keeps_processes(self) -> bool:
-        """Whether every process has said that it goes from world to world by itself."""
+        """Whether every process has declared that it changes worlds by itself."""
         return all(os.path.exists(self._mark(number)) for number in range(len(self._order.process_env)))
 
     def forget_processes(self) -> None:
@@ -138,7 +138,7 @@ class WorldChanges:
         """Leave the files by which engines and those that join later learn what :meth:`facts` says."""
         facts = self.facts()
         if facts["is_ready"] and not self._has_shown:
-            self._has_shown = _touch(self._own + "/" + _READY)
+            self._has_shown = _touch(self._job_folder + "/" + _READY)
         elif facts["keeps_processes"] and not self._has_shown and self._shared is not None:
             self._has_shown = _touch(self._shared)
 
@@ -149,7 +149,7 @@ class WorldChanges:
         return {"world": self.number, "keeps_processes": keeps_processes, "is_ready": is_ready}
 
     def _mark(self, number: int) -> str:
-        return "%s/%s%d" % (self._own, _KEEPS, number)
+        return "%s/%s%d" % (self._job_folder, _KEEPS, number)
 
 
 def _read(path: str) -> dict[str, Any] | None:

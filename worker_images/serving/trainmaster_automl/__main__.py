@@ -10,16 +10,16 @@ if __package__ in (None, ""):
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from trainmaster_automl.errors import DataProblem
-from trainmaster_automl.options import read_options
-from trainmaster_automl.threads import keep_to_part
+from trainmaster_automl.options import parse_options
+from trainmaster_automl.threads import limit_threads
 
 
 def main() -> int:
     # Of a fold that has not every class, a solver that has not converged: a trial's score says what it is worth.
     warnings.simplefilter("ignore")
     try:
-        options = read_options(sys.argv[1:])
-        keep_to_part(options)
+        options = parse_options(sys.argv[1:])
+        limit_threads(options)
         if options.kind == "images":
             from trainmaster_automl.images import run
         else:

@@ -18,7 +18,7 @@ _NAME = re.compile(
 _CAMEL = re.compile(r".*[a-z0-9]I[dD]")
 
 
-def is_counter(name: str, cells: Sequence[Any], places: Sequence[int]) -> bool:
+def is_counter(name: str, cells: Sequence[Any], indices: Sequence[int]) -> bool:
     """Whether the column numbers the rows: whole numbers, each another one, called as an id is, or counting from 0 or 1.
 
     Args:
@@ -29,7 +29,7 @@ def is_counter(name: str, cells: Sequence[Any], places: Sequence[int]) -> bool:
         return False
     if len(set(values)) < len(values):
         return False
-    steps = {value - place for value, place in zip(values, places)}
+    steps = {value - index for value, index in zip(values, indices)}
     return is_name_of_id(name) or steps in ({0.0}, {1.0})
 
 

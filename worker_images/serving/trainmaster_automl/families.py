@@ -68,7 +68,7 @@ def _columns(reader: RowReader, *, is_boosting: bool, seed: int) -> ColumnTransf
             handle_unknown="infrequent_if_exist", max_categories=FEW_CATEGORIES, sparse_output=False
         )
         steps = [("numbers", scaled, numbers), ("few", one_hot, few), ("many", target, many)]
-    parts = [(name, step, place) for name, step, place in steps if place.stop > place.start]
+    parts = [(name, step, block) for name, step, block in steps if block.stop > block.start]
     return ColumnTransformer(parts, sparse_threshold=0.0)
 
 

@@ -25,7 +25,7 @@ _HEAD = 50  # rows by which the column with the images' names is known
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageData:
     """``pixels``: (images, side, side, 3) of uint8. ``labels``: places in ``classes``, which are sorted."""
 
     pixels: Any
@@ -38,7 +38,7 @@ class Images:
         return int(self.pixels.shape[1])
 
 
-def read_images(folder: str, size: int, most: int, seed: int, file: str = "", target: str = "") -> Images:
+def read_images(folder: str, size: int, most: int, seed: int, file: str = "", target: str = "") -> ImageData:
     """All images, or a sample of ``most``.
 
     Args:
@@ -56,17 +56,17 @@ def read_images(folder: str, size: int, most: int, seed: int, file: str = "", ta
     if len(paths) > most:
         chosen = np.random.default_rng(seed).choice(len(paths), most, replace=False)
         notes.append("A sample of %d of the %d images is used." % (most, len(paths)))
-        paths = [paths[place] for place in sorted(chosen)]
+        paths = [paths[index] for index in sorted(chosen)]
     size = size or _size_of([path for path, _ in paths[:: max(1, len(paths) // 50)]])
     if len(paths) * size * size * 3 > _MOST_BYTES:
         raise DataProblem(
             "%d images of %d pixels a side do not fit into memory; make image_size smaller." % (len(paths), size)
         )
-    kept, labels, broken = [], [], []
+    pixels, labels, broken = [], [], []
     for path, label in paths:
         try:
             with Image.open(path) as image:
-                kept.append(as_pixels(image, size))
+                pixels.append(as_pixels(image, size))
             labels.append(label)
         except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError):
             broken.append(os.path.relpath(path, folder))
@@ -75,15 +75,15 @@ def read_images(folder: str, size: int, most: int, seed: int, file: str = "", ta
         if len(broken) > _MOST_BROKEN * len(paths):
             raise DataProblem("%s. Mend or remove them." % shown)
         notes.append("%s; they are left out." % shown)
-    if len(kept) < LEAST_IMAGES:
-        raise DataProblem("There are %d images; at least %d are needed." % (len(kept), LEAST_IMAGES))
+    if len(pixels) < LEAST_IMAGES:
+        raise DataProblem("There are %d images; at least %d are needed." % (len(pixels), LEAST_IMAGES))
     counts = np.bincount(labels, minlength=len(classes))
     rare = ["%s (%d)" % (name, count) for name, count in zip(classes, counts) if count < LEAST_OF_A_CLASS]
     if rare:
         raise DataProblem(
             "Each class needs at least %d images; these have fewer: %s." % (LEAST_OF_A_CLASS, ", ".join(rare[:10]))
         )
-    return Images(np.stack(kept), np.asarray(labels, dtype=np.int64), classes, notes)
+    return ImageData(np.stack(pixels), np.asarray(labels, dtype=np.int64), classes, notes)
 
 
 def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
@@ -94,7 +94,7 @@ def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
     found = {}
     for name in names:
         inside = sorted(os.listdir(os.path.join(folder, name)))
-        own = [os.path.join(folder, name, one) for one in inside if one.lower().endswith(ENDS)]
+        own = [os.path.join(folder, name, file_name) for file_name in inside if file_name.lower().endswith(ENDS)]
         if own:
             found[name] = own
     if len(found) < 2:
@@ -108,7 +108,7 @@ def _paths_of(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
 def _named_by(folder: str, file: str, target: str, notes: list[str]) -> tuple[list[str], list[tuple[str, int]]]:
     table = read_table(folder, file, sys.maxsize, 0)
     names, rows, targets = table.split_target(target)
-    place = next(
+    index = next(
         (
             column
             for column in range(len(names))
@@ -116,16 +116,16 @@ def _named_by(folder: str, file: str, target: str, notes: list[str]) -> tuple[li
         ),
         None,
     )
-    if place is None:
+    if index is None:
         raise DataProblem("No column of %s names images, such as cats/1.png." % file)
-    known = [(str(row[place]).strip(), text_of(cell)) for row, cell in zip(rows, targets) if not _is_missing(cell)]
+    known = [(str(row[index]).strip(), text_of(cell)) for row, cell in zip(rows, targets) if not _is_missing(cell)]
     if len(known) < len(rows):
         notes.append("%d of %d images have no %s; they are left out." % (len(rows) - len(known), len(rows), target))
     classes = sorted({label for _, label in known})
     if len(classes) < 2:
         raise DataProblem("%s is the same for every image; there is nothing to learn." % target)
-    places = {label: number for number, label in enumerate(classes)}
-    return classes, [(os.path.join(folder, name), places[label]) for name, label in known]
+    label_indices = {label: number for number, label in enumerate(classes)}
+    return classes, [(os.path.join(folder, name), label_indices[label]) for name, label in known]
 
 
 def _is_missing(cell: Any) -> bool:

@@ -18,12 +18,12 @@ from torch.nn.functional import cross_entropy
 from trainmaster_serving.image_model import IMAGES_FILE
 
 from trainmaster_automl.errors import DataProblem
-from trainmaster_automl.image_folders import Images, read_images
-from trainmaster_automl.log_lines import say, tell
-from trainmaster_automl.options import Options
-from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
+from trainmaster_automl.image_folders import ImageData, read_images
+from trainmaster_automl.log_lines import log_message, log_metrics
+from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.report import MODEL_FOLDER, baseline_of, score_test, write_report
 from trainmaster_automl.scoring import score
-from trainmaster_automl.splitting import demand_enough
+from trainmaster_automl.splitting import check_class_sizes
 
 
 def make_network(parameters: Mapping[str, Any], classes: int, size: int, weights: str) -> nn.Module:
@@ -102,101 +102,110 @@ _BATCH = 64
 _SMALLER_IS_BETTER = ("log_loss",)
 
 
-def run(options: Options) -> None:
+def run(options: TrialOptions) -> None:
     """Raises ``DataProblem``."""
     images = read_images(options.data, options.image_size, options.max_rows, options.seed, options.file, options.target)
     for note in images.notes:
-        say(note)
+        log_message(note)
     trials, test = _split(np.arange(len(images.labels)), images.labels, options.test_fraction, options.seed)
-    demand_enough(images.labels[trials], images.classes, options.test_fraction, "images")
-    fit, held = _split(trials, images.labels, _VALIDATED, options.seed + 1)
-    say(
+    check_class_sizes(images.labels[trials], images.classes, options.test_fraction, "images")
+    fit, held_out = _split(trials, images.labels, _VALIDATED, options.seed + 1)
+    log_message(
         "%d images to learn from and %d to validate by; %d more are kept for the final test, and are not looked at."
-        % (len(fit), len(held), len(test))
+        % (len(fit), len(held_out), len(test))
     )
     network = (
-        _baseline(images, fit, held, options) if options.family == "baseline" else _train(images, fit, held, options)
+        _baseline(images, fit, held_out, options)
+        if options.family == "baseline"
+        else _train(images, fit, held_out, options)
     )
     if options.is_final:
-        _finish(options, images, network, fit, held, test)
+        _finish(options, images, network, fit, held_out, test)
 
 
-def _split(places: Any, labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
-    own = labels[places]
+def _split(indices: Any, labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
+    own = labels[indices]
     count = max(round(fraction * len(own)), len(np.unique(own)))
     first, second = next(StratifiedShuffleSplit(1, test_size=count, random_state=seed).split(own, own))
-    return places[np.sort(first)], places[np.sort(second)]
+    return indices[np.sort(first)], indices[np.sort(second)]
 
 
 class _Prior(torch.nn.Module):
     """Says of every image how often each class was there."""
 
-    def __init__(self, chances: Any) -> None:
+    def __init__(self, probabilities: Any) -> None:
         super().__init__()
-        self.register_buffer("logits", torch.log(torch.as_tensor(chances, dtype=torch.float32).clamp_min(1e-9)))
+        self.register_buffer("logits", torch.log(torch.as_tensor(probabilities, dtype=torch.float32).clamp_min(1e-9)))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.logits.expand(images.shape[0], -1)  # type: ignore[operator]
 
 
-def _baseline(images: Images, fit: Any, held: Any, options: Options) -> torch.nn.Module:
+def _baseline(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) -> torch.nn.Module:
     started = time.monotonic()
     network = _Prior(np.bincount(images.labels[fit], minlength=len(images.classes)) / len(fit))
-    value = _score(network, images, held, options)
-    tell({options.metric: value, "seconds": time.monotonic() - started}, 1)
+    value = _score(network, images, held_out, options)
+    log_metrics({options.metric: value, "seconds": time.monotonic() - started}, 1)
     return network
 
 
-def _train(images: Images, fit: Any, held: Any, options: Options) -> torch.nn.Module:
+def _train(images: ImageData, fit: Any, held_out: Any, options: TrialOptions) -> torch.nn.Module:
     """The network as it was after its best epoch."""
     torch.manual_seed(options.seed)
-    chance = np.random.default_rng(options.seed)
+    generator = np.random.default_rng(options.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     parameters = options.parameters
     network = make_network(parameters, len(images.classes), images.size, options.weights).to(device)
-    learnt = [one for one in network.parameters() if one.requires_grad]
+    learnt = [parameter for parameter in network.parameters() if parameter.requires_grad]
     rate, decay = float(parameters.get("lr", 1e-3)), float(parameters.get("weight_decay", 1e-4))
     optimizer = torch.optim.AdamW(learnt, lr=rate, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _EPOCHS)
     sign = -1.0 if options.metric in _SMALLER_IS_BETTER else 1.0
     best, best_state, best_epoch, started = -math.inf, copy.deepcopy(network.state_dict()), 0, time.monotonic()
-    kept: dict[str, float] = {}
+    best_metrics: dict[str, float] = {}
     longest, epoch = 0.0, 0
     for epoch in range(1, _EPOCHS + 1):
-        begun = time.monotonic()
+        epoch_started = time.monotonic()
         network.train()
         total = 0.0
-        order = chance.permutation(fit)
+        order = generator.permutation(fit)
         for first in range(0, len(order), _BATCH):
             batch = order[first : first + _BATCH]
             if len(batch) == 1 and len(order) > 1:
                 continue  # normalization needs two
-            if first and options.lacks_time():
+            if first and options.is_out_of_time():
                 break  # an epoch may be longer than all the time there is
             inputs = _floats(images.pixels[batch], device)
             if parameters.get("augment"):
-                inputs = _shifted(inputs, chance)
+                inputs = _shifted(inputs, generator)
             loss = cross_entropy(network(inputs), torch.as_tensor(images.labels[batch], device=device))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += float(loss.detach()) * len(batch)
         schedule.step()
-        value = _score(network, images, held, options)
-        told = {options.metric: value, "train_loss": total / len(order), "seconds": time.monotonic() - started}
-        tell(told, epoch)
+        value = _score(network, images, held_out, options)
+        metrics = {options.metric: value, "train_loss": total / len(order), "seconds": time.monotonic() - started}
+        log_metrics(metrics, epoch)
         if sign * value > best:
-            best, best_state, best_epoch, kept = sign * value, copy.deepcopy(network.state_dict()), epoch, told
+            best, best_state, best_epoch, best_metrics = (
+                sign * value,
+                copy.deepcopy(network.state_dict()),
+                epoch,
+                metrics,
+            )
         elif epoch - best_epoch >= _PATIENCE:
-            say("It got no better for %d epochs; the one after epoch %d counts." % (_PATIENCE, best_epoch))
+            log_message("It got no better for %d epochs; the one after epoch %d counts." % (_PATIENCE, best_epoch))
             break
-        longest = max(longest, time.monotonic() - begun)
-        if epoch < _EPOCHS and options.lacks_time(longest):
-            say("Its time is over after %d of %d epochs; the one after epoch %d counts." % (epoch, _EPOCHS, best_epoch))
+        longest = max(longest, time.monotonic() - epoch_started)
+        if epoch < _EPOCHS and options.is_out_of_time(longest):
+            log_message(
+                "Its time is over after %d of %d epochs; the one after epoch %d counts." % (epoch, _EPOCHS, best_epoch)
+            )
             break
     if options.is_final and best_epoch < epoch:
         # A version carries the last figures of its run: those of the network that is kept, not of the last epoch's.
-        tell({**kept, "kept_epoch": float(best_epoch), "seconds": time.monotonic() - started}, epoch + 1)
+        log_metrics({**best_metrics, "kept_epoch": float(best_epoch), "seconds": time.monotonic() - started}, epoch + 1)
     network.load_state_dict(best_state)
     return network
 
@@ -205,38 +214,40 @@ def _floats(pixels: Any, device: Any) -> torch.Tensor:
     return torch.as_tensor(pixels, device=device).permute(0, 3, 1, 2).float() / 255.0
 
 
-def _shifted(inputs: torch.Tensor, chance: Any) -> torch.Tensor:
+def _shifted(inputs: torch.Tensor, generator: Any) -> torch.Tensor:
     """The whole batch moved by up to an eighth of its side: what is to be told apart may lie anywhere. Nothing is mirrored."""
     most = max(1, inputs.shape[-1] // 8)
-    down, right = (int(one) for one in chance.integers(-most, most + 1, 2))
+    down, right = (int(parameter) for parameter in generator.integers(-most, most + 1, 2))
     return torch.roll(inputs, (down, right), (2, 3))
 
 
-def _chances(network: torch.nn.Module, images: Images, places: Any) -> Any:
+def _probabilities(network: torch.nn.Module, images: ImageData, indices: Any) -> Any:
     network.eval()
-    device = next((one.device for one in network.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
     found = []
     with torch.inference_mode():
-        for first in range(0, len(places), 4 * _BATCH):
-            pixels = images.pixels[places[first : first + 4 * _BATCH]]
+        for first in range(0, len(indices), 4 * _BATCH):
+            pixels = images.pixels[indices[first : first + 4 * _BATCH]]
             found.append(network(_floats(pixels, device)).softmax(1).cpu().double().numpy())
     joined = np.concatenate(found)
     return joined / joined.sum(1, keepdims=True)
 
 
-def _score(network: torch.nn.Module, images: Images, places: Any, options: Options) -> float:
-    chances = _chances(network, images, places)
+def _score(network: torch.nn.Module, images: ImageData, indices: Any, options: TrialOptions) -> float:
+    probabilities = _probabilities(network, images, indices)
     classes = np.arange(len(images.classes))
-    return score(options.metric, images.labels[places], chances.argmax(1), chances, classes)
+    return score(options.metric, images.labels[indices], probabilities.argmax(1), probabilities, classes)
 
 
-def _finish(options: Options, images: Images, network: torch.nn.Module, fit: Any, held: Any, test: Any) -> None:
-    counts = {"fit": len(fit), "validation": len(held), "test": len(test)}
-    validated = {options.metric: _score(network, images, held, options)}
-    chances = _chances(network, images, test)
+def _finish(
+    options: TrialOptions, images: ImageData, network: torch.nn.Module, fit: Any, held_out: Any, test: Any
+) -> None:
+    counts = {"fit": len(fit), "validation": len(held_out), "test": len(test)}
+    validated = {options.metric: _score(network, images, held_out, options)}
+    probabilities = _probabilities(network, images, test)
     classes = np.arange(len(images.classes))
     baseline = baseline_of(options.task, images.labels[fit], len(test), classes)
-    tested = tell_test(options, images.labels[test], chances.argmax(1), chances, classes, baseline)
+    tested = score_test(options, images.labels[test], probabilities.argmax(1), probabilities, classes, baseline)
     folder = os.path.join(options.output, MODEL_FOLDER)
     os.makedirs(folder, exist_ok=True)
     served = Served(network.cpu()).eval()

@@ -8,18 +8,18 @@ import os
 from typing import Mapping
 
 
-def tell(values: Mapping[str, float], step: int) -> None:
+def log_metrics(values: Mapping[str, float], step: int) -> None:
     """One line such as ``accuracy=0.93 step=2``; what is not finite is left out."""
     known = ["%s=%.9g" % (name, value) for name, value in values.items() if math.isfinite(value)]
     print(" ".join([*known, "step=%d" % step]), flush=True)
 
 
-def say(sentence: str) -> None:
+def log_message(sentence: str) -> None:
     """For a person who reads the log. Kept free of pairs that would be taken for metrics."""
     print(sentence, flush=True)
 
 
-def note(sentence: str) -> None:
+def report_event(sentence: str) -> None:
     """For the history of the trial's job, from where the leaderboard takes what it is to say of the data."""
     path = os.environ.get("TRAINMASTER_REPORT_FILE")
     if path:

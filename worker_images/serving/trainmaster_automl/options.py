@@ -11,13 +11,13 @@ from typing import Any, Sequence
 from trainmaster_automl.errors import DataProblem
 
 VARIABLE = "AUTOML_OPTIONS"
-_NOT_TOLD = ("data", "output", "is_final", "parameters", "started")
+_NOT_IN_VARIABLE = ("data", "output", "is_final", "parameters", "started")
 # The part of a trial's time that it uses: the rest is for its start, which it does not see, and for its end.
-_USED = 0.75
+_USED_SHARE = 0.75
 
 
 @dataclass(frozen=True)
-class Options:
+class TrialOptions:
     """``file``: the table in the data's folder; empty: all of them. ``parameters``: the trial's point, ``family`` among them.
 
     ``test_fraction``: of the rows, which no trial sees. ``folds``: 0 for as many as fit the number of rows. ``is_final``:
@@ -51,19 +51,23 @@ class Options:
     def family(self) -> str:
         return str(self.parameters.get("family", "baseline"))
 
-    def lacks_time(self, more_s: float = 0.0) -> bool:
+    def is_out_of_time(self, more_s: float = 0.0) -> bool:
         """Whether something that takes ``more_s`` would come too near to the end of the trial's time."""
-        return self.seconds > 0 and time.monotonic() - self.started + more_s > _USED * self.seconds
+        return self.seconds > 0 and time.monotonic() - self.started + more_s > _USED_SHARE * self.seconds
 
 
-def read_options(arguments: Sequence[str]) -> Options:
+def parse_options(arguments: Sequence[str]) -> TrialOptions:
     """Raises ``DataProblem``: this was not started by an AutoML study."""
-    told = os.environ.get(VARIABLE)
-    if not told:
+    text = os.environ.get(VARIABLE)
+    if not text:
         raise DataProblem("%s is not set: `trainmaster automl` starts this program." % VARIABLE)
-    own = json.loads(told)
+    study_options = json.loads(text)
     # What it says besides, such as where the data came from, is for who looks at the study.
-    known = {name: own[name] for name in Options.__dataclass_fields__ if name in own and name not in _NOT_TOLD}
+    known = {
+        name: study_options[name]
+        for name in TrialOptions.__dataclass_fields__
+        if name in study_options and name not in _NOT_IN_VARIABLE
+    }
     parameters: dict[str, Any] = {}
     is_final = False
     for word in arguments:
@@ -74,7 +78,7 @@ def read_options(arguments: Sequence[str]) -> Options:
             raise DataProblem("%r is no argument: --name=value is." % word)
         else:
             parameters[name] = _value(text)
-    return Options(
+    return TrialOptions(
         **known,
         data=os.environ.get("TRAINMASTER_DATA_DIR", "/data/data"),
         output=os.environ.get("TRAINMASTER_OUTPUT_DIR", "/data/output"),

@@ -9,8 +9,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from trainmaster_automl.log_lines import say, tell
-from trainmaster_automl.options import Options
+from trainmaster_automl.log_lines import log_message, log_metrics
+from trainmaster_automl.options import TrialOptions
 from trainmaster_automl.scoring import interval, metrics_of, score
 
 MODEL_FOLDER = "model"
@@ -25,35 +25,35 @@ def baseline_of(task: str, learnt: Any, rows: int, classes: Any) -> tuple[Any, A
     """
     if task != "classification":
         return np.full(rows, float(np.mean(learnt))), None
-    shares = np.array([np.mean(learnt == one) for one in classes])
+    shares = np.array([np.mean(learnt == label) for label in classes])
     return np.repeat(np.asarray(classes)[shares.argmax()], rows), np.tile(shares, (rows, 1))
 
 
-def tell_test(
-    options: Options, truth: Any, predicted: Any, chances: Any, classes: Any, baseline: tuple[Any, Any]
+def score_test(
+    options: TrialOptions, truth: Any, predicted: Any, probabilities: Any, classes: Any, baseline: tuple[Any, Any]
 ) -> dict[str, float]:
     """All metrics of the task on the rows that no trial saw, the study's own with its interval of 95 %.
 
     Args:
         baseline: what ``baseline_of`` says of the same rows; it is what the interval is to lie beyond.
     """
-    values = {name: score(name, truth, predicted, chances, classes) for name in metrics_of(options.task)}
-    low, high = interval(options.metric, truth, predicted, chances, classes, options.seed)
-    say("Tested on %d rows that no trial saw." % len(truth))
+    values = {name: score(name, truth, predicted, probabilities, classes) for name in metrics_of(options.task)}
+    low, high = interval(options.metric, truth, predicted, probabilities, classes, options.seed)
+    log_message("Tested on %d rows that no trial saw." % len(truth))
     if not math.isfinite(low):
-        say(
+        log_message(
             "No interval of 95 %% is told for %s: the rows drawn again and again all score the same, or have no score, which does "
             "not make it certain." % options.metric
         )
-    told = {"test_" + name: value for name, value in values.items()}
-    own = "test_" + options.metric
-    told |= {own + "_low": low, own + "_high": high, "test_rows": float(len(truth))}
-    told[own + "_baseline"] = score(options.metric, truth, *baseline, classes)
-    tell(told, 1)
-    return {name: value for name, value in told.items() if math.isfinite(value)}
+    metrics = {"test_" + name: value for name, value in values.items()}
+    prefix = "test_" + options.metric
+    metrics |= {prefix + "_low": low, prefix + "_high": high, "test_rows": float(len(truth))}
+    metrics[prefix + "_baseline"] = score(options.metric, truth, *baseline, classes)
+    log_metrics(metrics, 1)
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def write_report(options: Options, found: Mapping[str, Any]) -> None:
+def write_report(options: TrialOptions, found: Mapping[str, Any]) -> None:
     """``model/automl.json``: what was learnt from what, by what, and how well."""
     report = {
         "kind": options.kind,

@@ -43,13 +43,13 @@ def date_of(cell: Any, form: str) -> datetime | None:
     if not isinstance(cell, str):
         return None
     try:
-        found = datetime.fromisoformat(cell.strip()) if form == "iso" else _by(cell.strip(), form)
+        found = datetime.fromisoformat(cell.strip()) if form == "iso" else _parse_date(cell.strip(), form)
         return found if found.tzinfo is None else found.astimezone(timezone.utc).replace(tzinfo=None)
     except (ValueError, OverflowError):  # the latter: in UTC it is before the year 1
         return None
 
 
-def _by(text: str, form: str) -> datetime:
+def _parse_date(text: str, form: str) -> datetime:
     return datetime.strptime(text, form)  # noqa: DTZ007 (as the cells: without a zone)
 
 
@@ -119,8 +119,8 @@ class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
             else:
                 texts[kind].append([text_of(cell) for cell in cells])
         made = np.empty((len(rows), len(numbers) + len(texts[CATEGORY]) + len(texts[MANY])), dtype=object)
-        for place, column in enumerate([*numbers, *texts[CATEGORY], *texts[MANY]]):
-            made[:, place] = column
+        for index, column in enumerate([*numbers, *texts[CATEGORY], *texts[MANY]]):
+            made[:, index] = column
         return made
 
     def blocks(self) -> tuple[slice, slice, slice]:
@@ -134,13 +134,13 @@ class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
         return [(kind, form) for kind, form in zip(self.kinds, self.forms) if kind != DROPPED]
 
     def _columns(self, rows: Any) -> list[list[Any]]:
-        used = [place for place, kind in enumerate(self.kinds) if kind != DROPPED]
+        used = [index for index, kind in enumerate(self.kinds) if kind != DROPPED]
         width = len(rows[0])
         if width == len(self.names):
-            return [[row[place] for row in rows] for place in used]
+            return [[row[index] for row in rows] for index in used]
         if width == len(used):
-            return [[row[place] for row in rows] for place in range(width)]
-        names = [self.names[place] for place in used]
+            return [[row[index] for row in rows] for index in range(width)]
+        names = [self.names[index] for index in used]
         raise ValueError("rows have %d cells; the model takes %d: %s" % (width, len(names), ", ".join(names[:20])))
 
 
@@ -154,4 +154,4 @@ def _date_parts(cells: Sequence[Any], form: str) -> list[list[float]]:
         else (math.nan,) * _DATE_PARTS
         for d in found
     ]
-    return [[float(one[place]) for one in parts] for place in range(_DATE_PARTS)]
+    return [[float(parts_of_date[index]) for parts_of_date in parts] for index in range(_DATE_PARTS)]

@@ -19,7 +19,7 @@ def metrics_of(task: str) -> tuple[str, ...]:
     return CLASSIFICATION if task == "classification" else REGRESSION
 
 
-def score(metric: str, truth: Any, predicted: Any, chances: Any, classes: Any) -> float:
+def score(metric: str, truth: Any, predicted: Any, probabilities: Any, classes: Any) -> float:
     """NaN: it is not defined here, such as ``roc_auc`` where one class is missing.
 
     Args:
@@ -32,8 +32,8 @@ def score(metric: str, truth: Any, predicted: Any, chances: Any, classes: Any) -
             truth, predicted, labels=np.unique(truth), average="macro", zero_division=_NONE
         ),
         "f1_macro": lambda: metrics.f1_score(truth, predicted, average="macro", zero_division=_NONE),
-        "log_loss": lambda: metrics.log_loss(truth, chances, labels=list(classes)),
-        "roc_auc": lambda: _roc_auc(truth, chances, classes),
+        "log_loss": lambda: metrics.log_loss(truth, probabilities, labels=list(classes)),
+        "roc_auc": lambda: _roc_auc(truth, probabilities, classes),
         "rmse": lambda: metrics.root_mean_squared_error(truth, predicted),
         "mae": lambda: metrics.mean_absolute_error(truth, predicted),
         "r2": lambda: metrics.r2_score(truth, predicted) if len(truth) > 1 else float("nan"),
@@ -42,7 +42,7 @@ def score(metric: str, truth: Any, predicted: Any, chances: Any, classes: Any) -
 
 
 def interval(
-    metric: str, truth: Any, predicted: Any, chances: Any, classes: Any, seed: int, rounds: int = 500
+    metric: str, truth: Any, predicted: Any, probabilities: Any, classes: Any, seed: int, rounds: int = 500
 ) -> tuple[float, float]:
     """Where the metric lies with 95 %: of a share of right rows Wilson's score interval, else a percentile bootstrap.
 
@@ -57,7 +57,9 @@ def interval(
     found = []
     for _ in range(rounds):
         drawn = chance.integers(0, len(truth), len(truth))
-        value = score(metric, truth[drawn], predicted[drawn], None if chances is None else chances[drawn], classes)
+        value = score(
+            metric, truth[drawn], predicted[drawn], None if probabilities is None else probabilities[drawn], classes
+        )
         if np.isfinite(value):
             found.append(value)
     if not found:
@@ -68,10 +70,10 @@ def interval(
     return float(low), float(high)
 
 
-def _roc_auc(truth: Any, chances: Any, classes: Any) -> float:
+def _roc_auc(truth: Any, probabilities: Any, classes: Any) -> float:
     present = set(np.unique(truth).tolist())
     if len(present) < len(classes):
         return float("nan")
     if len(classes) == 2:
-        return float(metrics.roc_auc_score(truth == classes[1], chances[:, 1]))
-    return float(metrics.roc_auc_score(truth, chances, multi_class="ovr", average="macro", labels=list(classes)))
+        return float(metrics.roc_auc_score(truth == classes[1], probabilities[:, 1]))
+    return float(metrics.roc_auc_score(truth, probabilities, multi_class="ovr", average="macro", labels=list(classes)))

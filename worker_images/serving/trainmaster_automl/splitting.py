@@ -11,7 +11,7 @@ from trainmaster_automl.errors import DataProblem
 _LEAST_LEFT = 2  # one to learn from, one to validate by
 
 
-def demand_enough(labels: Any, classes: Sequence[str], test_fraction: float, what: str) -> None:
+def check_class_sizes(labels: Any, classes: Sequence[str], test_fraction: float, what: str) -> None:
     """Raises ``DataProblem``: after the test's part some class is too small to be learnt and validated.
 
     Args:

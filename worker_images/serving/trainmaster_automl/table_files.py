@@ -20,7 +20,7 @@ MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 
 @dataclass(frozen=True)
-class Table:
+class RawTable:
     """``rows``: a list of cells each, texts of CSV, values of Parquet; nothing is ``None``. ``seen``: rows there are in all.
 
     ``places``: of the rows among all that there are, from 0.
@@ -28,16 +28,16 @@ class Table:
 
     names: list[str]
     rows: list[list[Any]]
-    seen: int
-    places: list[int]
+    row_count: int
+    indices: list[int]
 
     def split_target(self, target: str) -> tuple[list[str], list[list[Any]], list[Any]]:
         """Names and rows without the column ``target``, and that column. Raises ``DataProblem``: there is none."""
         if target not in self.names:
             raise DataProblem(no_such_column(target, self.names))
-        place = self.names.index(target)
-        names = self.names[:place] + self.names[place + 1 :]
-        return names, [row[:place] + row[place + 1 :] for row in self.rows], [row[place] for row in self.rows]
+        index = self.names.index(target)
+        names = self.names[:index] + self.names[index + 1 :]
+        return names, [row[:index] + row[index + 1 :] for row in self.rows], [row[index] for row in self.rows]
 
 
 def no_such_column(target: str, names: Sequence[str]) -> str:
@@ -47,7 +47,7 @@ def no_such_column(target: str, names: Sequence[str]) -> str:
     return "There is no column %r.%s The columns are %s%s." % (target, hint, ", ".join(names[:30]), more)
 
 
-def read_table(folder: str, file: str, max_rows: int, seed: int) -> Table:
+def read_table(folder: str, file: str, max_rows: int, seed: int) -> RawTable:
     """The table, or all tables of the folder, which must have the same columns, one after the other.
 
     Args:
@@ -58,9 +58,9 @@ def read_table(folder: str, file: str, max_rows: int, seed: int) -> Table:
     """
     paths = [os.path.join(folder, file)] if file else _tables_of(folder)
     names: list[str] | None = None
-    kept: list[tuple[int, list[Any]]] = []
-    seen = 0
-    chance = Random(seed)  # noqa: S311 (a sample by the study's seed)
+    sample: list[tuple[int, list[Any]]] = []
+    row_count = 0
+    generator = Random(seed)  # noqa: S311 (a sample by the study's seed)
     for path in paths:
         rows = _rows_of(path)
         own = [str(cell) for cell in next(rows)]
@@ -70,17 +70,17 @@ def read_table(folder: str, file: str, max_rows: int, seed: int) -> Table:
             raise DataProblem("%s has other columns than %s; put tables of one kind in a folder." % (path, paths[0]))
         for row in rows:
             # Vitter's algorithm R.
-            place = seen if seen < max_rows else chance.randint(0, seen)
-            if place < max_rows:
-                if seen < max_rows:
-                    kept.append((seen, row))
+            index = row_count if row_count < max_rows else generator.randint(0, row_count)
+            if index < max_rows:
+                if row_count < max_rows:
+                    sample.append((row_count, row))
                 else:
-                    kept[place] = (seen, row)
-            seen += 1
-    if not seen or names is None:
+                    sample[index] = (row_count, row)
+            row_count += 1
+    if not row_count or names is None:
         raise DataProblem("%s has no rows below its header." % paths[0])
-    kept.sort(key=lambda one: one[0])
-    return Table(names, [row for _, row in kept], seen, [place for place, _ in kept])
+    sample.sort(key=lambda entry: entry[0])
+    return RawTable(names, [row for _, row in sample], row_count, [index for index, _ in sample])
 
 
 def _tables_of(folder: str) -> list[str]:
@@ -94,7 +94,7 @@ def _tables_of(folder: str) -> list[str]:
 
 
 def _checked_names(names: list[str], path: str) -> list[str]:
-    blank = [str(place + 1) for place, name in enumerate(names) if not name.strip()]
+    blank = [str(index + 1) for index, name in enumerate(names) if not name.strip()]
     if blank:
         raise DataProblem("%s: column %s has no name in the first line." % (path, ", ".join(blank[:5])))
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -16,12 +16,12 @@ from trainmaster_serving.sklearn_model import skops_io
 from trainmaster_automl.counters import is_counter
 from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.families import make_model
-from trainmaster_automl.log_lines import note, say, tell
-from trainmaster_automl.options import Options
-from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
+from trainmaster_automl.log_lines import log_message, log_metrics, report_event
+from trainmaster_automl.options import TrialOptions
+from trainmaster_automl.report import MODEL_FOLDER, baseline_of, score_test, write_report
 from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, kind_of, number_of, text_of
 from trainmaster_automl.scoring import score
-from trainmaster_automl.splitting import demand_enough
+from trainmaster_automl.splitting import check_class_sizes
 from trainmaster_automl.table_files import no_such_column, read_table
 
 LEAST_ROWS = 20
@@ -37,7 +37,7 @@ LEAKED = "looks as if it leaked the target"
 
 
 @dataclass(frozen=True)
-class Data:
+class TabularData:
     """``rows``: (rows, columns) of objects, ``target``: of each. ``test``: places of the rows that no trial sees.
 
     ``places``: of the rows in the whole table, from 0.
@@ -48,33 +48,33 @@ class Data:
     target: Any
     trials: Any
     test: Any
-    seen: int
-    places: Any
+    row_count: int
+    indices: Any
     notes: list[str]
 
 
-def run(options: Options) -> None:
+def run(options: TrialOptions) -> None:
     """Raises ``DataProblem``."""
     data = load(options)
     reader, notes = read_kinds(data, options.keep)
-    for one in [*data.notes, *notes]:
-        say(one)
-        if LEAKED in one:
-            note(one)
+    for message in [*data.notes, *notes]:
+        log_message(message)
+        if LEAKED in message:
+            report_event(message)
     if options.is_final:
         _finish(options, data, reader, [*data.notes, *notes])
     else:
         _validate(options, data, reader)
 
 
-def load(options: Options) -> Data:
+def load(options: TrialOptions) -> TabularData:
     """The table, its target checked, and its rows split into those of the trials and those of the test."""
     table = read_table(options.data, options.file, options.max_rows, options.seed)
     names, rows, cells = table.split_target(options.target)
     notes = []
-    if table.seen > len(table.rows):
-        notes.append("A sample of %d rows of the %d is used." % (len(table.rows), table.seen))
-    present = [place for place, cell in enumerate(cells) if text_of(cell) != "(nothing)"]
+    if table.row_count > len(table.rows):
+        notes.append("A sample of %d rows of the %d is used." % (len(table.rows), table.row_count))
+    present = [index for index, cell in enumerate(cells) if text_of(cell) != "(nothing)"]
     if len(present) < len(cells):
         notes.append("%d rows have no %s and are left out." % (len(cells) - len(present), options.target))
     if options.task == "regression":
@@ -86,20 +86,20 @@ def load(options: Options) -> Data:
     is_classes = options.task == "classification"
     target = _classes(cells, present, options) if is_classes else _numbers(cells, present, options)
     made = np.empty((len(present), len(names)), dtype=object)
-    for place, source in enumerate(present):
-        made[place, :] = rows[source]
+    for index, source in enumerate(present):
+        made[index, :] = rows[source]
     halves = (StratifiedShuffleSplit if is_classes else ShuffleSplit)(
         n_splits=1, test_size=_test_rows(options, target, is_classes=is_classes), random_state=options.seed
     )
     trials, test = next(halves.split(made, target))
     if is_classes:
         classes, labels = np.unique(target, return_inverse=True)
-        demand_enough(labels[trials], classes.tolist(), options.test_fraction, "rows")
-    places = np.asarray(table.places)[present]
-    return Data(names, made, target, np.sort(trials), np.sort(test), table.seen, places, notes)
+        check_class_sizes(labels[trials], classes.tolist(), options.test_fraction, "rows")
+    indices = np.asarray(table.indices)[present]
+    return TabularData(names, made, target, np.sort(trials), np.sort(test), table.row_count, indices, notes)
 
 
-def read_kinds(data: Data, keep: Sequence[str] = ()) -> tuple[RowReader, list[str]]:
+def read_kinds(data: TabularData, keep: Sequence[str] = ()) -> tuple[RowReader, list[str]]:
     """The first step of the models, by the rows that trials see.
 
     Args:
@@ -111,7 +111,7 @@ def read_kinds(data: Data, keep: Sequence[str] = ()) -> tuple[RowReader, list[st
     for name in keep:
         if name not in data.names:
             raise DataProblem("keep: %s" % no_such_column(name, data.names))
-    found = [_kind(data, place, is_kept=name in keep) for place, name in enumerate(data.names)]
+    found = [_kind(data, index, is_kept=name in keep) for index, name in enumerate(data.names)]
     if all(kind == DROPPED for kind, _ in found):
         raise DataProblem(
             "No column beside the target tells rows apart: all are empty, constant, names, or numbers of the rows; "
@@ -123,8 +123,8 @@ def read_kinds(data: Data, keep: Sequence[str] = ()) -> tuple[RowReader, list[st
     notes += [
         "Column %s looks as if it leaked the target: each of its values goes with one of the target's, and the other way round. "
         "Where it is not known before the target is, take it out of the table." % name
-        for place, (name, (kind, _)) in enumerate(zip(data.names, found))
-        if kind != DROPPED and _mirrors(data.rows[data.trials, place], data.target[data.trials])
+        for index, (name, (kind, _)) in enumerate(zip(data.names, found))
+        if kind != DROPPED and _mirrors(data.rows[data.trials, index], data.target[data.trials])
     ]
     return RowReader(data.names, [kind for kind, _ in found], [why for _, why in found]), notes
 
@@ -140,18 +140,18 @@ def _mirrors(cells: Any, target: Any) -> bool:
     return len(set(pairs.values())) == len(pairs)
 
 
-def _kind(data: Data, place: int, *, is_kept: bool) -> tuple[str, str]:
-    cells = data.rows[data.trials, place]
+def _kind(data: TabularData, index: int, *, is_kept: bool) -> tuple[str, str]:
+    cells = data.rows[data.trials, index]
     kind, why = kind_of(cells)
     if is_kept:
         return (MANY, "") if why == OWN_TEXTS else (kind, why)
-    if kind != DROPPED and is_counter(data.names[place], cells, data.places[data.trials]):
+    if kind != DROPPED and is_counter(data.names[index], cells, data.indices[data.trials]):
         return DROPPED, "it numbers the rows, which tells nothing of new ones"
     return kind, why
 
 
-def _classes(cells: list[Any], present: list[int], options: Options) -> Any:
-    labels = np.asarray([text_of(cells[place]) for place in present])
+def _classes(cells: list[Any], present: list[int], options: TrialOptions) -> Any:
+    labels = np.asarray([text_of(cells[index]) for index in present])
     values, counts = np.unique(labels, return_counts=True)
     if len(values) < 2:
         raise DataProblem(
@@ -171,36 +171,36 @@ def _classes(cells: list[Any], present: list[int], options: Options) -> Any:
     return labels
 
 
-def _with_numbers(cells: list[Any], present: list[int], options: Options, notes: list[str]) -> list[int]:
+def _with_numbers(cells: list[Any], present: list[int], options: TrialOptions, notes: list[str]) -> list[int]:
     """Places whose target is a number; a few that are none are left out, and ``notes`` told. Raises ``DataProblem``: many are."""
-    strange = [cells[place] for place in present if math.isnan(number_of(cells[place]))]
-    if len(strange) > _STRAY * len(present):
+    invalid = [cells[index] for index in present if math.isnan(number_of(cells[index]))]
+    if len(invalid) > _STRAY * len(present):
         raise DataProblem(
             "The target %s is to be a number, and %d rows have something else, such as %r. Say task classification, or mend them."
-            % (options.target, len(strange), str(strange[0])[:50])
+            % (options.target, len(invalid), str(invalid[0])[:50])
         )
-    if strange:
+    if invalid:
         notes.append(
             "%d rows have no number as %s, such as %r, and are left out."
-            % (len(strange), options.target, str(strange[0])[:50])
+            % (len(invalid), options.target, str(invalid[0])[:50])
         )
-    return [place for place in present if not math.isnan(number_of(cells[place]))]
+    return [index for index in present if not math.isnan(number_of(cells[index]))]
 
 
-def _numbers(cells: list[Any], present: list[int], options: Options) -> Any:
-    values = np.asarray([number_of(cells[place]) for place in present])
+def _numbers(cells: list[Any], present: list[int], options: TrialOptions) -> Any:
+    values = np.asarray([number_of(cells[index]) for index in present])
     if np.ptp(values) == 0:
         raise DataProblem("The target %s is %g in every row; there is nothing to learn." % (options.target, values[0]))
     return values
 
 
-def _test_rows(options: Options, target: Any, *, is_classes: bool) -> int:
+def _test_rows(options: TrialOptions, target: Any, *, is_classes: bool) -> int:
     wanted = max(1, round(options.test_fraction * len(target)))
     # Of each class at least one row, in both parts.
     return max(wanted, len(np.unique(target))) if is_classes else wanted
 
 
-def folds_of(options: Options, target: Any) -> Iterator[tuple[Any, Any]]:
+def folds_of(options: TrialOptions, target: Any) -> Iterator[tuple[Any, Any]]:
     """Places to fit to and to validate by: several folds, or of many rows one part that is held back."""
     is_classes = options.task == "classification"
     count = len(target)
@@ -216,10 +216,10 @@ def folds_of(options: Options, target: Any) -> Iterator[tuple[Any, Any]]:
     return iter(kind(folds, shuffle=True, random_state=options.seed).split(target, target))
 
 
-def _validate(options: Options, data: Data, reader: RowReader) -> None:
+def _validate(options: TrialOptions, data: TabularData, reader: RowReader) -> None:
     """The mean over the folds so far after each: what goes badly can be stopped before all are done."""
     rows, target = data.rows[data.trials], data.target[data.trials]
-    say(
+    log_message(
         "%d rows for the trials; %d more are kept for the final test, and are not looked at."
         % (len(rows), len(data.test))
     )
@@ -227,22 +227,22 @@ def _validate(options: Options, data: Data, reader: RowReader) -> None:
     started = time.monotonic()
     found: list[float] = []
     longest = 0.0
-    for number, (fit, held) in enumerate(folds_of(options, target), start=1):
-        if options.lacks_time(longest) and found:
-            say("Its time is over after %d folds; their mean counts." % len(found))
+    for number, (fit, held_out) in enumerate(folds_of(options, target), start=1):
+        if options.is_out_of_time(longest) and found:
+            log_message("Its time is over after %d folds; their mean counts." % len(found))
             break
-        begun = time.monotonic()
+        fold_started = time.monotonic()
         fresh: Any = clone(reader)
         model = make_model(fresh, options.task, options.parameters, target[fit], options.seed)
         model.fit(rows[fit], target[fit])
-        predicted, chances = predictions(model, rows[held], classes)
-        value = score(options.metric, target[held], predicted, chances, classes)
+        predicted, probabilities = predictions(model, rows[held_out], classes)
+        value = score(options.metric, target[held_out], predicted, probabilities, classes)
         if not math.isfinite(value):
             raise DataProblem("%s is not defined on fold %d; choose another metric." % (options.metric, number))
         found.append(value)
         spread = {options.metric + "_spread": float(np.std(found))} if len(found) > 1 else {}
-        tell({options.metric: float(np.mean(found)), **spread, "seconds": time.monotonic() - started}, number)
-        longest = max(longest, time.monotonic() - begun)
+        log_metrics({options.metric: float(np.mean(found)), **spread, "seconds": time.monotonic() - started}, number)
+        longest = max(longest, time.monotonic() - fold_started)
 
 
 def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
@@ -250,20 +250,20 @@ def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
     predicted = model.predict(rows)
     if classes is None:
         return predicted, None
-    told = model.predict_proba(rows)
-    chances = np.zeros((len(rows), len(classes)))
-    chances[:, np.searchsorted(classes, model.classes_)] = told
-    return predicted, chances
+    known = model.predict_proba(rows)
+    probabilities = np.zeros((len(rows), len(classes)))
+    probabilities[:, np.searchsorted(classes, model.classes_)] = known
+    return predicted, probabilities
 
 
-def _finish(options: Options, data: Data, reader: RowReader, notes: list[str]) -> None:
+def _finish(options: TrialOptions, data: TabularData, reader: RowReader, notes: list[str]) -> None:
     """What is tested is what is saved: it is not fitted again with the rows of the test."""
     classes = np.unique(data.target) if options.task == "classification" else None
     model = make_model(reader, options.task, options.parameters, data.target[data.trials], options.seed)
     model.fit(data.rows[data.trials], data.target[data.trials])
-    predicted, chances = predictions(model, data.rows[data.test], classes)
+    predicted, probabilities = predictions(model, data.rows[data.test], classes)
     baseline = baseline_of(options.task, data.target[data.trials], len(data.test), classes)
-    tested = tell_test(options, data.target[data.test], predicted, chances, classes, baseline)
+    tested = score_test(options, data.target[data.test], predicted, probabilities, classes, baseline)
     folder = os.path.join(options.output, MODEL_FOLDER)
     os.makedirs(folder, exist_ok=True)
     skops_io().dump(model, os.path.join(folder, "model.skops"))
@@ -271,7 +271,7 @@ def _finish(options: Options, data: Data, reader: RowReader, notes: list[str]) -
     write_report(
         options,
         {
-            "rows": {"trials": len(data.trials), "test": len(data.test), "in_all": data.seen},
+            "rows": {"trials": len(data.trials), "test": len(data.test), "in_all": data.row_count},
             "columns": columns,
             "classes": None if classes is None else classes.tolist(),
             "test": tested,

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 from typing import Iterator, Optional
 
-from trainmaster_automl.options import Options
+from trainmaster_automl.options import TrialOptions
 
 # OpenMP's; OpenBLAS, MKL and torch go by it, too.
 VARIABLE = "OMP_NUM_THREADS"
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
-def keep_to_part(options: Options) -> Optional[int]:
+def limit_threads(options: TrialOptions) -> Optional[int]:
     """Bound the threads to this trial's part of the CPUs: trials side by side would fight over the cores with all of them each.
 
     Returns the number; ``None`` where the variable is set already, by the user or from the trial's own CPUs.
@@ -22,8 +22,8 @@ def keep_to_part(options: Options) -> Optional[int]:
     if os.environ.get(VARIABLE):
         return None
     # The final run is alone.
-    beside = 1 if options.is_final else max(1, options.parallel)
-    threads = max(1, usable_cpus() // beside)
+    trials = 1 if options.is_final else max(1, options.parallel)
+    threads = max(1, usable_cpus() // trials)
     os.environ[VARIABLE] = str(threads)
     torch = sys.modules.get("torch")
     if torch is not None:  # a warm start has imported it before
@@ -31,18 +31,18 @@ def keep_to_part(options: Options) -> Optional[int]:
     return threads
 
 
-def usable_cpus(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+def usable_cpus(groups: Path = _CGROUP_ROOT, membership: Path = Path("/proc/self/cgroup")) -> int:
     """CPUs that this process may use, by affinity and by the quotas of its control group and those above it; at least 1."""
     try:
         found = float(len(os.sched_getaffinity(0)))
     except (AttributeError, OSError):  # not Linux
         found = float(os.cpu_count() or 1)
-    return max(1, int(min([found, *_quotas(groups, own)])))
+    return max(1, int(min([found, *_quotas(groups, membership)])))
 
 
-def _quotas(groups: Path, own: Path) -> Iterator[float]:
+def _quotas(groups: Path, membership: Path) -> Iterator[float]:
     """https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files, and ``cpu.cfs_quota_us`` of the older version."""
-    for line in _text(own).splitlines():
+    for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             root = groups
@@ -51,7 +51,7 @@ def _quotas(groups: Path, own: Path) -> Iterator[float]:
         else:
             continue
         inside = Path(path.strip("/"))
-        for folder in (root / one for one in (inside, *inside.parents)):
+        for folder in (root / part for part in (inside, *inside.parents)):
             words = (
                 _text(folder / "cpu.max").split()
                 or (_text(folder / "cpu.cfs_quota_us") + _text(folder / "cpu.cfs_period_us")).split()

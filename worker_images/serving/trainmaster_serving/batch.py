@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.instances import Row, find_files, read_rows
-from trainmaster_serving.manifest import claim, demand_same, manifest_of
+from trainmaster_serving.manifest import check_same_batch, manifest_of, write_manifest
 from trainmaster_serving.models import Model, load_model
 from trainmaster_serving.values import plain
 
@@ -28,12 +28,12 @@ _PREDICTIONS = "predictions-%05d.jsonl"
 _ERRORS = "errors-%05d.jsonl"
 # By the replica's index and their number: who goes on with another number of replicas shares the shards in another way.
 _SUMMARY = "summary-%d-of-%d.json"
-_TOLD_EVERY_S = 10.0
-_TOLD_OF_ERROR = 1000  # letters
+_LOG_EVERY_S = 10.0
+_MAX_ERROR_LENGTH = 1000  # letters
 # An instance in the errors: as it is, or of a longer one the beginning, in letters.
-_WHOLE_INSTANCE = 10_000
-_CUT_INSTANCE = 1000
-_PIECE_BYTES = 2**20
+_MAX_WHOLE_INSTANCE = 10_000
+_CUT_LENGTH = 1000
+_READ_BYTES = 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +58,9 @@ def run_batch(options: argparse.Namespace) -> int:
     paths = find_files(options.instances, options.instances_file, options.format)
     os.makedirs(options.output, exist_ok=True)
     own = manifest_of(options, paths)
-    demand_same(options.output, own)
+    check_same_batch(options.output, own)
     model = load_model(options.model, options.model_file, options.framework, options.trust_code)
-    done, failed, told_s, is_claimed = 0, 0, time.monotonic(), False
+    done, failed, logged_s, is_manifest_written = 0, 0, time.monotonic(), False
     tally = Tally()
     proven: List[Any] = []
     for number, rows in shards(
@@ -69,22 +69,22 @@ def run_batch(options: argparse.Namespace) -> int:
         options.index,
         options.count,
     ):
-        place = os.path.join(options.output, _PREDICTIONS % number)
-        of_errors = os.path.join(options.output, _ERRORS % number)
-        if os.path.exists(place):
-            tally.add_files(place, of_errors)
+        path = os.path.join(options.output, _PREDICTIONS % number)
+        errors_path = os.path.join(options.output, _ERRORS % number)
+        if os.path.exists(path):
+            tally.add_files(path, errors_path)
             continue
         predictions, errors = predict_shard(model, rows, options.batch_size, proven)
-        if not is_claimed:
-            claim(options.output, own)
-            is_claimed = True
+        if not is_manifest_written:
+            write_manifest(options.output, own)
+            is_manifest_written = True
         if errors:
-            _write(of_errors, errors, options.index)
-        _write(place, predictions, options.index)  # last: it says that the shard is done
+            _write(errors_path, errors, options.index)
+        _write(path, predictions, options.index)  # last: it says that the shard is done
         tally.add(len(predictions), len(errors), errors[0] if errors else None)
         done, failed = done + len(predictions), failed + len(errors)
-        if time.monotonic() - told_s >= _TOLD_EVERY_S:
-            told_s = time.monotonic()
+        if time.monotonic() - logged_s >= _LOG_EVERY_S:
+            logged_s = time.monotonic()
             print("shard=%d predictions=%d errors=%d" % (number, done, failed), flush=True)
     _write(os.path.join(options.output, _SUMMARY % (options.index, options.count)), [tally.plain()], options.index)
     if not tally.predictions and not tally.errors and not options.index:
@@ -106,7 +106,7 @@ class Tally:
         self.predictions += predictions
         self.errors += errors
         if first is not None and not self.first_error:
-            self.first_error = str(first["error"])[:_TOLD_OF_ERROR]
+            self.first_error = str(first["error"])[:_MAX_ERROR_LENGTH]
 
     def add_files(self, predictions: str, errors: str) -> None:
         """The same of a shard that an earlier run has done."""
@@ -124,16 +124,16 @@ class Tally:
 def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[Tuple[int, List[Row]]]:
     """This replica's shards with their numbers, in order."""
     number = 0
-    held: List[Row] = []
-    for place, row in enumerate(rows):
-        if place // size != number:
-            if held:
-                yield number, held
-            number, held = place // size, []
+    shard: List[Row] = []
+    for path, row in enumerate(rows):
+        if path // size != number:
+            if shard:
+                yield number, shard
+            number, shard = path // size, []
         if number % count == index:
-            held.append(row)
-    if held:
-        yield number, held
+            shard.append(row)
+    if shard:
+        yield number, shard
 
 
 def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: List[Any]) -> Tuple[List[Any], List[Any]]:
@@ -162,7 +162,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
             answers = model.predict(instances, {})
         except Exception:  # noqa: BLE001 (the model's own, whatever it is: one odd instance is not the others' end)
             for row, instance in batch:
-                line, problem = _alone(model, row, instance)
+                line, problem = _predict_one(model, row, instance)
                 if problem is None:
                     predictions.append(line)
                     proven[:] = [instance]
@@ -175,7 +175,9 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
                 model.predict(proven, {})
                 failures = 0
         else:
-            predictions += [{"instance": one, "prediction": plain(answer)} for one, answer in zip(instances, answers)]
+            predictions += [
+                {"instance": given, "prediction": plain(answer)} for given, answer in zip(instances, answers)
+            ]
             proven[:] = instances[:1]
             failures = 0
     if failures > 1 and last is not None:  # and nothing is proven; only now, because odd instances may all come first
@@ -183,7 +185,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: Li
     return predictions, errors
 
 
-def _alone(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
+def _predict_one(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
     """The line of it, and why it is one of an error. Raises ``MemoryError``."""
     try:
         return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, None
@@ -195,31 +197,31 @@ def _alone(model: Model, row: Row, instance: Any) -> Tuple[Dict[str, Any], Optio
         return _error(row, instance, "the model failed: %s: %s" % (type(error).__name__, error)), error
 
 
-def _error(row: Row, instance: Any, told: str) -> Dict[str, Any]:
+def _error(row: Row, instance: Any, message: str) -> Dict[str, Any]:
     """``instance``: as far as it could be read. A huge one is cut; where it stands is told."""
     line: Dict[str, Any] = {"file": row.file, "line": row.line, "instance": instance}
-    if len(row.text) > _WHOLE_INSTANCE:
-        line["instance"] = row.text[:_CUT_INSTANCE]
+    if len(row.text) > _MAX_WHOLE_INSTANCE:
+        line["instance"] = row.text[:_CUT_LENGTH]
         line["note"] = "the instance is cut: it has %d letters" % len(row.text)
-    return {**line, "error": told[:_TOLD_OF_ERROR]}
+    return {**line, "error": message[:_MAX_ERROR_LENGTH]}
 
 
 def _lines(path: str) -> int:
     with open(path, "rb") as stream:
-        return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE_BYTES), b""))
+        return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_READ_BYTES), b""))
 
 
-def _write(place: str, lines: Sequence[Any], index: int) -> None:
+def _write(path: str, lines: Sequence[Any], index: int) -> None:
     """All of it or nothing. Replicas share the folder, and in containers each may be process 1."""
-    beside = "%s.%d-%s.part" % (place, index, secrets.token_hex(8))
+    temporary = "%s.%d-%s.part" % (path, index, secrets.token_hex(8))
     try:
-        with open(beside, "x", encoding="utf-8") as stream:
+        with open(temporary, "x", encoding="utf-8") as stream:
             stream.writelines(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, place)
+        os.replace(temporary, path)
     finally:
         try:
-            os.unlink(beside)
+            os.unlink(temporary)
         except FileNotFoundError:
             pass  # it is in its place

@@ -39,11 +39,11 @@ class ModelServer(ThreadingHTTPServer):
     def __init__(self, address: Tuple[str, int], health_route: str, predict_route: str) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(address, Handler)
+        super().__init__(address, PredictionHandler)
         self.health_route = health_route
         self.predict_route = predict_route
         self.model: Optional[Model] = None
-        self.is_leaving = False
+        self.is_shutting_down = False
         self._open = 0
         self._lock = threading.Condition()
 
@@ -67,7 +67,7 @@ class ModelServer(ThreadingHTTPServer):
             return self._lock.wait_for(lambda: self._open == 0, within_s)
 
 
-class Handler(BaseHTTPRequestHandler):
+class PredictionHandler(BaseHTTPRequestHandler):
     """One connection, which may bring several requests."""
 
     protocol_version = "HTTP/1.1"
@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(
                 404, "there is %s to GET and %s to POST" % (self.server.health_route, self.server.predict_route)
             )
-        elif self.server.is_leaving:
+        elif self.server.is_shutting_down:
             self._refuse(503, "it is being ended")
         elif self.server.model is None:
             self._refuse(503, "the model is being read")
@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, value: Dict[str, Any]) -> None:
         body = json.dumps(value).encode()
-        if self.server.is_leaving:
+        if self.server.is_shutting_down:
             self.close_connection = True
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -190,17 +190,17 @@ def serve(options: argparse.Namespace) -> int:
     except OSError as error:
         raise ModelProblem("Port %d cannot be listened at: %s." % (options.port, error.strerror)) from error
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
-    leaving = threading.Event()
+    stopped = threading.Event()
 
-    def leave(*_: Any) -> None:
+    def on_signal(*_: Any) -> None:
         if server.model is None:
             os._exit(
                 0
             )  # nobody has been answered yet: its place is free at once, however long the model takes to be read
-        leaving.set()
+        stopped.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
+        signal.signal(number, on_signal)
     began_s = time.monotonic()
     server.model = load_model(options.model, options.model_file, options.framework, options.trust_code)
     print(
@@ -208,9 +208,9 @@ def serve(options: argparse.Namespace) -> int:
         % (options.model, options.port, time.monotonic() - began_s),
         flush=True,
     )
-    while not leaving.wait(3600.0):
+    while not stopped.wait(3600.0):
         pass
-    server.is_leaving = True
+    server.is_shutting_down = True
     server.shutdown()  # no new connection is taken
     server.server_close()
     is_drained = server.drain(_DRAIN_S)

@@ -24,9 +24,9 @@ class ImageModel:
         self._module = module
         try:
             with open(about, encoding="utf-8") as stream:
-                told = json.load(stream)
-            self._classes = [str(name) for name in told["classes"]]
-            self._size = int(told["size"])
+                description = json.load(stream)
+            self._classes = [str(name) for name in description["classes"]]
+            self._size = int(description["size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelProblem(
                 "%s does not tell the classes and the size of the images: %s" % (about, error)
@@ -34,7 +34,7 @@ class ImageModel:
 
     def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
         """``{"b64": …}``: a PNG, JPEG, … file in base64, as Vertex AI has it; or rows of pixels, gray or ``[r, g, b]``."""
-        images = [pixels_of(one, self._size, place) for place, one in enumerate(instances)]
+        images = [pixels_of(instance, self._size, index) for index, instance in enumerate(instances)]
         found = []
         for chances in self._module.predict(images, parameters):
             best = max(range(len(chances)), key=chances.__getitem__)
@@ -42,11 +42,11 @@ class ImageModel:
         return found
 
 
-def pixels_of(instance: Any, size: int, place: int) -> Any:
+def pixels_of(instance: Any, size: int, index: int) -> Any:
     """(size, size, 3) of one instance. Raises ``BadInstances``."""
     from PIL import Image
 
-    what = "instances[%d]" % place
+    what = "instances[%d]" % index
     if isinstance(instance, dict):
         text = instance.get("b64") or instance.get("image_bytes")
         text = text.get("b64") if isinstance(text, dict) else text

@@ -70,7 +70,7 @@ def read_rows(folder: str, paths: List[str], kind: str, csv_rows: str = "object"
 def _rows_of_csv(path: str, name: str, csv_rows: str) -> Iterator[Row]:
     rows = read_csv(path)
     _, names = next(rows, (1, []))
-    twice = sorted({one for one in names if names.count(one) > 1})
+    twice = sorted({column for column in names if names.count(column) > 1})
     if twice and csv_rows == "object":
         raise InputProblem(
             "%s: two columns are called %s; give each its own name, or have rows be arrays (--csv-rows array)."

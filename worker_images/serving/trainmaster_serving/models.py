@@ -24,8 +24,8 @@ def metadata_of(model: Model, parameters: Dict[str, Any]) -> Dict[str, Any]:
     """What holds for all predictions asked for with ``parameters``, as Vertex AI's ``metadata`` of an answer: the order of
     the classes, where a prediction is a list with a figure for each. Empty for a model that has nothing to say.
     """
-    tell: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = getattr(model, "metadata", None)
-    return tell(parameters) if tell is not None else {}
+    metadata: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = getattr(model, "metadata", None)
+    return metadata(parameters) if metadata is not None else {}
 
 
 # By the ends of names: what each framework writes. Vertex AI's prebuilt containers go by the same names.

@@ -21,7 +21,7 @@ _KNOWN_TYPES = frozenset(
 )
 _METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples")
 # Of those the ones that give a figure for each class.
-_OF_CLASSES = ("predict_proba", "predict_log_proba", "decision_function")
+_PER_CLASS_METHODS = ("predict_proba", "predict_log_proba", "decision_function")
 # What scikit-learn reads all of torch for.
 _TORCH_BRIDGE = "sklearn.externals.array_api_compat.torch"
 
@@ -47,7 +47,7 @@ class SklearnModel:
         figure, above zero for the second.
         """
         classes = getattr(self._estimator, "classes_", None)
-        if classes is None or parameters.get("method") not in _OF_CLASSES:
+        if classes is None or parameters.get("method") not in _PER_CLASS_METHODS:
             return {}
         return {"classes": plain(classes)}
 
@@ -55,7 +55,7 @@ class SklearnModel:
         first = getattr(self._estimator, "steps", [("", self._estimator)])[0][1]
         takes_rows = getattr(first, "takes_rows", False)
         if not isinstance(instances[0], dict):
-            return _as_they_are(instances) if takes_rows else array(instances)
+            return _plain_rows(instances) if takes_rows else array(instances)
         named = columns(instances)
         known = getattr(self._estimator, "feature_names_in_", None)
         order = list(named) if known is None else [str(name) for name in known]
@@ -63,20 +63,20 @@ class SklearnModel:
         if missing:
             raise BadInstances("instances: they have no %s, which the model was trained with" % ", ".join(missing[:10]))
         if takes_rows:
-            return [[one[name] for name in order] for one in instances]
+            return [[instance[name] for name in order] for instance in instances]
         try:
             import pandas as pd  # pyright: ignore[reportMissingImports] (where it is)
         except ImportError:
-            return array([[one[name] for name in order] for one in instances])
+            return array([[instance[name] for name in order] for instance in instances])
         return pd.DataFrame({name: named[name] for name in order})
 
 
-def _as_they_are(instances: Sequence[Any]) -> List[List[Any]]:
+def _plain_rows(instances: Sequence[Any]) -> List[List[Any]]:
     """Rows whose cells may be of different types. Raises ``BadInstances``."""
-    for place, one in enumerate(instances):
-        if not isinstance(one, list) or len(one) != len(instances[0]):
-            raise BadInstances("instances[%d]: must be a list as long as the first, or all must be objects" % place)
-    return [list(one) for one in instances]
+    for index, instance in enumerate(instances):
+        if not isinstance(instance, list) or len(instance) != len(instances[0]):
+            raise BadInstances("instances[%d]: must be a list as long as the first, or all must be objects" % index)
+    return [list(instance) for instance in instances]
 
 
 def load(path: str, trust_code: bool) -> SklearnModel:
@@ -120,13 +120,13 @@ def skops_io() -> Any:
 def _skops(path: str, trust_code: bool) -> Any:
     io = skops_io()
     try:
-        strange = io.get_untrusted_types(file=path)
-        alien = [name for name in strange if name not in _KNOWN_TYPES]
-        if trust_code or not alien:
-            return io.load(path, trusted=strange)
+        untrusted = io.get_untrusted_types(file=path)
+        unknown = [name for name in untrusted if name not in _KNOWN_TYPES]
+        if trust_code or not unknown:
+            return io.load(path, trusted=untrusted)
     except Exception as error:  # damaged in any way
         raise ModelProblem("%s is no skops file that can be read: %s" % (path, str(error)[:500])) from error
     raise ModelProblem(
         "%s holds types that are not scikit-learn's own (%s); deploy with trust_code (`--trust-code`) if you trust its author."
-        % (path, ", ".join(alien[:10]))
+        % (path, ", ".join(unknown[:10]))
     )

@@ -33,7 +33,7 @@ def read_lines(path: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise InputProblem(
             "%s, line %d: it is no UTF-8 text; save the file as UTF-8, such as by `iconv -f LATIN1 -t UTF-8`."
-            % (path, _first_no_text(path))
+            % (path, _first_undecodable_line(path))
         ) from error
     except EOFError as error:
         raise InputProblem("%s ends in the middle of what gzip packed: copy it again, whole." % path) from error
@@ -46,7 +46,7 @@ def read_lines(path: str) -> Iterator[str]:
         raise
 
 
-def _first_no_text(path: str) -> int:
+def _first_undecodable_line(path: str) -> int:
     """The line that is no UTF-8. The decoder reads ahead by blocks and cannot tell."""
     with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as raw:
         for number, line in enumerate(raw, start=1):

@@ -32,8 +32,8 @@ class TensorflowModel:
             tensors = {name: tf.constant(array(rows, name), self._inputs[name].dtype) for name, rows in named.items()}
             outputs = self._signature(**tensors)
         except (ValueError, TypeError, tf.errors.OpError) as error:
-            raise BadInstances("the model refuses them: %s" % _sentence(error)) from error
-        found = {name: one.numpy() for name, one in outputs.items()}
+            raise BadInstances("the model refuses them: %s" % _error_sentence(error)) from error
+        found = {name: output.numpy() for name, output in outputs.items()}
         # As TensorFlow Serving has it: an only output is the prediction itself.
         return by_instance(next(iter(found.values())) if len(found) == 1 else found, len(instances))
 
@@ -51,8 +51,10 @@ def load(path: str, trust_code: bool) -> TensorflowModel:  # noqa: ARG001
     return TensorflowModel(loaded)
 
 
-def _sentence(error: BaseException) -> str:
+def _error_sentence(error: BaseException) -> str:
     """What an error says, without where in the graph it was, which TensorFlow tells around it."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
-    told = [line for line in lines if not line.startswith(("Graph execution error", "Detected at node", "<", "[["))]
-    return (told[-1] if told else type(error).__name__)[:500]
+    sentences = [
+        line for line in lines if not line.startswith(("Graph execution error", "Detected at node", "<", "[["))
+    ]
+    return (sentences[-1] if sentences else type(error).__name__)[:500]

@@ -46,18 +46,18 @@ class TorchModel:
             with torch.inference_mode():
                 return self._module(*tensors, **named)
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-            whole = [
-                one
-                for one in (*tensors, *named.values())
-                if isinstance(one, torch.Tensor) and not one.is_floating_point()
+            integers = [
+                item
+                for item in (*tensors, *named.values())
+                if isinstance(item, torch.Tensor) and not item.is_floating_point()
             ]
-            if not whole:
+            if not integers:
                 raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
             # JSON does not tell 1 from 1.0: whole numbers may have been meant as fractions.
-            self_named = {name: _floating(one) for name, one in named.items()}
+            floating = {name: _floating(item) for name, item in named.items()}
             try:
                 with torch.inference_mode():
-                    return self._module(*[_floating(one) for one in tensors], **self_named)
+                    return self._module(*[_floating(item) for item in tensors], **floating)
             except (RuntimeError, TypeError, ValueError, AssertionError):
                 raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
 
@@ -140,16 +140,16 @@ def _on_cpu(outputs: Any) -> Any:
     if isinstance(outputs, torch.Tensor):
         return outputs.detach().float().cpu() if outputs.dtype == torch.bfloat16 else outputs.detach().cpu()
     if isinstance(outputs, dict):
-        return {name: _on_cpu(one) for name, one in outputs.items()}
+        return {name: _on_cpu(item) for name, item in outputs.items()}
     if isinstance(outputs, (list, tuple)):
-        return tuple(_on_cpu(one) for one in outputs)
+        return tuple(_on_cpu(item) for item in outputs)
     return outputs
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # TorchScript tells its own stack first.
-    told = next(
+    sentence = next(
         (line for line in lines if line.startswith("RuntimeError:")), lines[0] if lines else type(error).__name__
     )
-    return told.replace("RuntimeError: ", "")[:500]
+    return sentence.replace("RuntimeError: ", "")[:500]

@@ -11,13 +11,13 @@ from trainmaster_serving.errors import BadInstances
 def columns(instances: Sequence[Any]) -> Dict[str, List[Any]]:
     """Instances that are objects, as one list for each of their names, which must be the same in all."""
     names = list(instances[0])
-    for place, one in enumerate(instances):
-        if not isinstance(one, dict) or set(one) != set(names):
+    for index, item in enumerate(instances):
+        if not isinstance(item, dict) or set(item) != set(names):
             raise BadInstances(
                 "instances[%d]: all instances must be objects with the same names as the first (%s)"
-                % (place, ", ".join(map(str, names)))
+                % (index, ", ".join(map(str, names)))
             )
-    return {name: [one[name] for one in instances] for name in names}
+    return {name: [item[name] for item in instances] for name in names}
 
 
 def array(rows: Sequence[Any], what: str = "instances") -> Any:
@@ -38,9 +38,9 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in value.items()}
+        return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, bytes):
@@ -51,11 +51,11 @@ def plain(value: Any) -> Any:
 def by_instance(outputs: Any, count: int) -> List[Any]:
     """What a model gave for ``count`` instances at once, one by one: several outputs become an object or a list each."""
     if isinstance(outputs, dict):
-        parts = {name: by_instance(one, count) for name, one in outputs.items()}
-        return [{str(name): part[place] for name, part in parts.items()} for place in range(count)]
+        parts = {name: by_instance(item, count) for name, item in outputs.items()}
+        return [{str(name): part[index] for name, part in parts.items()} for index in range(count)]
     if isinstance(outputs, tuple):
-        lists = [by_instance(one, count) for one in outputs]
-        return [[one[place] for one in lists] for place in range(count)]
+        lists = [by_instance(item, count) for item in outputs]
+        return [[item[index] for item in lists] for index in range(count)]
     found = plain(outputs)
     if not isinstance(found, list) or len(found) != count:
         raise BadInstances(

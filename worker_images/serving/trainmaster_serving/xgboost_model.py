@@ -23,7 +23,7 @@ class XgboostModel:
             missing = [name for name in names if name not in instances[0]]
             if missing:
                 raise BadInstances("instances: they have no %s" % ", ".join(missing[:10]))
-            rows = [[one[name] for name in names] for one in instances]
+            rows = [[instance[name] for name in names] for instance in instances]
         try:
             data = xgboost.DMatrix(array(rows).astype(float), feature_names=names or self._booster.feature_names)
             return by_instance(self._booster.predict(data, **parameters), len(instances))

@@ -48,12 +48,12 @@ _TIMEOUT_S = 60.0
 _TRY_FOR_S = 120.0
 _PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
-_AWAY = frozenset({429, 502, 503, 504})
+_UNAVAILABLE = frozenset({429, 502, 503, 504})
 # What a second sending changes twice: not sent again once it may have arrived.
-_ONCE = frozenset({"CreateNewStudy", "CreateNewTrial", "DeleteStudy", "SetTrialStateValues"})
+_NOT_IDEMPOTENT = frozenset({"CreateNewStudy", "CreateNewTrial", "DeleteStudy", "SetTrialStateValues"})
 # uvicorn closes what idles for 5 s; a request into a connection that is being closed is lost.
 _IDLE_S = 3.0
-_ELSEWHERE = (
+_ADVICE = (
     "Give each replica its own --port and GrpcStorageProxy(port=…), use trainmaster_train.optuna.storage() in the script, "
     "or run the job in containers"
 )
@@ -99,41 +99,41 @@ def storage(
     in_job = url is None and token is None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna calls its proxy experimental
-        return _Storage(_Road(address, token, None if in_job else project, ca_file))
+        return _Storage(_HttpTransport(address, token, None if in_job else project, ca_file))
 
 
 class _Storage(GrpcStorageProxy):
-    def __init__(self, road: _Road) -> None:
-        self._road = road
+    def __init__(self, transport: _HttpTransport) -> None:
+        self._transport = transport
         super().__init__()
 
     def _setup(self) -> None:
-        self._channel = self._road
-        stub: Any = _Stub(self._road)
+        self._channel = self._transport
+        stub: Any = _Stub(self._transport)
         self._stub = stub
         self._cache = GrpcClientCache(stub)
 
     def wait_server_ready(self, timeout: Optional[float] = None) -> None:
         """Until the platform answers. Raises ``ConnectionError`` after ``timeout`` seconds."""
         until_s = None if timeout is None else time.monotonic() + timeout
-        while not self._road.answers():
+        while not self._transport.answers():
             if until_s is not None and time.monotonic() > until_s:
-                raise ConnectionError(f"{self._road.url} did not answer within {timeout:g} s")
+                raise ConnectionError(f"{self._transport.url} did not answer within {timeout:g} s")
             time.sleep(_PAUSE_S)  # noqa: TID251 (nothing tells when a server is back)
 
 
 class _Stub:
     """Has a method for each of the service's, as the generated stub does."""
 
-    def __init__(self, road: _Road) -> None:
+    def __init__(self, transport: _HttpTransport) -> None:
         methods = api_pb2.DESCRIPTOR.services_by_name["StorageService"].methods_by_name
         for name, method in methods.items():
-            setattr(self, name, functools.partial(self._call, road, name, _class(method.output_type)))
+            setattr(self, name, functools.partial(self._call, transport, name, _class(method.output_type)))
 
     @staticmethod
-    def _call(road: _Road, name: str, answer: Callable[[], Any], request: Any) -> Any:
+    def _call(transport: _HttpTransport, name: str, answer: Callable[[], Any], request: Any) -> Any:
         message = answer()
-        message.ParseFromString(road.call(name, request.SerializeToString()))
+        message.ParseFromString(transport.call(name, request.SerializeToString()))
         return message
 
 
@@ -142,7 +142,7 @@ def _class(described: Any) -> Callable[[], Any]:
     return made
 
 
-class _Road:
+class _HttpTransport:
     """HTTP requests to the API, each thread over a connection of its own."""
 
     def __init__(self, url: str, token: Optional[str], project: Optional[str], ca_file: Optional[str]) -> None:
@@ -178,7 +178,7 @@ class _Road:
 
     def answers(self) -> bool:
         try:
-            self._ask("GetAllStudies", b"")
+            self._post("GetAllStudies", b"")
         except (OSError, http.client.HTTPException):
             return False
         return True
@@ -193,23 +193,23 @@ class _Road:
         pause_s = _PAUSE_S
         while True:
             try:
-                status, told, answer = self._ask(method, body)
+                status, grpc_status, answer = self._post(method, body)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 sent = not isinstance(error, ConnectionRefusedError)
-                if (sent and method in _ONCE) or time.monotonic() > until_s:
+                if (sent and method in _NOT_IDEMPOTENT) or time.monotonic() > until_s:
                     raise StorageError(grpc.StatusCode.UNAVAILABLE, f"{self.url} does not answer: {error}") from error
             else:
                 if status == 200:
                     return answer
                 # A proxy may say so after the API has done it, and the API when it does not know whether it has.
-                once = method in _ONCE and status != 429
-                if status not in _AWAY or once or time.monotonic() > until_s:
-                    raise _error(status, told, answer)
+                is_unsafe = method in _NOT_IDEMPOTENT and status != 429
+                if status not in _UNAVAILABLE or is_unsafe or time.monotonic() > until_s:
+                    raise _error(status, grpc_status, answer)
             time.sleep(pause_s)  # noqa: TID251 (the same)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _ask(self, method: str, body: bytes) -> Tuple[int, Optional[str], bytes]:
+    def _post(self, method: str, body: bytes) -> Tuple[int, Optional[str], bytes]:
         connection = self._connection(method)
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/x-protobuf"}
         connection.request("POST", self._path + method + self._query, body, headers)
@@ -221,7 +221,11 @@ class _Road:
     def _connection(self, method: str) -> http.client.HTTPConnection:
         connection: Optional[http.client.HTTPConnection] = getattr(self._local, "connection", None)
         # One that the API has closed meanwhile looks like an answer that was lost.
-        if connection is not None and method not in _ONCE and time.monotonic() - self._local.used_at_s < _IDLE_S:
+        if (
+            connection is not None
+            and method not in _NOT_IDEMPOTENT
+            and time.monotonic() - self._local.used_at_s < _IDLE_S
+        ):
             return connection
         self.close()
         if self._is_tls:
@@ -245,20 +249,20 @@ class _Road:
         return token
 
 
-def _error(status: int, told: Optional[str], answer: bytes) -> StorageError:
+def _error(status: int, grpc_status: Optional[str], answer: bytes) -> StorageError:
     try:
         details = str(json.loads(answer)["detail"])
     except (ValueError, KeyError, TypeError):
         details = f"The API answered {status}."
-    if told is not None and hasattr(grpc.StatusCode, told):
-        return StorageError(getattr(grpc.StatusCode, told), details)
+    if grpc_status is not None and hasattr(grpc.StatusCode, grpc_status):
+        return StorageError(getattr(grpc.StatusCode, grpc_status), details)
     codes = {
         401: grpc.StatusCode.UNAUTHENTICATED,
         403: grpc.StatusCode.PERMISSION_DENIED,
         410: grpc.StatusCode.PERMISSION_DENIED,
         413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
-    code = codes.get(status, grpc.StatusCode.UNAVAILABLE if status in _AWAY else grpc.StatusCode.UNKNOWN)
+    code = codes.get(status, grpc.StatusCode.UNAVAILABLE if status in _UNAVAILABLE else grpc.StatusCode.UNKNOWN)
     return StorageError(code, details)
 
 
@@ -278,7 +282,7 @@ def main() -> None:
     except (ValueError, OSError) as error:
         sys.exit(f"trainmaster_train.optuna: {error}")
     except RuntimeError as error:  # gRPC has no other for a port that it cannot have
-        sys.exit(f"trainmaster_train.optuna: {given.host}:{given.port} cannot be listened on: {error}. {_ELSEWHERE}")
+        sys.exit(f"trainmaster_train.optuna: {given.host}:{given.port} cannot be listened on: {error}. {_ADVICE}")
     server.start()
     if not given.command:
         print(f"trainmaster_train.optuna: serves at {given.host}:{given.port}", file=sys.stderr)
@@ -305,7 +309,7 @@ def _claim(port: int) -> socket.socket:
             claimed.bind(f"\0trainmaster-optuna-{os.getuid()}-{port}")
         except OSError as error:
             raise OSError(
-                f"port {port} is another replica's on this machine, as plain processes have no network of their own. {_ELSEWHERE}"
+                f"port {port} is another replica's on this machine, as plain processes have no network of their own. {_ADVICE}"
             ) from error
     return claimed
 
@@ -327,8 +331,8 @@ def _run(command: List[str]) -> int:
         program = subprocess.Popen(command)
     except OSError as error:
         sys.exit(f"trainmaster_train.optuna: {command[0]}: {error.strerror}")
-    for got in early:
-        program.send_signal(got)
+    for early_number in early:
+        program.send_signal(early_number)
     status = program.wait()
     return status if status >= 0 else 128 - status
 

@@ -19,7 +19,7 @@ Number = Union[int, float]
 _BINS_LIMIT = 512
 
 _has_warned = False
-has_told_step = False  # by this process: what is reported without a step belongs to the one told last
+has_reported_step = False  # by this process: what is reported without a step belongs to the one told last
 
 
 def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = None, **metrics: Any) -> None:
@@ -30,9 +30,9 @@ def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = N
         metrics: numbers, or whatever has an ``item()`` (numpy and torch scalars). NaN and infinities are sent as
             the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, since JSON has no such numbers.
     """
-    global has_told_step  # noqa: PLW0603 (the runtime knows one step of this process)
+    global has_reported_step  # noqa: PLW0603 (the runtime knows one step of this process)
     line: Dict[str, Any] = {"kind": "progress", "step": _whole("step", step)}
-    has_told_step = True
+    has_reported_step = True
     if steps is not None:
         line["steps"] = _whole("steps", steps)
     if epoch is not None:
@@ -48,9 +48,9 @@ def log(values: Mapping[str, Any], step: int) -> None:
     Args:
         values: numbers, as ``progress`` takes them.
     """
-    global has_told_step  # noqa: PLW0603 (the same)
+    global has_reported_step  # noqa: PLW0603 (the same)
     line = {"kind": "progress", "step": _whole("step", step), "metrics": plain_metrics(values)}
-    has_told_step = True
+    has_reported_step = True
     append(line)
 
 
@@ -92,8 +92,8 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _log_object(name: str, kind: str, step: int, data: Any) -> None:
-    one = {"name": name, "kind": kind, "step": _whole("step", step), "data": data}
-    append({"kind": "metrics", "objects": [one]})
+    entry = {"name": name, "kind": kind, "step": _whole("step", step), "data": data}
+    append({"kind": "metrics", "objects": [entry]})
 
 
 def _flat(values: Any) -> Iterator[float]:

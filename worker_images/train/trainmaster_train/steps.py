@@ -268,7 +268,7 @@ class _Means:
             metrics["staleness_mean"] = sum(self._staleness) / len(self._staleness)
             metrics["staleness_max"] = max(self._staleness)
         plain = report.plain_metrics(metrics)
-        if report.has_told_step:
+        if report.has_reported_step:
             report.append({"kind": "progress", "metrics": plain})
         else:
             series = [{"name": name, "steps": [number], "values": [value]} for name, value in plain.items()]

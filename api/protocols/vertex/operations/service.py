@@ -25,7 +25,7 @@ from api.protocols.vertex.registry import models
 from api.protocols.vertex.resource_collection import Collection
 from api.protocols.vertex.serving import deploying, endpoints, uploads
 from api.protocols.vertex.training import jobs
-from core.db.repositories.vertex.records import Place, find_record
+from core.db.repositories.vertex.records import RecordScope, find_record
 from core.db.rows import AnySelect
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import NotFound
@@ -61,7 +61,7 @@ def look(
     if collection in _TYPES and "/" not in resource_id and operation in ("create", "update"):
         with context.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.get")
-            record = find_record(work.session, Place(member.project_id, parent.location), resource)
+            record = find_record(work.session, RecordScope(member.project_id, parent.location), resource)
         if record is not None:
             kind = f"{endpoints.TYPES}.{_TYPES[collection]}"
             return _done(parent, path, {"@type": kind, "name": parent.name_of(resource)})

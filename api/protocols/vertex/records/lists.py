@@ -52,7 +52,7 @@ _ORDERS: Final[dict[str, InstrumentedAttribute[Any]]] = {
     "name": VertexRecord.name,
 }
 # Field of a filter -> (kind of link, whether the other one is above).
-_LINKS: Final[dict[str, tuple[records.Kind, bool]]] = {
+_LINKS: Final[dict[str, tuple[records.LinkKind, bool]]] = {
     "parent_contexts": ("child", True),
     "child_contexts": ("child", False),
     "in_context": ("member", True),

@@ -13,7 +13,7 @@ from api.auth import Caller, Role, Scope, attempt_or_caller
 from api.protocols.mlflow.callers import Place as Attempt
 from api.protocols.mlflow.callers import ScriptAccess
 from api.protocols.vertex.names import ANY_LOCATION, Parent, member_of
-from core.db.repositories.vertex.records import Place
+from core.db.repositories.vertex.records import RecordScope
 from core.domain.errors import Forbidden, InvalidRequest
 from core.domain.ids import AttemptId
 
@@ -27,7 +27,7 @@ class Room:
 
     work: UnitOfWork
     parent: Parent
-    place: Place
+    place: RecordScope
     attempt: Attempt | None
 
     @property
@@ -59,7 +59,7 @@ class Visitor:
             if not self.who.may(scope):
                 raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
             member = member_of(work.session, self.who, parent, role, verb=verb)
-            return Room(work, parent, Place(member.project_id, parent.location), None)
+            return Room(work, parent, RecordScope(member.project_id, parent.location), None)
         attempt = ScriptAccess(self.who).load(work.session, work.now)
         if attempt.project != parent.own:
             raise Forbidden(
@@ -68,7 +68,7 @@ class Visitor:
             )
         if deletes:
             raise Forbidden("A job's own token deletes nothing; use a user's.")
-        return Room(work, parent, Place(attempt.project_id, parent.location), attempt)
+        return Room(work, parent, RecordScope(attempt.project_id, parent.location), attempt)
 
 
 async def _visitor(request: Request, context: AppContextDep) -> Visitor:

@@ -9,7 +9,7 @@ from api.protocols.vertex.answers import AlreadyExists
 from api.protocols.vertex.proto import Message, camel, timestamp
 from api.protocols.vertex.records.kinds import Kind, labels, new_name, read_fields, struct
 from api.protocols.vertex.records.principals import Room
-from core.db.repositories.vertex.records import NameTaken, add_record, count_records, find_record, remove_record
+from core.db.repositories.vertex.records import RecordExists, add_record, count_records, find_record, remove_record
 from core.db.tables import VertexRecord
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 
@@ -50,7 +50,7 @@ def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexR
             body={name: value for name, value in fields.items() if name not in _COLUMNS},
             job_id=None if room.attempt is None else room.attempt.job_id,
         )
-    except NameTaken as error:
+    except RecordExists as error:
         raise AlreadyExists(f"The {_title(kind)} {room.name_of(path)} already exists.") from error
 
 

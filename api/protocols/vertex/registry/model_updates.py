@@ -99,7 +99,10 @@ def _change_model(
     if "description" in named and not model.description:
         changed["description"] = ""
     for version in work.session.scalars(rows.versions_of(model.id)):
-        version.registration = {**version.registration, models.CHANGED: {**version.registration.get(models.CHANGED, {}), **changed}}
+        version.registration = {
+            **version.registration,
+            models.CHANGED: {**version.registration.get(models.CHANGED, {}), **changed},
+        }
 
 
 def _change_version(version: ModelVersion, named: set[str], description: str, labels: dict[str, str]) -> None:

@@ -22,8 +22,8 @@ from api.protocols.vertex.records import service
 from api.protocols.vertex.records.in_jobs import copy_metrics
 from api.protocols.vertex.records.principals import Room
 from api.protocols.vertex.tensorboards.kinds import RUN, SCALAR, SERIES, TENSOR, VALUE_TYPES
-from core.db.repositories.metrics.reads import Filter, Series, find_series, list_objects, read_points
-from core.db.repositories.metrics.writes import NewObject, StreamKey, add_metrics
+from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_series, list_objects, read_points
+from core.db.repositories.metrics.writes import NewMetricObject, StreamKey, add_metrics
 from core.db.repositories.vertex import records as vertex_records
 from core.db.tables import VertexRecord
 from core.domain.errors import InvalidRequest, NotFound
@@ -78,7 +78,7 @@ def write(room: Room, run_path: str, data: Sequence[tuple[str, Any]]) -> None:
     )
     series = {record.name: record for record in known.values()}
     columns: defaultdict[str, Points] = defaultdict(Points)
-    objects: list[NewObject] = []
+    objects: list[NewMetricObject] = []
     for one in told:
         one.demand_known({"tensorboardTimeSeriesId", "valueType", "values"})
         name = one.text("tensorboardTimeSeriesId", 128)
@@ -160,7 +160,7 @@ def export(
     return values, end if values and end < one.count else None
 
 
-def thinned(session: Session, series: Series, limit: int) -> Points:
+def thinned(session: Session, series: StoredSeries, limit: int) -> Points:
     """By step. Of more than ``limit`` points so many, evenly spread over their arrival, the last one among them."""
     if series.count <= limit:
         points = read_points(session, series, 0, series.count)
@@ -177,11 +177,11 @@ def thinned(session: Session, series: Series, limit: int) -> Points:
     return points.chosen(order)
 
 
-def _kept(session: Session, run: VertexRecord, names: Sequence[str]) -> dict[tuple[str, str], Series]:
-    found: dict[tuple[str, str], Series] = {}
+def _kept(session: Session, run: VertexRecord, names: Sequence[str]) -> dict[tuple[str, str], StoredSeries]:
+    found: dict[tuple[str, str], StoredSeries] = {}
     for start in range(0, len(names), 500):
         part = list(names[start : start + 500])
-        for one in find_series(session, [run.id], Filter(names=part), limit=2 * len(part)):
+        for one in find_series(session, [run.id], SeriesFilter(names=part), limit=2 * len(part)):
             found[one.name, one.kind] = one
     return found
 
@@ -215,7 +215,7 @@ def _double(message: Message, name: str) -> float:
     return message.number(name)
 
 
-def _tensor(point: Message, name: str, now: datetime) -> NewObject:
+def _tensor(point: Message, name: str, now: datetime) -> NewMetricObject:
     tensor = point.message("tensor")
     if tensor is None:
         raise InvalidRequest(f"{point.path}: the time series is of type TENSOR, and has a tensor in each value.")
@@ -230,10 +230,10 @@ def _tensor(point: Message, name: str, now: datetime) -> NewObject:
             field=tensor.at("value"),
         )
     version = tensor.whole("versionNumber")
-    return NewObject(name, _TENSORS, _step(point), _ms(point, now), f"{_MEDIA_TYPE}{version}", data)
+    return NewMetricObject(name, _TENSORS, _step(point), _ms(point, now), f"{_MEDIA_TYPE}{version}", data)
 
 
-def _blobs(point: Message, name: str, now: datetime) -> NewObject:
+def _blobs(point: Message, name: str, now: datetime) -> NewMetricObject:
     if "blobs" not in point or point.has("scalar") or point.has("tensor"):
         raise InvalidRequest(f"{point.path}: the time series is of type BLOB_SEQUENCE, and has blobs in each value.")
     ids: list[str] = []
@@ -249,7 +249,7 @@ def _blobs(point: Message, name: str, now: datetime) -> NewObject:
     data = orjson.dumps(ids)
     if len(data) > OBJECT_BYTES:
         raise InvalidRequest(f"{point.at('blobs')}: {len(ids):,} blobs are too many.", field=point.at("blobs"))
-    return NewObject(name, _TENSORS, _step(point), _ms(point, now), _BLOBS_TYPE, data)
+    return NewMetricObject(name, _TENSORS, _step(point), _ms(point, now), _BLOBS_TYPE, data)
 
 
 def _step(point: Message) -> int:
@@ -298,7 +298,7 @@ def _written(value: float) -> float | str:
     return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _tensors(session: Session, series: Series, limit: int, budget: Budget) -> list[dict[str, Any]]:
+def _tensors(session: Session, series: StoredSeries, limit: int, budget: Budget) -> list[dict[str, Any]]:
     rows = budget.newest(list_objects(session, series, after=0, limit=10_000)[-limit:])
     return [
         {"wallTime": _time(row.time), "step": str(row.step), **_written_object(row.media_type, row.data)}

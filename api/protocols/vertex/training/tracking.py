@@ -19,7 +19,7 @@ from api.protocols.vertex.records.principals import Room
 from api.protocols.vertex.table import Table
 from api.protocols.vertex.tensorboards import kinds as tensorboards
 from api.protocols.vertex.training.specs import CustomJobSpec
-from core.db.repositories.vertex.records import Place, find_record, link
+from core.db.repositories.vertex.records import RecordScope, find_record, link
 from core.db.tables import Job, VertexRecord, VertexResource
 from core.domain.errors import InvalidRequest, NotFound
 
@@ -59,7 +59,7 @@ def environment(
                 raise InvalidRequest(
                     f"{where}: '{name[:300]}' is of another project or location than the job.", field=where
                 )
-            place = Place(caller.member_of(work.session, project).project_id, location)
+            place = RecordScope(caller.member_of(work.session, project).project_id, location)
             record = find_record(work.session, place, found["path"])
             if record is None or record.schema_title != schemas[field]:
                 raise NotFound(f"{where}: {name[:300]} is not found, or is not {words[field]}.")
@@ -75,7 +75,7 @@ def begin(work: UnitOfWork, parent: Parent, spec: CustomJobSpec, job_id: str) ->
     Both are called as the job.
     """
     job = work.session.get_one(Job, job_id)
-    room = Room(work, parent, Place(job.project_id, parent.location), None)
+    room = Room(work, parent, RecordScope(job.project_id, parent.location), None)
     own = work.session.get_one(VertexResource, ("customJobs", job_id))
     if spec.experiment and not spec.experiment_run:
         experiment = service.find(room, metadata.CONTEXT, _path(spec.experiment))

@@ -42,7 +42,7 @@ _EXACT_LIMIT: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class SeriesFilter:
     """Which series of the owners; what is ``None`` or empty is not asked for."""
 
     attempt: int | None = None
@@ -55,7 +55,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class StoredSeries:
     """A series as it was at one moment. ``low`` and ``high``: of the finite values, ``None`` when there is none.
 
     ``count`` points in all (of objects: how many were written), of which ``chunked`` are in chunks and the rest in
@@ -97,7 +97,7 @@ class StreamMark:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ChartWindow:
     """Both ends included, ``None``: open. Of steps, or of milliseconds since 1970."""
 
     by: By = "step"
@@ -113,7 +113,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class ChartData:
     """A window's points where they are few, else digests of runs of them; in order of steps or time."""
 
     points: Points | None
@@ -121,8 +121,13 @@ class Chart:
 
 
 def find_series(
-    session: Session, owner_ids: Sequence[str], only: Filter = Filter(), *, limit: int, after: int | None = None
-) -> list[Series]:
+    session: Session,
+    owner_ids: Sequence[str],
+    only: SeriesFilter = SeriesFilter(),
+    *,
+    limit: int,
+    after: int | None = None,
+) -> list[StoredSeries]:
     """The series of these jobs, as they all are at one moment: by attempt, role, index and name, at most ``limit``.
 
     Args:
@@ -142,7 +147,7 @@ def find_series(
 
 
 def find_names(
-    session: Session, owner_id: str, only: Filter = Filter(), *, limit: int, after: int | None = None
+    session: Session, owner_id: str, only: SeriesFilter = SeriesFilter(), *, limit: int, after: int | None = None
 ) -> Sequence[AnyRow]:
     """(name, kind, id) of what a job's series are called, each once however many replicas have it, by name and kind.
 
@@ -203,7 +208,7 @@ def segments_behind(
     return {stream_id: one for stream_id, one in found.items() if now.get(stream_id) == compactions[stream_id]}
 
 
-def read_points(session: Session, series: Series, start: int, limit: int) -> Points:
+def read_points(session: Session, series: StoredSeries, start: int, limit: int) -> Points:
     """At most ``limit`` points from number ``start`` on, counted from 0 in order of arrival."""
     end = min(series.count, start + limit)
     found = Points()
@@ -219,7 +224,7 @@ def read_points(session: Session, series: Series, start: int, limit: int) -> Poi
     return found
 
 
-def read_chart(session: Session, series: Series, window: Window, buckets: int) -> Chart:
+def read_chart(session: Session, series: StoredSeries, window: ChartWindow, buckets: int) -> ChartData:
     """What is in ``window``: its points when these are at most ``buckets``, else at most ``buckets`` digests."""
     rows = [
         row
@@ -245,14 +250,14 @@ def read_chart(session: Session, series: Series, window: Window, buckets: int) -
         points.extend(pending)
         ordered = sorted_points(points, window.by)
         if len(ordered) <= buckets:
-            return Chart(ordered, None)
-        return Chart(None, digest_buckets(ordered, window.by, buckets))
+            return ChartData(ordered, None)
+        return ChartData(None, digest_buckets(ordered, window.by, buckets))
     # One and a half for each bucket: finer ones would show the same.
     coarse = 2 * (count // COARSE_POINTS) >= 3 * buckets
-    return Chart(None, merge_buckets(_digests(session, series, rows, window, is_coarse=coarse), window.by, buckets))
+    return ChartData(None, merge_buckets(_digests(session, series, rows, window, is_coarse=coarse), window.by, buckets))
 
 
-def values_since(session: Session, series: Sequence[Series], since: Mapping[int, int]) -> dict[int, list[float]]:
+def values_since(session: Session, series: Sequence[StoredSeries], since: Mapping[int, int]) -> dict[int, list[float]]:
     """The finite values of each series, by its id, from a time on: ``since``, in milliseconds since 1970, by the id, too.
 
     A few statements for thousands of series; of each, what lies in the window is held.
@@ -277,14 +282,14 @@ def values_since(session: Session, series: Sequence[Series], since: Mapping[int,
     return found
 
 
-def list_objects(session: Session, series: Series, *, after: int, limit: int) -> Sequence[AnyRow]:
+def list_objects(session: Session, series: StoredSeries, *, after: int, limit: int) -> Sequence[AnyRow]:
     """(id, step, time, media_type, data) of the series' objects with larger ids than ``after``, oldest first."""
     columns = (MetricObject.id, MetricObject.step, MetricObject.time, MetricObject.media_type, MetricObject.data)
     query = select(*columns).where(MetricObject.series_id == series.id, MetricObject.id > after)
     return session.execute(query.order_by(MetricObject.id).limit(limit)).all()
 
 
-def _streams(session: Session, owner_ids: Sequence[str], only: Filter) -> dict[int, AnyRow]:
+def _streams(session: Session, owner_ids: Sequence[str], only: SeriesFilter) -> dict[int, AnyRow]:
     query = select(
         MetricStream.id,
         MetricStream.owner_id,
@@ -309,7 +314,7 @@ def _compactions(session: Session, streams: Sequence[int]) -> dict[int, int]:
     return {row[0]: row[1] for row in session.execute(query)}
 
 
-def _chosen(query: AnySelect, only: Filter) -> AnySelect:
+def _chosen(query: AnySelect, only: SeriesFilter) -> AnySelect:
     """Of what the filter says about names and kinds."""
     if only.names:
         query = query.where(MetricSeries.name.in_(only.names))
@@ -332,8 +337,8 @@ def _key_of(session: Session, owner_ids: Sequence[str], series_id: int) -> tuple
 
 
 def _series_at(
-    session: Session, streams: dict[int, AnyRow], only: Filter, limit: int, after: int | None
-) -> list[Series]:
+    session: Session, streams: dict[int, AnyRow], only: SeriesFilter, limit: int, after: int | None
+) -> list[StoredSeries]:
     if not streams:
         return []
     query = (
@@ -372,7 +377,7 @@ def pending_points(
         return gather(data(), series_ids)
 
 
-def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: int) -> Series:
+def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: int) -> StoredSeries:
     low, high = row.low, row.high
     last_step, last_time, last_value = row.last_step, row.last_time, row.last_value
     if row.kind == "scalar" and row.count and last_value is None:
@@ -380,7 +385,7 @@ def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: in
     if pending:
         last_step, last_time, last_value = pending.steps[-1], pending.times[-1], pending.values[-1]
         low, high = pending.finite_range(low, high)
-    return Series(
+    return StoredSeries(
         id=row.id,
         owner_id=stream.owner_id,
         attempt=stream.attempt,
@@ -402,7 +407,7 @@ def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: in
     )
 
 
-def _chunks(series: Series, *columns: Any) -> AnySelect:
+def _chunks(series: StoredSeries, *columns: Any) -> AnySelect:
     return select(*columns).where(MetricChunk.series_id == series.id).order_by(MetricChunk.number)
 
 
@@ -410,7 +415,7 @@ def _span(row: AnyRow, by: By) -> tuple[int, int]:
     return (row.step_min, row.step_max) if by == "step" else (row.time_min, row.time_max)
 
 
-def _points_of(session: Session, series: Series, numbers: Sequence[int]) -> Iterator[Points]:
+def _points_of(session: Session, series: StoredSeries, numbers: Sequence[int]) -> Iterator[Points]:
     """The points of these chunks, without what came into them after ``series`` was read."""
     for start in range(0, len(numbers), 500):
         query = _chunks(series, MetricChunk.number, MetricChunk.data)
@@ -424,14 +429,16 @@ def _finite_since(points: Points, since: int) -> list[float]:
     ]
 
 
-def _in_window(points: Points, window: Window) -> Points:
+def _in_window(points: Points, window: ChartWindow) -> Points:
     keys = points.steps if window.by == "step" else points.times
     if not keys or window.has(min(keys), max(keys)):
         return points
     return points.chosen([place for place, key in enumerate(keys) if window.has(key, key)])
 
 
-def _digests(session: Session, series: Series, rows: Sequence[AnyRow], window: Window, *, is_coarse: bool) -> Digests:
+def _digests(
+    session: Session, series: StoredSeries, rows: Sequence[AnyRow], window: ChartWindow, *, is_coarse: bool
+) -> Digests:
     """Digests of all that is in the window. Chunks that reach over its ends, or are not full, are read point by point."""
     whole = [
         row.number

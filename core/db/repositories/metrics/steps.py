@@ -40,11 +40,11 @@ def values_at(
         chunks: so many chunks are read for a few dozen replicas; were it more, the last names are left out of the whole
             answer. ``None``: as many as it takes.
     """
-    told: dict[tuple[int, str], float] = {}
+    values: dict[tuple[int, str], float] = {}
     wanted = list(names)
     streams = _by_weight(session, owner_id, replicas)
     for start in range(0, len(streams), _STREAMS_AT_ONCE):
-        left = sorted({step for step in steps if any((step, name) not in told for name in wanted)})
+        left = sorted({step for step in steps if any((step, name) not in values for name in wanted)})
         if not left or not wanted:
             break
         some = streams[start : start + _STREAMS_AT_ONCE]
@@ -58,17 +58,17 @@ def values_at(
         places = _places(session, series, left)
         if chunks is not None:
             _cut(wanted, series, places, chunks)
-        found = _told_in_chunks(session, places, set(left))
+        found = _values_in_chunks(session, places, set(left))
         weight = {stream: place for place, stream in enumerate(some)}
         for row in sorted(series, key=lambda row: weight[row.stream_id]):
             values = found.get(row.id, {})
             values.update(_at(waiting.get(row.id, Points()), set(left)))
             for step, value in values.items():
-                told.setdefault((step, row.name), value)
+                values.setdefault((step, row.name), value)
     every: dict[int, dict[str, float]] = {step: {} for step in steps}
     for step, of_step in every.items():
         for name in wanted:
-            value = told.get((step, name), math.nan)
+            value = values.get((step, name), math.nan)
             if math.isfinite(value):
                 of_step[name] = value
     return every
@@ -115,7 +115,7 @@ def _cut(names: list[str], series: Sequence[AnyRow], places: list[tuple[int, int
     places[:] = [place for place in places if name_of[place[0]] in count]
 
 
-def _told_in_chunks(
+def _values_in_chunks(
     session: Session, places: Sequence[tuple[int, int]], steps: set[int]
 ) -> dict[int, dict[int, float]]:
     """The last value at each of ``steps``, by series and step."""

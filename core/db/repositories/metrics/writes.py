@@ -94,7 +94,7 @@ class StreamKey:
 
 
 @dataclass(frozen=True, slots=True)
-class NewObject:
+class NewMetricObject:
     """A histogram, image or text. ``time``: milliseconds since 1970."""
 
     name: str
@@ -106,7 +106,7 @@ class NewObject:
 
 
 @dataclass(slots=True)
-class Added:
+class IngestResult:
     """What came of a batch. ``faults``: a sentence for each series that was refused; the rest was taken."""
 
     points: int = 0
@@ -119,14 +119,14 @@ def add_metrics(
     session: Session,
     key: StreamKey,
     series: Mapping[str, Points],
-    objects: Sequence[NewObject] = (),
+    objects: Sequence[NewMetricObject] = (),
     *,
     now: datetime,
     writer: str = "",
     batch: int | None = None,
     printed: Mapping[str, Points] = MappingProxyType({}),
     is_claim: bool = False,
-) -> Added:
+) -> IngestResult:
     """Add points (scalars, by the name of their series) and objects, in order of arrival. In the caller's transaction.
 
     Args:
@@ -136,7 +136,7 @@ def add_metrics(
         is_claim: from now on ``series`` are told by this way, and what is printed of them does not count; of the first
             thousand names. What was printed before stays: it may be a whole curve, and what is told now its last value.
     """
-    added = Added()
+    added = IngestResult()
     stream = _locked_stream(session, key, now)
     writers = stream.writers
     if batch is not None:
@@ -268,7 +268,7 @@ def _series_ids(
     key: StreamKey,
     wanted: set[tuple[str, str]],
     changes: dict[str, Any],
-    added: Added,
+    added: IngestResult,
 ) -> dict[tuple[str, str], int]:
     if stream.series_count <= _LOOK_UP:
         ids = {(row[0], row[1]): row[2] for row in session.execute(_FIND_ALL_SERIES, {"stream": stream.id})}
@@ -317,7 +317,7 @@ def _sum_of_owner(session: Session, owner_id: str, column: Any) -> int:
     return int(session.execute(select(func.sum(column)).where(MetricStream.owner_id == owner_id)).scalar_one() or 0)
 
 
-def _segment(series: Mapping[str, Points], ids: Mapping[tuple[str, str], int], added: Added) -> bytes:
+def _segment(series: Mapping[str, Points], ids: Mapping[tuple[str, str], int], added: IngestResult) -> bytes:
     parts: list[bytes] = []
     for name, points in series.items():
         number = ids.get((name, "scalar"))
@@ -361,7 +361,7 @@ def _append_to_chunks(session: Session, gathered: Mapping[int, Points]) -> None:
                 "count": row.size + len(new),
                 "last_step": new.steps[-1],
                 "last_time": new.times[-1],
-                "last_value": _kept(new.values[-1]),
+                "last_value": _storable(new.values[-1]),
                 "low": low,
                 "high": high,
             }
@@ -392,7 +392,7 @@ def _chunk(series_id: int, number: int, points: Points) -> dict[str, Any]:
     }
 
 
-def _kept(value: float) -> float | None:
+def _storable(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -400,10 +400,10 @@ def _add_objects(
     session: Session,
     stream: AnyRow,
     key: StreamKey,
-    objects: Sequence[NewObject],
+    objects: Sequence[NewMetricObject],
     ids: Mapping[tuple[str, str], int],
     changes: dict[str, Any],
-    added: Added,
+    added: IngestResult,
 ) -> None:
     room = OBJECT_BYTES_OF_JOB - _sum_of_owner(session, key.owner_id, MetricStream.object_bytes)
     rows: list[dict[str, Any]] = []

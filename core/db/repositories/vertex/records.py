@@ -19,24 +19,24 @@ from core.db.tables import Project, VertexLink, VertexRecord
 from core.domain.errors import Conflict
 from core.ids import new_id
 
-Kind = Literal["child", "member", "input", "output"]
+LinkKind = Literal["child", "member", "input", "output"]
 
 _AT_ONCE: Final = 500  # ids in one statement
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordScope:
     """Where records lie. ``location``: one of Google's regions, as it was told."""
 
     project_id: str
     location: str
 
 
-class NameTaken(Conflict):
+class RecordExists(Conflict):
     """There is a record of this name in the collection."""
 
 
-def find_record(session: Session, place: Place, path: str, *, locks: bool = False) -> VertexRecord | None:
+def find_record(session: Session, place: RecordScope, path: str, *, locks: bool = False) -> VertexRecord | None:
     """The record at ``path``, its collection with its name. ``locks``: nobody else changes it meanwhile."""
     collection, _, name = path.rpartition("/")
     query = records_in(place, collection).where(VertexRecord.name == name)
@@ -46,7 +46,7 @@ def find_record(session: Session, place: Place, path: str, *, locks: bool = Fals
     return found
 
 
-def find_records(session: Session, place: Place, paths: Iterable[str]) -> dict[str, VertexRecord]:
+def find_records(session: Session, place: RecordScope, paths: Iterable[str]) -> dict[str, VertexRecord]:
     """By path those of ``paths`` that are there."""
     wanted: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
@@ -60,7 +60,7 @@ def find_records(session: Session, place: Place, paths: Iterable[str]) -> dict[s
     return found
 
 
-def records_in(place: Place, collection: str) -> AnySelect:
+def records_in(place: RecordScope, collection: str) -> AnySelect:
     """A query for all records of a collection."""
     return select(VertexRecord).where(
         VertexRecord.project_id == place.project_id,
@@ -69,7 +69,7 @@ def records_in(place: Place, collection: str) -> AnySelect:
     )
 
 
-def count_records(session: Session, place: Place, collection: str) -> int:
+def count_records(session: Session, place: RecordScope, collection: str) -> int:
     query = select(func.count()).where(
         VertexRecord.project_id == place.project_id,
         VertexRecord.location == place.location,
@@ -78,7 +78,7 @@ def count_records(session: Session, place: Place, collection: str) -> int:
     return session.execute(query).scalar_one()
 
 
-def add_record(session: Session, place: Place, path: str, now: datetime, **values: Any) -> VertexRecord:
+def add_record(session: Session, place: RecordScope, path: str, now: datetime, **values: Any) -> VertexRecord:
     """Raises ``NameTaken``."""
     collection, _, name = path.rpartition("/")
     row = VertexRecord(
@@ -98,7 +98,7 @@ def add_record(session: Session, place: Place, path: str, now: datetime, **value
     except IntegrityError as error:
         if find_record(session, place, path) is None:
             raise
-        raise NameTaken(f"{path} exists already.") from error
+        raise RecordExists(f"{path} exists already.") from error
     return row
 
 
@@ -140,14 +140,14 @@ def _remove(session: Session, ids: Sequence[str]) -> None:
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
-def link(session: Session, above: VertexRecord, below: VertexRecord, kind: Kind, now: datetime) -> None:
+def link(session: Session, above: VertexRecord, below: VertexRecord, kind: LinkKind, now: datetime) -> None:
     """Done again it changes nothing."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     row = {"parent_id": above.id, "child_id": below.id, "kind": kind, "created_at": now}
     session.execute(dialect.insert(VertexLink).values(**row).on_conflict_do_nothing())
 
 
-def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind: Kind) -> None:
+def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind: LinkKind) -> None:
     session.execute(
         delete(VertexLink).where(
             VertexLink.parent_id == above.id, VertexLink.child_id.in_(below_ids), VertexLink.kind == kind
@@ -155,7 +155,7 @@ def unlink(session: Session, above: VertexRecord, below_ids: Sequence[str], kind
     )
 
 
-def above(session: Session, records: Sequence[VertexRecord], kind: Kind) -> dict[str, list[VertexRecord]]:
+def above(session: Session, records: Sequence[VertexRecord], kind: LinkKind) -> dict[str, list[VertexRecord]]:
     """What each record belongs to, by its id, in the order in which that was said."""
     return _linked(session, records, kind, VertexLink.child_id, VertexLink.parent_id)
 
@@ -200,13 +200,13 @@ def records_of(session: Session, ids: Sequence[str]) -> dict[str, VertexRecord]:
     return found
 
 
-def below(session: Session, records: Sequence[VertexRecord], kind: Kind) -> dict[str, list[VertexRecord]]:
+def below(session: Session, records: Sequence[VertexRecord], kind: LinkKind) -> dict[str, list[VertexRecord]]:
     """What belongs to each record, by its id, in the order in which that was said."""
     return _linked(session, records, kind, VertexLink.parent_id, VertexLink.child_id)
 
 
 def _linked(
-    session: Session, records: Sequence[VertexRecord], kind: Kind, own: Any, other: Any
+    session: Session, records: Sequence[VertexRecord], kind: LinkKind, own: Any, other: Any
 ) -> dict[str, list[VertexRecord]]:
     found: dict[str, list[VertexRecord]] = {record.id: [] for record in records}
     ids = list(found)

@@ -19,7 +19,7 @@ _STALE: Final = "the table has been changed since it was read"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTable:
+class StoredVertexTable:
     """``generation`` 0: nobody has stored one. ``entries``: as they are kept, in their order."""
 
     entries: Sequence[Any] = ()
@@ -28,15 +28,19 @@ class KeptTable:
     updated_by: str = ""
 
 
-def read_vertex_table(session: Session) -> KeptTable:
+def read_vertex_table(session: Session) -> StoredVertexTable:
     row = session.get(VertexTableRow, _NAME)
     if row is None:
-        return KeptTable()
-    kept: Any = row.entries
-    return KeptTable(kept if isinstance(kept, list) else (), row.generation, row.updated_at, row.updated_by)
+        return StoredVertexTable()
+    entries: Any = row.entries
+    return StoredVertexTable(
+        entries if isinstance(entries, list) else (), row.generation, row.updated_at, row.updated_by
+    )
 
 
-def write_vertex_table(session: Session, entries: Sequence[Any], *, seen: int, by: str, now: datetime) -> KeptTable:
+def write_vertex_table(
+    session: Session, entries: Sequence[Any], *, seen: int, by: str, now: datetime
+) -> StoredVertexTable:
     """Keep ``entries`` in the place of the generation that was ``seen``.
 
     Raises:
@@ -53,4 +57,4 @@ def write_vertex_table(session: Session, entries: Sequence[Any], *, seen: int, b
                 session.execute(insert(VertexTableRow).values(name=_NAME, **values))
         except IntegrityError as error:
             raise StaleWrite(_STALE) from error
-    return KeptTable(tuple(entries), seen + 1, now, by)
+    return StoredVertexTable(tuple(entries), seen + 1, now, by)

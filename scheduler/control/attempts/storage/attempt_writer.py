@@ -18,7 +18,6 @@ from core.domain.jobs.lifecycle import AttemptEvent, Effect, JobEvent, Move, Rep
 from core.domain.jobs.machine_faults import Fault
 from core.domain.jobs.states import JobState, ReplicaState
 from core.wakeups import TOPIC_STUDY, TOPIC_TICK
-from scheduler.control.attempts.attained_service import attained_service
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts, Stop, StopCause
 from scheduler.control.attempts.decision import Decision, ReplicaMove, ReplicaNote, short_names
 from scheduler.control.attempts.ending import AttemptEnd
@@ -408,3 +407,20 @@ def _stamps(move: Move[JobState], now: datetime) -> dict[str, Any]:
     if Effect.CLEAR_EXIT in move.effects:
         values["exit"] = None
     return values
+
+
+def attained_service(rows: AttemptRows, members: Iterable[GangMember], now: datetime) -> float:
+    """GPU-seconds of service that ``members`` have attained since they were last started.
+
+    Of a gang without GPUs, the seconds of its longest running replica, for the gang as a whole: what replicas attained
+    that end before the others is not counted then.
+    """
+    roles = rows.job.spec.roles
+    gpus = {name: float(role.resources.gpus or 0) for name, role in roles.items()}
+    found = [m for m in members if m.started_at is not None and m.holds_resources]
+    lasted = [(m.role, max(0.0, ((m.ended_at or now) - m.started_at).total_seconds())) for m in found if m.started_at]
+    if any(gpus.values()):
+        return sum(gpus.get(role, 0.0) * seconds for role, seconds in lasted)
+    if len(found) < len(rows.members):
+        return 0.0
+    return max((seconds for _, seconds in lasted), default=0.0)

@@ -142,7 +142,7 @@ def diff(
     all_tensors: Annotated[bool, typer.Option("--all", help="Also tensors that are the same.")] = False,
     json: options.Json = False,
 ) -> None:
-    """What appeared, went, changed its shape, and how far the rest has moved."""
+    """Tensors that were added, removed or changed in shape, and how far the others moved."""
     with session.client() as client:
         job = client.get_job(job).id
         items: list[TensorDifference] = []

@@ -52,7 +52,7 @@ def login(
         return
     if url is None:
         raise typer.BadParameter("give the server's address, such as http://lab:8765", param_hint="URL")
-    from trainmaster.contexts import Server, load_contexts, local_server, save_contexts, with_server
+    from trainmaster.contexts import ServerAccess, load_contexts, local_server, save_contexts, with_server
 
     base, code = _parts_of(url)
     _demand_server(base)
@@ -60,7 +60,7 @@ def login(
     name = name or _name_of(base)
     local = local_server()
     home = local.home if local is not None and local.url == base else None
-    server = Server(base, text, project=project, name=name, home=home)
+    server = ServerAccess(base, text, project=project, name=name, home=home)
     with session.client_of(server) as client:
         me = client.get_me()
     path = save_contexts(with_server(load_contexts(), server))
@@ -89,11 +89,11 @@ def link_of(url: str, code: str) -> str:
 
 def _demand_server(base: str) -> None:
     """Raises ``ServerUnreachable`` that says what is wrong with the address, before anybody is asked for a token."""
-    from trainmaster.contexts import Server
+    from trainmaster.contexts import ServerAccess
     from trainmaster.errors import NotFound, ServerFailure, ServerUnreachable, TrainmasterError
 
     try:
-        with session.client_of(Server(base), tries=1) as client:
+        with session.client_of(ServerAccess(base), tries=1) as client:
             client.get_health()
     except (ServerFailure, NotFound) as error:
         raise ServerUnreachable(
@@ -137,10 +137,10 @@ def _parts_of(url: str) -> tuple[str, str | None]:
 
 
 def _token_for(base: str, code: str | None, token: str | None) -> str:
-    from trainmaster.contexts import Server, local_server
+    from trainmaster.contexts import ServerAccess, local_server
 
     if code is not None:
-        with session.client_of(Server(base)) as client:
+        with session.client_of(ServerAccess(base)) as client:
             return client.exchange_login_code(code).token
     if token == "-":  # noqa: S105 (means stdin)
         token = sys.stdin.readline().strip()
@@ -203,10 +203,10 @@ def _forget(name: str) -> None:
 @contexts_app.command("list")
 def list_contexts(json: options.Json = False) -> None:
     """All contexts; the current one is marked."""
-    from trainmaster.contexts import LOCAL, load_contexts, local_server, where_it_is_now
+    from trainmaster.contexts import LOCAL, load_contexts, local_server, with_present_url
 
     contexts = load_contexts()
-    servers = {name: where_it_is_now(server) for name, server in sorted(contexts.servers.items())}
+    servers = {name: with_present_url(server) for name, server in sorted(contexts.servers.items())}
     local = local_server()
     if local is not None:
         servers.setdefault(LOCAL, local)

@@ -150,9 +150,9 @@ def _headline(error: TrainmasterError) -> tuple[str, Sequence[FieldMistake]]:
     if isinstance(error, InvalidSpec) and error.status is not None and count:
         return f"The {error.of} spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
     if error.status is None:  # our own words
-        return error.sentence, error.unsaid_mistakes
-    unsaid = [mistake._replace(path=_in_options(f"{mistake.path}: ")[:-2]) for mistake in error.unsaid_mistakes]
-    return in_commands(_in_options(error.sentence)), unsaid
+        return error.sentence, error.further_mistakes
+    further = [mistake._replace(path=_in_options(f"{mistake.path}: ")[:-2]) for mistake in error.further_mistakes]
+    return in_commands(_in_options(error.sentence)), further
 
 
 def _in_options(sentence: str) -> str:

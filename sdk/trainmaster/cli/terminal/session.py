@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
-    from trainmaster.contexts import Server
+    from trainmaster.contexts import ServerAccess
 
 # Tests put an httpx transport here; None sends over the network.
 http_transport: Any = None
@@ -19,7 +19,7 @@ class Session:
     context: str | None = None
     as_json: bool = False
 
-    def server(self) -> Server:
+    def server(self) -> ServerAccess:
         from trainmaster.contexts import resolve_server
 
         return resolve_server(self.context)
@@ -29,7 +29,7 @@ class Session:
         return client_of(self.server())
 
 
-def client_of(server: Server, *, timeout_s: float = 30.0, tries: int = 3) -> Client:
+def client_of(server: ServerAccess, *, timeout_s: float = 30.0, tries: int = 3) -> Client:
     from trainmaster.client import Client, RetryPolicy
 
     retry = RetryPolicy(tries=tries, first_delay_s=0.15, max_retry_after_s=30)

@@ -219,7 +219,7 @@ def _tell_plan(made: AutomlDetail) -> None:
 def _follow(client: Client, study: str, *, as_json: bool, told: Sequence[str] = ()) -> int:
     """``told``: notes that need not be told again."""
     from trainmaster.cli.tuning.study_watch import Ends, tell_trial
-    from trainmaster.client.flows.studying import is_automl_over
+    from trainmaster.client.flows.studies import is_automl_over
 
     ends = Ends(client)
     is_told = False

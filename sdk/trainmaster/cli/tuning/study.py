@@ -340,7 +340,7 @@ def delete(study: Study, yes: options.Yes = False, json: options.Json = False) -
 
 
 def _read(spec_file: str) -> dict[str, Any]:
-    from trainmaster.client.flows.studying import read_study, study_of_text
+    from trainmaster.client.flows.studies import read_study, study_of_text
 
     try:
         return dict(study_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_study(spec_file))

@@ -46,8 +46,8 @@ class WarmBench(ProcessBench):
     """A bench whose jobs find a small package named torch."""
 
     def __init__(self, folder: Path, **limits: Any) -> None:
-        kept = {"parents": 2, "memory_bytes": 2**31, "idle_s": 120.0, "settle_s": 0.0, **limits}
-        super().__init__(folder, warm=WarmLimits(**kept))
+        preserved = {"parents": 2, "memory_bytes": 2**31, "idle_s": 120.0, "settle_s": 0.0, **limits}
+        super().__init__(folder, warm=WarmLimits(**preserved))
         self.site = folder / "site"
         for name in ("", "distributed", "nn", "nn/parallel", "utils", "utils/data", "_dynamo"):
             (self.site / "torch" / name).mkdir(parents=True)
@@ -124,14 +124,17 @@ def clear(bench: WarmBench) -> None:
     for attempt in bench.executor.attempts():
         bench.executor.remove(attempt)
     for path in bench.run_dir.glob("warm/*/*/parent.json"):
-        who = json.loads(path.read_text())
-        procfs.send(who["pid"], who["start_ticks"], signal.SIGKILL)
+        identity = json.loads(path.read_text())
+        procfs.send(identity["pid"], identity["start_ticks"], signal.SIGKILL)
 
 
 def run(bench: WarmBench, text: str, **fields: Any) -> ReplicaOrder:
     """Run it warm; returns its order, for the log."""
     order = bench.python(text, **fields)
     bench.executor.create(order)
-    seen = bench.ended(order, LIMIT_S)
-    assert (seen.phase, seen.facts.get("start")) == (Phase.SUCCEEDED, FORKED), (seen, bench.log(order))
+    observation = bench.ended(order, LIMIT_S)
+    assert (observation.phase, observation.facts.get("start")) == (Phase.SUCCEEDED, FORKED), (
+        observation,
+        bench.log(order),
+    )
     return order

@@ -20,8 +20,8 @@ import gc, inspect, io, json, multiprocessing, os, resource, signal, subprocess,
 
 def status():
     lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    names = ("Name Umask Uid Gid Groups NSpid SigQ SigPnd ShdPnd SigBlk SigIgn SigCgt CapInh CapPrm CapEff CapBnd CapAmb "
-             "NoNewPrivs Seccomp Cpus_allowed_list Threads")
+    names = ("Name Umask Uid Gid Groups NSpid SigQ SigPnd ShdPnd SigBlk SigIgn SigCgt CapInh CapPrm CapEff CapBnd "
+             "CapAmb NoNewPrivs Seccomp Cpus_allowed_list Threads")
     pids = ("NSpid", "SigQ")
     return {name: lines[name].strip() for name in names.split() if name in lines and name not in pids}
 
@@ -50,7 +50,8 @@ if __name__ == "__main__":
     seen = {
         "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": repr(sys.flags),
         "executable": [sys.executable, sys._base_executable, sys.prefix, sys.base_prefix],
-        "main": {name: repr(value).split(" at 0x")[0] if name[:2] == "__" else "" for name, value in sorted(vars(main).items())
+        "main": {name: repr(value).split(" at 0x")[0] if name[:2] == "__" else ""
+                 for name, value in sorted(vars(main).items())
                  if name not in ("__builtins__", "__loader__", "__warningregistry__")},
         "loader": [type(__loader__).__name__, __loader__.name, __loader__.path],
         "environ": dict(os.environ), "bytes": sorted(os.fsdecode(k) for k in os.environb),
@@ -69,7 +70,8 @@ if __name__ == "__main__":
         "stdout": stream(sys.stdout), "stderr": stream(sys.stderr), "same": [sys.stdout is sys.__stdout__],
         "frames": len(inspect.stack()), "threads": [t.name for t in threading.enumerate()],
         "thread": [threading.get_native_id() == os.getpid(), threading.main_thread() is threading.current_thread()],
-        "warnings": [sys.warnoptions, len(warnings.filters)], "options": sys._xoptions, "recursion": sys.getrecursionlimit(),
+        "warnings": [sys.warnoptions, len(warnings.filters)], "options": sys._xoptions,
+        "recursion": sys.getrecursionlimit(),
         "gc": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()],
         "ours": sorted(n for n in sys.modules if "trainmaster" in n or n in ("runpy", "sitecustomize")),
         "hooks": [sys.excepthook.__name__, sys.displayhook.__name__, type(sys.exit).__name__],
@@ -84,8 +86,8 @@ def probe(bench: WarmBench, command: Any, *, start: str | None, **fields: Any) -
     env = {"PYTHONPATH": str(bench.site), "NAME": "välue", **fields.pop("env", {})}
     order = bench.order(command=command, args=("--lr", "0.1 x"), env=env, **fields)
     bench.executor.create(order)
-    seen = bench.ended(order, LIMIT_S)
-    assert (seen.phase, seen.facts.get("start")) == (Phase.SUCCEEDED, start), bench.log(order)
+    observation = bench.ended(order, LIMIT_S)
+    assert (observation.phase, observation.facts.get("start")) == (Phase.SUCCEEDED, start), bench.log(order)
     text = bench.log(order).splitlines()[-1].replace(order.key.attempt_id, "ATTEMPT")
     found: dict[str, Any] = json.loads(text)
     return found
@@ -109,7 +111,8 @@ def test_a_forked_replica_sees_what_an_executed_one_sees(lasting, command):
     forked = probe(lasting, command, start=FORKED, **limits)
     executed = probe(lasting, command, start=None, may_start_warm=False, **limits)
     if isinstance(command, str):
-        # Some shells stay between, and lead the session; a forked process needs none and leads its own, as a list's does.
+        # Some shells stay between, and lead the session; a forked process needs none and leads its own, as a list's
+        # does.
         executed.pop("groups")
         assert forked.pop("groups")[:2] == [True, True]
     for name, value in executed.items():
@@ -145,13 +148,19 @@ def test_a_forked_replica_ends_as_an_executed_one_does(lasting, text):
         lasting.executor.create(orders[how])
     ends = {}
     for how, order in orders.items():
-        seen = lasting.ended(order, LIMIT_S)
-        assert (seen.facts.get("start") == FORKED) == (how != "executed" and text != "def")
-        assert seen.exit is not None
+        observation = lasting.ended(order, LIMIT_S)
+        assert (observation.facts.get("start") == FORKED) == (how != "executed" and text != "def")
+        assert observation.exit is not None
         path = lasting.output / f"kept-{how}"
-        kept = path.read_text() if path.exists() else None
+        preserved = path.read_text() if path.exists() else None
         path.unlink(missing_ok=True)
-        ends[how] = (seen.exit.cause, seen.exit.exit_code, seen.exit.sentence, kept, lasting.log(order))
+        ends[how] = (
+            observation.exit.cause,
+            observation.exit.exit_code,
+            observation.exit.sentence,
+            preserved,
+            lasting.log(order),
+        )
     assert ends["alone"] == ends["distributed"] == ends["executed"]
     assert (ends["executed"][3] is not None) == ("'/data/output/kept" in text)
 
@@ -160,8 +169,8 @@ def test_a_forked_replica_that_crashes_leaves_its_own_stack_in_its_log(lasting):
     text = "import os, signal, torch\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()\n"
     order = lasting.python(text)
     lasting.executor.create(order)
-    seen = lasting.ended(order, LIMIT_S)
-    assert (seen.facts.get("start"), seen.exit.exit_code) == (FORKED, 139)
+    observation = lasting.ended(order, LIMIT_S)
+    assert (observation.facts.get("start"), observation.exit.exit_code) == (FORKED, 139)
     stack = [line.split()[-1] for line in lasting.log(order).splitlines() if line.startswith('  File "')]
     assert stack == ["crash", "<module>"]
 
@@ -191,10 +200,10 @@ def test_each_process_of_a_replica_is_forked_with_its_own_rank(lasting):
         ("a shell's words", {"command": "exec python /data/output/program.py"}),
     ],
 )
-def test_what_could_be_told_apart_is_executed(lasting, why, fields):
-    seen = lasting.run_program(SAYS, **fields)
-    assert seen.phase is Phase.SUCCEEDED, why
-    assert seen.facts.get("start") != FORKED
+def test_a_program_that_could_notice_the_difference_is_executed(lasting, why, fields):
+    observation = lasting.run_program(SAYS, **fields)
+    assert observation.phase is Phase.SUCCEEDED, why
+    assert observation.facts.get("start") != FORKED
 
 
 @pytest.mark.parametrize(
@@ -240,14 +249,14 @@ def test_a_process_that_forking_does_not_serve_is_executed_and_says_why(lasting,
         (lasting.output / "own" / name).write_text(content)
     name = f"unseen{next(numbers)}.py"  # whatever an earlier test's file was seen to use
     (lasting.output / "own" / name).write_text(text)
-    seen = lasting.run_program("", command=("python", f"/data/output/own/{name}"), env=env)
-    assert (seen.phase, seen.facts["start"]) == (Phase.SUCCEEDED, f"executed: {why}")
+    observation = lasting.run_program("", command=("python", f"/data/output/own/{name}"), env=env)
+    assert (observation.phase, observation.facts["start"]) == (Phase.SUCCEEDED, f"executed: {why}")
 
 
 def test_a_command_that_was_never_seen_is_forked_when_it_imports_the_framework(lasting):
     (lasting.output / "new.py").write_text("def main():\n    import torch.nn\nmain()\n")
-    seen = lasting.run_program("", command="python /data/output/new.py")
-    assert (seen.phase, seen.facts["start"]) == (Phase.SUCCEEDED, FORKED)
+    observation = lasting.run_program("", command="python /data/output/new.py")
+    assert (observation.phase, observation.facts["start"]) == (Phase.SUCCEEDED, FORKED)
 
 
 @pytest.mark.parametrize(
@@ -256,5 +265,5 @@ def test_a_command_that_was_never_seen_is_forked_when_it_imports_the_framework(l
     ids=["variable", "launchers in PATH"],
 )
 def test_variables_that_an_import_only_walks_through_do_not_matter(lasting, env):
-    seen = lasting.run_program(SAYS, env=env)
-    assert (seen.phase, seen.facts["start"]) == (Phase.SUCCEEDED, FORKED)
+    observation = lasting.run_program(SAYS, env=env)
+    assert (observation.phase, observation.facts["start"]) == (Phase.SUCCEEDED, FORKED)

@@ -18,7 +18,7 @@ from executors.process.warm import ParentPool
 from tests.contracts.executors.warm.bench import FORKED, LIMIT_S, SAYS, WAIT_FOR_RELEASE, is_alive, run, wait_for
 
 
-def test_what_the_import_said_is_said_in_each_log(bench):
+def test_the_output_of_the_import_is_in_each_log(bench):
     (bench.site / "torch/_dynamo/__init__.py").write_text("import sys; print('a warning', file=sys.stderr)")
     bench.warm_up()
     assert bench.log(run(bench, "import torch; print('then')")).splitlines() == ["a warning", "then"]
@@ -51,8 +51,8 @@ def test_a_parent_that_does_not_answer_is_passed_by(lasting, monkeypatch):
     try:
         with monkeypatch.context() as patch:
             patch.setattr(warm, "_HELLO_S", 0.1)
-            seen = lasting.run_program(SAYS)
-        assert (seen.phase, seen.facts.get("start")) == (Phase.SUCCEEDED, None)
+            observation = lasting.run_program(SAYS)
+        assert (observation.phase, observation.facts.get("start")) == (Phase.SUCCEEDED, None)
     finally:
         os.kill(pid, signal.SIGCONT)
     run(lasting, SAYS)
@@ -72,12 +72,12 @@ def test_a_forked_runtime_that_stalls_is_not_waited_for(lasting, tmp_path, monke
     monkeypatch.setattr(warm, "_claim_start", lambda state: (wait_for(lambda: state.read("road")), take(state))[1])
     starts = warm.WarmStarts(folder.parents[1], WarmLimits(1, 2**31, 60.0), python="python", runtime=Path())
     with (tmp_path / "lock").open("w") as lock, (tmp_path / "log").open("w") as log:
-        told = starts.start(
+        reported = starts.start(
             ParentPool(folder.parent, {}, tmp_path / "hint"), state, {}, lock=lock.fileno(), log=log.fileno()
         )
     claim = state.read("road")
     assert claim is not None
-    assert told == (warm.CLAIMED if has_claimed else None)
+    assert reported == (warm.CLAIMED if has_claimed else None)
     assert is_alive(claim["pid"]) == has_claimed
     procfs.send(claim["pid"], claim["start_ticks"], signal.SIGKILL)
 
@@ -89,9 +89,9 @@ def test_a_stop_ends_a_forked_replica_with_all_its_children(lasting):
     lasting.executor.create(order)
     wait_for(lambda: len(lasting.log(order).splitlines()) == 2)
     lasting.executor.stop(order.key, grace=timedelta(seconds=20))
-    seen = lasting.ended(order)
-    assert seen.exit is not None
-    assert seen.exit.cause == "stopped"
+    observation = lasting.ended(order)
+    assert observation.exit is not None
+    assert observation.exit.cause == "stopped"
     child = max(int(line) for line in lasting.log(order).splitlines())
     assert not is_alive(child)
 
@@ -114,12 +114,12 @@ def test_a_parent_ends_when_its_environment_changes(bench, what):
         path.write_text("changed = True\n")
     else:
         path.mkdir()
-    seen = bench.run_program("import sys, torch.nn; print(hasattr(torch.nn, 'changed'))")
-    assert seen.facts.get("start") is None
+    observation = bench.run_program("import sys, torch.nn; print(hasattr(torch.nn, 'changed'))")
+    assert observation.facts.get("start") is None
     wait_for(lambda: not is_alive(pid))
 
 
-def test_a_parent_ends_when_nobody_needs_it(make):
+def test_a_parent_ends_when_no_job_needs_it(make):
     bench = make(idle_s=0.1)
     folder = bench.warm_up()
     pid = bench.pid(folder)
@@ -180,7 +180,8 @@ for step in range(3):
     optimizer.step()
 while not os.path.exists("/data/output/release"):
     time.sleep(0.02)
-print(rank, dist.get_world_size(), [round(v, 4) for v in model.module.weight.detach().flatten().tolist()], torch.get_num_threads())
+weights = [round(v, 4) for v in model.module.weight.detach().flatten().tolist()]
+print(rank, dist.get_world_size(), weights, torch.get_num_threads())
 dist.destroy_process_group()
 sys.exit(0)
 """
@@ -199,10 +200,10 @@ def test_real_ranks_train_and_end_at_once(make):
         bench.executor.create(order)
         bench.parent()
         (bench.output / "release").touch()
-        seen = bench.ended(order, LIMIT_S)
-        assert seen.facts.get("start") == start
-        assert seen.exit is not None
-        assert (seen.exit.cause, seen.exit.exit_code) == ("exited", 0), bench.log(order)
+        observation = bench.ended(order, LIMIT_S)
+        assert observation.facts.get("start") == start
+        assert observation.exit is not None
+        assert (observation.exit.cause, observation.exit.exit_code) == ("exited", 0), bench.log(order)
         lines.append(sorted(bench.log(order).splitlines()))
     assert lines[0] == lines[1] == lines[2]
     assert [line.split()[2:4] for line in lines[0][:2]] == [["0", "2"], ["1", "2"]]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from trainmaster_train.horovod.controller.coordinator import Coordinator
 from trainmaster_train.horovod.controller.messages import ALLGATHER, ALLREDUCE, BROADCAST, JOIN, CollectiveRequest
-from trainmaster_train.horovod.ranks import ranks_of, rank_and_size
+from trainmaster_train.horovod.ranks import rank_and_size, ranks_of
 from trainmaster_train.horovod.settings import read_settings
 
 
@@ -76,7 +76,7 @@ def test_a_rank_that_joins_completes_what_the_others_wait_for(coordinator):
     assert first.zeros_like == (gradient("a"),)
     assert rows.rows == (3, 0)
     coordinator.take(0, [CollectiveRequest("join", JOIN)], 0.0)
-    assert [(response.kind, response..result) for response in taken(coordinator)] == [(JOIN, 0)]
+    assert [(response.kind, response.result) for response in taken(coordinator)] == [(JOIN, 0)]
 
 
 def test_a_rank_that_joined_takes_no_part_in_an_adasum(coordinator):

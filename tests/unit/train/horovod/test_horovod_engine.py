@@ -52,7 +52,7 @@ def test_rank_0_names_who_stopped_reading(pair):
     requests = [CollectiveRequest("x" * 1_000_000, BARRIER)]
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(
-            ControlLink(there, patience_s=60).send, {"ready": requests, "quiet": [], "lane": [0, 0, []]}
+            ControlLink(there, patience_s=60).send, {"requests": requests, "blocking": [], "fast_path": [0, 0, []]}
         )
         (handle,) = engine.submit(requests, [None])
         with pytest.raises(HorovodInternalError, match=r"rank 1 is gone: .* read nothing for 0.2 s"):

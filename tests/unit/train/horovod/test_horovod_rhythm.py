@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from trainmaster_train.horovod.controller.coordinator import Coordinator
-from trainmaster_train.horovod.controller.messages import ALLREDUCE, BROADCAST, JOIN, FAST_PATH, CollectiveRequest
-from trainmaster_train.horovod.controller.response_cache import ResponseCache, PendingOperation
+from trainmaster_train.horovod.controller.messages import ALLREDUCE, BROADCAST, FAST_PATH, JOIN, CollectiveRequest
+from trainmaster_train.horovod.controller.response_cache import PendingOperation, ResponseCache
 
 
 def reduction(name, count=10, **more):
@@ -115,7 +115,13 @@ def test_a_rank_that_asked_as_ever_is_sent_to_the_others_on_the_lane(gang):
     assert gang.answers() == []
     wait_on_fast_path(gang, 0)
     (answer,) = gang.answers()
-    assert (answer.process_set, answer.names, answer.error, answer.zeros_like, answer..result) == (FAST_PATH, ("a",), None, (), 0)
+    assert (answer.process_set, answer.names, answer.error, answer.zeros_like, answer.result) == (
+        FAST_PATH,
+        ("a",),
+        None,
+        (),
+        0,
+    )
 
 
 def test_who_has_done_it_and_asks_for_it_again_is_not_sent_there_twice(gang):

@@ -16,7 +16,7 @@ from trainmaster_train.context import Context
 from trainmaster_train.ps import Options, Servers
 from trainmaster_train.ps.checkpoint.shard_checkpoint import restore_shard
 from trainmaster_train.ps.layout import layout_of
-from trainmaster_train.ps.server.server import Server
+from trainmaster_train.ps.server.server import ParameterServer
 from trainmaster_train.ps.server.shard import Shard
 
 KEY = b"the key of the tests"
@@ -86,13 +86,13 @@ class Cluster:
         shard = Shard(layout_of(model, optimizer), optimizer, index, len(self.addresses))
         if checkpoint is not None:
             restore_shard(shard, checkpoint)
-        server = Server(
+        server = ParameterServer(
             shard,
             self.options,
             key=KEY,
             address=self.addresses[index],
             workers=self.workers,
-            is_filled=checkpoint is not None,
+            is_initialised=checkpoint is not None,
         )
 
         def serve() -> None:

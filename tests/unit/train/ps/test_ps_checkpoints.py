@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options, load_model  # noqa: E402
 from trainmaster_train.ps.checkpoint import chief  # noqa: E402
-from trainmaster_train.ps.checkpoint.chief import Checkpoints  # noqa: E402
+from trainmaster_train.ps.checkpoint.chief import CheckpointCoordinator  # noqa: E402
 from trainmaster_train.ps.checkpoint.shard_checkpoint import DamagedError, restore_shard  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
@@ -117,15 +117,15 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
     job = cluster(3, Options(mode="sync", backup_workers=1, checkpoint_every=4), workers=3)
     members = [job.join(rank) for rank in range(3)]
     kept: list[set[int]] = []
-    finish = Checkpoints.finish
+    finish = CheckpointCoordinator.finish
 
-    def look(self: Checkpoints) -> None:
+    def look(self: CheckpointCoordinator) -> None:
         finish(self)
         for path in tm.checkpoint.complete_checkpoints():
             files = path.glob("shard-*.pt")
             kept.append({torch.load(file, weights_only=True)["version"] for file in files} | {int(path.name[5:])})
 
-    monkeypatch.setattr(Checkpoints, "finish", look)
+    monkeypatch.setattr(CheckpointCoordinator, "finish", look)
 
     def train(rank: int) -> None:
         model, servers = members[rank]
@@ -162,7 +162,7 @@ def test_nobody_stays_held_for_a_checkpoint_that_cannot_begin(
 
     servers.status()  # they have heard by now
 
-    assert not any(server._saving.is_held for server in job.servers)
+    assert not any(server._shard_writer.is_paused for server in job.servers)
     assert not tm.checkpoint.complete_checkpoints()
 
 

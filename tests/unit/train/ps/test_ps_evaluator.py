@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.context import Context  # noqa: E402
 from trainmaster_train.ps import DeadlineError, Options  # noqa: E402
-from trainmaster_train.ps.roles import Stopped  # noqa: E402
+from trainmaster_train.ps.roles import StopSignal  # noqa: E402
 from trainmaster_train.ps.worker.evaluator import evaluate_checkpoints  # noqa: E402
 
 from tests.unit.train.ps.loopback import KEY, Cluster, flip_a_bit, make_model, step, together, values_of  # noqa: E402
@@ -37,7 +37,7 @@ def test_an_evaluator_sees_the_last_checkpoint_and_ends_with_the_training(
 
     def evaluator() -> None:
         context = Context(role="evaluator", rank=None, peers={"ps": job.addresses})
-        evaluate_checkpoints(other, look, context=context, key=KEY, options=Options(), stopped=Stopped())
+        evaluate_checkpoints(other, look, context=context, key=KEY, options=Options(), stopped=StopSignal())
 
     def chief() -> None:
         step(model, servers, 1)
@@ -79,7 +79,7 @@ def test_an_evaluator_passes_over_a_damaged_checkpoint(
         return {"accuracy": 0.5}
 
     context = Context(role="evaluator", rank=None, peers={"ps": job.addresses})
-    evaluate_checkpoints(other, look, context=context, key=KEY, options=Options(), stopped=Stopped())
+    evaluate_checkpoints(other, look, context=context, key=KEY, options=Options(), stopped=StopSignal())
 
     assert len(seen) == 1
     assert torch.equal(seen[0], whole)
@@ -93,6 +93,6 @@ def test_an_evaluator_without_a_training_ends(cluster: Callable[..., Cluster]) -
 
     with pytest.raises(DeadlineError, match=r"the training is not going on: ps 0 at .* did not come"):
         evaluate_checkpoints(
-            make_model(), dict, context=context, key=KEY, options=Options(idle_timeout_s=0.1), stopped=Stopped()
+            make_model(), dict, context=context, key=KEY, options=Options(idle_timeout_s=0.1), stopped=StopSignal()
         )
     job.start(0)

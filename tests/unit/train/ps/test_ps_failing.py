@@ -99,10 +99,10 @@ def test_a_ps_without_memory_is_named_to_its_workers(
 @pytest.mark.parametrize(
     ("wire", "mode", "where", "what"),
     [
-        ("bf16", "async", "trainmaster_train.ps.server.pull_responses.Shadow", "the pull of worker 0"),
-        ("full", "async", "trainmaster_train.ps.server.snapshots.Copy", "the pull of worker 0"),
+        ("bf16", "async", "trainmaster_train.ps.server.pull_responses.WorkerReplica", "the pull of worker 0"),
+        ("full", "async", "trainmaster_train.ps.server.snapshots.SnapshotBuffer", "the pull of worker 0"),
         ("full", "async", "trainmaster_train.ps.wire.codec.Codec.decode", "the push of worker 0"),
-        ("full", "sync", "trainmaster_train.ps.server.aggregation.Rounds._gather", "an update"),
+        ("full", "sync", "trainmaster_train.ps.server.aggregation.GradientAggregator._gather", "an update"),
     ],
 )
 def test_a_ps_without_memory_for_anything_else_is_named_too(

@@ -83,7 +83,7 @@ def test_a_ps_that_dies_while_it_writes_costs_that_checkpoint_alone(
     job = cluster(2, replace(PATIENT, checkpoint_every=2))
     model, servers = job.join()
     is_writing = threading.Event()
-    job.servers[1]._saving._write = lambda *_: is_writing.set()  # and never ends
+    job.servers[1]._shard_writer._write = lambda *_: is_writing.set()  # and never ends
     step(model, servers, 1)
     step(model, servers, 2)
     assert is_writing.wait(WITHIN_S)

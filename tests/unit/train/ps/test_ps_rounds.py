@@ -12,24 +12,24 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
-from trainmaster_train.ps.server.aggregation import Push, Rounds  # noqa: E402
-from trainmaster_train.ps.server.membership import Members  # noqa: E402
+from trainmaster_train.ps.server.aggregation import GradientAggregator, Push  # noqa: E402
+from trainmaster_train.ps.server.membership import WorkerMembership  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, step, together, values_of  # noqa: E402
 
 
-def rounds(**options: Any) -> Rounds:
+def rounds(**options: Any) -> GradientAggregator:
     model = torch.nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return Rounds(Shard(layout_of(model, optimizer), optimizer, 0, 1), Options(**options))
+    return GradientAggregator(Shard(layout_of(model, optimizer), optimizer, 0, 1), Options(**options))
 
 
 def push(worker: int, version: int, gradient: float = -1.0) -> Push:
     return Push(worker, version, [torch.tensor([gradient])], {})
 
 
-def value(rounds: Rounds) -> float:
+def value(rounds: GradientAggregator) -> float:
     return float(rounds.shard.values[0])
 
 
@@ -61,10 +61,10 @@ def test_a_stale_gradient_moves_less() -> None:
 def test_a_version_from_before_a_restart_is_not_stale() -> None:
     one = rounds(max_staleness=0)
 
-    verdict = one.take(push(0, 900))
+    result = one.take(push(0, 900))
 
-    assert verdict is not None
-    assert (verdict.outcome, verdict.staleness) == ("applied", 0)
+    assert result is not None
+    assert (result.outcome, result.staleness) == ("applied", 0)
 
 
 def test_a_step_takes_the_first_gradients_and_drops_the_late_one() -> None:
@@ -75,7 +75,7 @@ def test_a_step_takes_the_first_gradients_and_drops_the_late_one() -> None:
     assert not one.is_complete(everybody)
     assert one.take(push(2, 0, -3.0)) is None
     assert one.is_complete(everybody)
-    assert [verdict.worker for verdict in one.close()] == [0, 2]
+    assert [result.worker for result in one.close()] == [0, 2]
     assert value(one) == 2.0
     late = one.take(push(1, 0, -100.0))
 
@@ -95,51 +95,51 @@ def test_a_worker_that_comes_back_counts_once_in_a_step() -> None:
 
 
 def test_a_lost_worker_is_waited_for_and_then_not() -> None:
-    members = Members(2, Options(mode="sync", lost_timeout_s=10.0, join_timeout_s=50.0), now=0.0)
-    members.joined(0, b"a")
-    members.joined(1, b"b")
-    assert members.expected(1.0) == [0, 1]
-    assert members.lost(1, b"b", 5.0)
-    assert members.expected(14.0) == [0, 1]
-    assert members.describe([1], 14.0) == "worker 1 (lost 9 s ago)"
-    assert members.expected(15.0) == [0]
-    members.joined(1, b"c")
-    assert members.expected(99.0) == [0, 1]
-    members.left(1)
-    assert members.expected(99.0) == [0]
+    membership = WorkerMembership(2, Options(mode="sync", lost_timeout_s=10.0, join_timeout_s=50.0), now=0.0)
+    membership.mark_joined(0, b"a")
+    membership.mark_joined(1, b"b")
+    assert membership.expected(1.0) == [0, 1]
+    assert membership.mark_lost(1, b"b", 5.0)
+    assert membership.expected(14.0) == [0, 1]
+    assert membership.describe([1], 14.0) == "worker 1 (lost 9 s ago)"
+    assert membership.expected(15.0) == [0]
+    membership.mark_joined(1, b"c")
+    assert membership.expected(99.0) == [0, 1]
+    membership.mark_left(1)
+    assert membership.expected(99.0) == [0]
 
 
 def test_a_worker_that_never_came_has_the_time_to_start() -> None:
-    members = Members(2, Options(mode="sync", lost_timeout_s=10.0, join_timeout_s=50.0), now=0.0)
-    members.joined(0, b"a")
+    membership = WorkerMembership(2, Options(mode="sync", lost_timeout_s=10.0, join_timeout_s=50.0), now=0.0)
+    membership.mark_joined(0, b"a")
 
-    assert members.expected(49.0) == [0, 1]
-    assert members.describe([0, 1], 49.0) == "worker 0 (still computing), worker 1 (never came)"
-    assert members.expected(50.0) == [0]
+    assert membership.expected(49.0) == [0, 1]
+    assert membership.describe([0, 1], 49.0) == "worker 0 (still computing), worker 1 (never came)"
+    assert membership.expected(50.0) == [0]
 
 
 def test_an_old_connections_end_does_not_lose_the_new_one() -> None:
-    members = Members(1, Options(), now=0.0)
-    members.joined(0, b"old")
+    membership = WorkerMembership(1, Options(), now=0.0)
+    membership.mark_joined(0, b"old")
 
-    assert members.joined(0, b"new") == b"old"
-    assert not members.lost(0, b"old", 1.0)
-    assert members.identity_of(0) == b"new"
+    assert membership.mark_joined(0, b"new") == b"old"
+    assert not membership.mark_lost(0, b"old", 1.0)
+    assert membership.identity_of(0) == b"new"
 
 
 def test_with_a_backup_worker_nobody_waits_for_the_slowest(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, Options(mode="sync", backup_workers=1), workers=3)
-    members = [job.join(rank) for rank in range(3)]
-    slow_model, slow = members[2]
+    membership = [job.join(rank) for rank in range(3)]
+    slow_model, slow = membership[2]
     loss_of(slow_model, 99).backward()  # and does not push yet
 
-    together(*(lambda rank=rank: [step(*members[rank], number) for number in range(4)] for rank in range(2)))
+    together(*(lambda rank=rank: [step(*membership[rank], number) for number in range(4)] for rank in range(2)))
     slow.step()
 
     assert slow.version == 4
     assert (slow.staleness.pushes, slow.staleness.late) == (0, 1)
     assert [status["late"] for status in slow.status()] == [1, 1]
-    assert torch.equal(values_of(slow_model), values_of(members[0][0]))
+    assert torch.equal(values_of(slow_model), values_of(membership[0][0]))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_a_late_worker_goes_on_from_one_update_of_all_ps(
 ) -> None:
     """Each ps takes the workers' gradients in an order of its own."""
     job = cluster(2, Options(mode="sync", backup_workers=1, step_timeout_s=20.0), workers=3)
-    members = [job.join(rank) for rank in range(3)]
+    membership = [job.join(rank) for rank in range(3)]
     pushed: list[tuple[int, set[int]]] = []
     for server, order in zip(job.servers, orders, strict=True):
         take_in_order(server._updates, order)
 
     def train(rank: int) -> None:
-        model, servers = members[rank]
+        model, servers = membership[rank]
         for _ in servers.steps(until=3):
             pushed.append((rank, set(servers.versions)))
             step(model, servers, rank)
@@ -170,7 +170,7 @@ def test_a_late_worker_goes_on_from_one_update_of_all_ps(
     together(*(lambda rank=rank: train(rank) for rank in range(3)))
 
     assert all(len(versions) == 1 for _, versions in pushed), pushed
-    assert [servers.versions for _, servers in members] == [(3, 3)] * 3
+    assert [servers.versions for _, servers in membership] == [(3, 3)] * 3
     assert [server.version for server in job.servers] == [3, 3]
 
 
@@ -208,7 +208,7 @@ def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callabl
     step(model, servers, 4)
     assert servers.versions == (5, 1)
 
-    job.joined.pop(1).close(is_done=False)
+    job.mark_joined.pop(1).close(is_done=False)
 
     def join_again() -> None:
         again, others = job.join(1)  # which cannot know that one came back
@@ -233,7 +233,7 @@ def test_who_lost_a_connection_goes_on_from_one_update_of_all_ps(
             job.start(ps, path)
         step(model, servers, 1)  # given up at both
     other, others = job.join(1)
-    servers._fleet.connections[1].close()
+    servers._shards.connections[1].close()
 
     def late() -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -248,31 +248,31 @@ def test_who_lost_a_connection_goes_on_from_one_update_of_all_ps(
 
 def test_nobody_waits_for_an_update_that_nobody_makes(cluster: Callable[..., Cluster]) -> None:
     job = cluster(2, BACKED_UP, workers=2)
-    members = [job.join(rank) for rank in range(2)]
-    for _, servers in members:
-        servers._fleet.connections[1].close()
+    membership = [job.join(rank) for rank in range(2)]
+    for _, servers in membership:
+        servers._shards.connections[1].close()
 
-    together(*(lambda rank=rank: step(*members[rank], rank) for rank in range(2)))  # given up at the second ps
+    together(*(lambda rank=rank: step(*membership[rank], rank) for rank in range(2)))  # given up at the second ps
 
-    assert [servers.versions for _, servers in members] == [(1, 0)] * 2
+    assert [servers.versions for _, servers in membership] == [(1, 0)] * 2
 
 
 def test_ps_that_are_one_update_apart_are_at_the_same_one_after_a_step(cluster: Callable[..., Cluster]) -> None:
     """As after all workers lost their connections to one of them: else the last checkpoint would be of mixed updates."""
     job = cluster(2, BACKED_UP, workers=2)
-    members = [job.join(rank) for rank in range(2)]
-    for _, servers in members:
-        servers._fleet.connections[1].close()
+    membership = [job.join(rank) for rank in range(2)]
+    for _, servers in membership:
+        servers._shards.connections[1].close()
 
     def train(rank: int) -> None:
-        model, servers = members[rank]
+        model, servers = membership[rank]
         for number in range(2):
             step(model, servers, rank + number)
 
     together(*(lambda rank=rank: train(rank) for rank in range(2)))
 
     assert [server.version for server in job.servers] == [1, 1]
-    together(*(lambda rank=rank: step(*members[rank], rank) for rank in range(2)))
+    together(*(lambda rank=rank: step(*membership[rank], rank) for rank in range(2)))
     assert [server.version for server in job.servers] == [2, 2]
 
 
@@ -282,7 +282,7 @@ def test_who_waits_for_an_update_hears_so_without_values(cluster: Callable[..., 
 
     def ask() -> tuple[dict[str, Any], list[Any]]:
         wanted = {"op": "pull", "least": 1}
-        return servers._fleet.connections[0].ask(wanted, timeout_s=WITHIN_S, what="a pull")
+        return servers._shards.connections[0].ask(wanted, timeout_s=WITHIN_S, what="a pull")
 
     alone, frames = ask()
     assert (alone["not_yet"], alone["is_stuck"], "shared" in alone, frames) == (True, False, False, []), (
@@ -290,7 +290,7 @@ def test_who_waits_for_an_update_hears_so_without_values(cluster: Callable[..., 
     )
     job.join(1)
     assert ask()[0]["is_stuck"] is False, "the other one may make it"
-    job.joined.pop(1).close(is_done=False)
+    job.mark_joined.pop(1).close(is_done=False)
     assert ask()[0]["is_stuck"] is True
 
 
@@ -314,14 +314,14 @@ def test_in_the_warm_up_the_chief_trains_alone(cluster: Callable[..., Cluster]) 
 
 
 def test_it_is_told_how_a_worker_comes() -> None:
-    members = Members(2, Options(), now=0.0)
-    assert members.coming(1, now=1.0) == "joined"
-    members.joined(1, b"a")
-    assert members.coming(1, now=2.0) == "is back, and its connection before was not known to be over,"
-    members.joined(1, b"b")
-    assert not members.lost(1, b"a", now=3.0), "it has another connection by now"
-    assert members.lost(1, b"b", now=4.0)
-    assert members.coming(1, now=16.0) == "is back 12 s after it was lost,"
-    members.joined(1, b"c")
-    members.left(1)
-    assert members.coming(1, now=17.0) == "joined again"
+    membership = WorkerMembership(2, Options(), now=0.0)
+    assert membership.describe_arrival(1, now=1.0) == "joined"
+    membership.mark_joined(1, b"a")
+    assert membership.describe_arrival(1, now=2.0) == "is back, and its connection before was not known to be over,"
+    membership.mark_joined(1, b"b")
+    assert not membership.mark_lost(1, b"a", now=3.0), "it has another connection by now"
+    assert membership.mark_lost(1, b"b", now=4.0)
+    assert membership.describe_arrival(1, now=16.0) == "is back 12 s after it was lost,"
+    membership.mark_joined(1, b"c")
+    membership.mark_left(1)
+    assert membership.describe_arrival(1, now=17.0) == "joined again"

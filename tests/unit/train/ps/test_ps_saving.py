@@ -14,43 +14,43 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options  # noqa: E402
 from trainmaster_train.ps.checkpoint import shard_checkpoint, shard_writer  # noqa: E402
-from trainmaster_train.ps.checkpoint.shard_writer import Saving  # noqa: E402
+from trainmaster_train.ps.checkpoint.shard_writer import ShardWriter  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server import server  # noqa: E402
-from trainmaster_train.ps.server.sessions import Request, Session  # noqa: E402
+from trainmaster_train.ps.server.sessions import WorkerRequest, WorkerSession  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, make_model, sgd, step  # noqa: E402
 
 
-def request_of(step: int) -> Request:
+def request_of(step: int) -> WorkerRequest:
     folder = stage_checkpoint(step)
     header = {"op": "save", "id": 1, "step": step, "version": None, "directory": str(folder.parent)}
-    return Request(cast("Session", None), header, [])
+    return WorkerRequest(cast("WorkerSession", None), header, [])
 
 
-def saving_of() -> tuple[Saving, threading.Event]:
+def writer_of() -> tuple[ShardWriter, threading.Event]:
     woken = threading.Event()
     model = make_model()
-    return Saving(Shard(layout_of(model, sgd(model)), sgd(model), 0, 1), woken.set), woken
+    return ShardWriter(Shard(layout_of(model, sgd(model)), sgd(model), 0, 1), woken.set), woken
 
 
 def test_what_happens_before_a_write_is_answered_begins_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, woken = saving_of()
+    one, woken = writer_of()
     writes: list[Path] = []
 
     def write(folder: Path, *_: Any) -> tuple[str, str]:
         writes.append(folder)
         return "shard", f"hash {len(writes)}"
 
-    answer = Saving._answer
+    answer = ShardWriter._answer
 
-    def pause(self: Saving, what: dict[str, Any]) -> None:
+    def pause(self: ShardWriter, what: dict[str, Any]) -> None:
         self.proceed()  # as a push would that comes just now
         answer(self, what)
 
     monkeypatch.setattr(shard_writer, "write_shard", write)
-    monkeypatch.setattr(Saving, "_answer", pause)
+    monkeypatch.setattr(ShardWriter, "_answer", pause)
     one.ask(request_of(1), 0.0)
     one.proceed()
     assert woken.wait(WITHIN_S)
@@ -74,7 +74,7 @@ def test_what_happens_before_a_write_is_answered_begins_no_second_one(monkeypatc
 def test_a_write_that_fails_is_answered_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    one, woken = saving_of()
+    one, woken = writer_of()
 
     def write(*_: Any) -> None:
         raise error
@@ -94,7 +94,7 @@ def test_a_written_shard_is_answered_without_waiting_for_a_tick(
 ) -> None:
     ticks: list[int] = []
     monkeypatch.setattr(server, "TICK_S", 10 * WITHIN_S)
-    monkeypatch.setattr(server.Server, "_tick", lambda _: ticks.append(1))
+    monkeypatch.setattr(server.ParameterServer, "_tick", lambda _: ticks.append(1))
     write = shard_checkpoint.write_shard
 
     def later(*arguments: Any) -> Any:

@@ -17,20 +17,20 @@ from trainmaster_train.ps.wire import shared_memory  # noqa: E402
 from tests.unit.train.ps.loopback import Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402
 from tests.unit.train.ps.test_ps_training import alone  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not shared_memory.Hatch().name, reason="this system has no abstract sockets")
+pytestmark = pytest.mark.skipif(not shared_memory.FdReceiver().name, reason="this system has no abstract sockets")
 
 
 def sent_frames(job: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each message's frames that the first ps sends from now on."""
     found: list[int] = []
-    door = job.servers[0]._door
-    send = door.send
+    listener = job.servers[0]._listener
+    send = listener.send
 
     def noted(session: Any, header: Any, frames: Any = (), **more: Any) -> Any:
         found.append(sum(frame.nbytes for frame in frames))
         return send(session, header, frames, **more)
 
-    monkeypatch.setattr(door, "send", noted)
+    monkeypatch.setattr(listener, "send", noted)
     return found
 
 
@@ -123,28 +123,28 @@ def test_values_stay_right_when_a_memory_is_not_to_be_had(
 def test_a_strangers_memory_is_never_taken() -> None:
     model = make_model()
     whole = layout.layout_of(model, sgd(model))
-    hatch = shared_memory.Hatch()
-    mine, strange = shared_memory.make_memory(whole, 1), shared_memory.make_memory(whole, 1)
+    socket_name = shared_memory.FdReceiver()
+    mine, strange = shared_memory.create_shared_memory(whole, 1), shared_memory.create_shared_memory(whole, 1)
     assert mine is not None
     assert strange is not None
     try:
         for number in range(300):
-            shared_memory.offer(strange, hatch.name, f"guess {number}".encode())
-        assert hatch.take(b"the ticket") is None
+            shared_memory.send_descriptor(strange, socket_name.name, f"guess {number}".encode())
+        assert socket_name.take(b"the ticket") is None
 
-        assert shared_memory.offer(mine, hatch.name, b"the ticket")
-        taken = hatch.take(b"the ticket")
+        assert shared_memory.send_descriptor(mine, socket_name.name, b"the ticket")
+        taken = socket_name.take(b"the ticket")
         assert taken is not None
-        seen = shared_memory.map_memory(taken, whole, 1)
+        seen = shared_memory.map_shared_memory(taken, whole, 1)
         assert seen is not None
         mine.gradients[0][0].fill_(7.0)
         assert bool((seen.gradients[0][0] == 7.0).all())
-        assert hatch.take(b"the ticket") is None
+        assert socket_name.take(b"the ticket") is None
     finally:
-        hatch.close()
+        socket_name.close()
         mine.close()
         strange.close()
-    assert not shared_memory.offer(mine, hatch.name, b"nobody is there")
+    assert not shared_memory.send_descriptor(mine, socket_name.name, b"nobody is there")
 
 
 @pytest.mark.parametrize("kind", ["smaller", "may shrink", "no memory"])
@@ -152,7 +152,7 @@ def test_memory_that_could_end_the_ps_is_not_mapped(kind: str) -> None:
     model = make_model()
     whole = layout.layout_of(model, sgd(model))
     if kind == "smaller":
-        memory = shared_memory.make_memory(whole, 1)
+        memory = shared_memory.create_shared_memory(whole, 1)
         assert memory is not None
         descriptor = os.dup(memory.descriptor)
         memory.close()
@@ -163,7 +163,7 @@ def test_memory_that_could_end_the_ps_is_not_mapped(kind: str) -> None:
         descriptor, write = os.pipe()
         os.close(write)
 
-    assert shared_memory.map_memory(descriptor, whole, 2) is None
+    assert shared_memory.map_shared_memory(descriptor, whole, 2) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 
@@ -181,6 +181,6 @@ def test_what_a_lost_worker_sent_and_was_not_applied_is_forgotten(cluster: Calla
 
 
 def test_only_addresses_of_this_machine_are_here() -> None:
-    assert shared_memory.is_here("127.0.0.1:2222")
-    assert not shared_memory.is_here("192.0.2.1:2222")  # kept free for documents
-    assert not shared_memory.is_here("nonsense")
+    assert shared_memory.is_local_address("127.0.0.1:2222")
+    assert not shared_memory.is_local_address("192.0.2.1:2222")  # kept free for documents
+    assert not shared_memory.is_local_address("nonsense")

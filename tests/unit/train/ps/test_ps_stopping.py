@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options, roles  # noqa: E402
 from trainmaster_train.ps.checkpoint import shard_checkpoint  # noqa: E402
-from trainmaster_train.ps.checkpoint.shard_writer import Saving  # noqa: E402
+from trainmaster_train.ps.checkpoint.shard_writer import ShardWriter  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.server import shutdown  # noqa: E402
-from trainmaster_train.ps.server.sessions import Request, Session  # noqa: E402
+from trainmaster_train.ps.server.sessions import WorkerRequest, WorkerSession  # noqa: E402
 from trainmaster_train.ps.server.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, full_disk, make_model, sgd  # noqa: E402
@@ -71,29 +71,29 @@ def test_a_ps_goes_on_from_the_one_before_a_damaged_checkpoint(
         file.write_bytes(bytes(file.stat().st_size))
     shard = shard_of()
 
-    assert roles._fill(shard, context, Options())
+    assert roles._restore(shard, context, Options())
 
     assert (shard.version, value_of(shard)) == (10, 1.0)
     out = capsys.readouterr().out
     assert f"ps 0: {file}" in out
     assert "; trying the one before it." in out
-    shutdown.leave(shard_of(version=25, value=2.5), context)
-    assert roles._fill(shard, context, Options())
+    shutdown.save_shard(shard_of(version=25, value=2.5), context)
+    assert roles._restore(shard, context, Options())
     assert (shard.version, value_of(shard)) == (25, 2.5), "newer than all that is whole"
-    shutdown.clear(shard, context)
+    shutdown.remove_saved_shard(shard, context)
     for path in older.glob("shard-*"):
         path.unlink()
     with pytest.raises(tm.CheckpointError, match=re.escape(str(file))):
-        roles._fill(shard_of(), context, Options())
+        roles._restore(shard_of(), context, Options())
 
 
 def test_what_is_left_is_taken_up_with_the_optimizers_state(context: Context) -> None:
     before = shard_of(version=7)
     before.apply([torch.ones_like(block) for block in before.values], {})
-    shutdown.leave(before, context)
+    shutdown.save_shard(before, context)
 
     after = shard_of()
-    assert shutdown.take_up(after, context, mode="async", start=None)
+    assert shutdown.restore_saved_shard(after, context, mode="async", start=None)
 
     assert after.version == 8
     for one in (before, after):
@@ -109,13 +109,13 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
     before.set_learning_rates([0.025])
     after = shard_of()
     if where == "left":
-        path = shutdown.leave(before, context)
+        path = shutdown.save_shard(before, context)
     else:
         folder = tm.stage_checkpoint(7)
         is_written = threading.Event()
-        saver = Saving(before, is_written.set)
+        saver = ShardWriter(before, is_written.set)
         header = {"op": "save", "step": 7, "version": None, "directory": str(folder.parent)}
-        saver.ask(Request(cast("Session", None), header, []), 0.0)
+        saver.ask(WorkerRequest(cast("WorkerSession", None), header, []), 0.0)
         saver.proceed()
         assert is_written.wait(WITHIN_S)
         path = folder / "shard-00000-of-00001.pt"
@@ -125,7 +125,7 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
         shard_checkpoint.save_file(kept, path)
 
     if where == "left":
-        assert shutdown.take_up(after, context, mode="async", start=None)
+        assert shutdown.restore_saved_shard(after, context, mode="async", start=None)
     else:
         shard_checkpoint.restore_shard(after, path.parent)
 
@@ -138,20 +138,20 @@ def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, h
 @pytest.mark.parametrize("left_at", [9, 10, 11])
 def test_only_what_is_newer_than_the_checkpoint_is_taken_up(context: Context, left_at: int) -> None:
     path = checkpoint(10, value=1.0)
-    shutdown.leave(shard_of(version=left_at, value=2.0), context)
+    shutdown.save_shard(shard_of(version=left_at, value=2.0), context)
     shard = shard_of()
     shard_checkpoint.restore_shard(shard, path)
 
-    assert shutdown.take_up(shard, context, mode="async", start=path) is (left_at > 10)
+    assert shutdown.restore_saved_shard(shard, context, mode="async", start=path) is (left_at > 10)
     assert value_of(shard) == (2.0 if left_at > 10 else 1.0)
 
 
 def test_who_chose_an_older_checkpoint_gets_it(context: Context) -> None:
     older = checkpoint(10, value=1.0)
     checkpoint(20, value=1.5)
-    shutdown.leave(shard_of(version=30, value=2.0), context)
+    shutdown.save_shard(shard_of(version=30, value=2.0), context)
 
-    assert not shutdown.take_up(shard_of(), context, mode="async", start=older)
+    assert not shutdown.restore_saved_shard(shard_of(), context, mode="async", start=older)
 
 
 @pytest.mark.parametrize(
@@ -178,39 +178,39 @@ def test_all_take_up_what_they_left_or_none_does(
     path = checkpoint(10, 10, value=1.0)
     for ps, version in enumerate(versions):
         if version is not None:
-            shutdown.leave(shard_of(ps, 2, version=version, value=2.0), replace(context, attempt=attempts[ps]))
+            shutdown.save_shard(shard_of(ps, 2, version=version, value=2.0), replace(context, attempt=attempts[ps]))
     shard = shard_of(0, 2)
     shard_checkpoint.restore_shard(shard, path)
 
-    assert shutdown.take_up(shard, replace(context, attempt=own_attempt), mode=mode, start=path) is is_taken
+    assert shutdown.restore_saved_shard(shard, replace(context, attempt=own_attempt), mode=mode, start=path) is is_taken
     assert shard.version == (30 if is_taken else 10)
 
 
 def test_what_another_model_left_and_what_is_damaged_is_passed_over(
     context: Context, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = shutdown.leave(shard_of(version=5), context)
+    path = shutdown.save_shard(shard_of(version=5), context)
     wide = torch.nn.Linear(8, 60)
     other = Shard(layout_of(wide, sgd(wide)), sgd(wide), 0, 1)
 
-    assert not shutdown.take_up(other, context, mode="async", start=None)
+    assert not shutdown.restore_saved_shard(other, context, mode="async", start=None)
     path.write_bytes(path.read_bytes()[:100])
-    assert not shutdown.take_up(shard_of(), context, mode="async", start=None)
+    assert not shutdown.restore_saved_shard(shard_of(), context, mode="async", start=None)
     assert "cannot be read as a shard" in capsys.readouterr().out
 
 
 def test_a_full_volume_leaves_what_was_there(
     context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutdown.leave(shard_of(version=5, value=5.0), context)
+    shutdown.save_shard(shard_of(version=5, value=5.0), context)
 
     monkeypatch.setattr(os, "write", full_disk)
-    roles._leave(shard_of(version=6), context)
+    roles._save_for_successor(shard_of(version=6), context)
     monkeypatch.undo()
 
     assert "ps 0 cannot keep its shard (No space left on device)" in capsys.readouterr().out
     shard = shard_of()
-    assert shutdown.take_up(shard, context, mode="async", start=None)
+    assert shutdown.restore_saved_shard(shard, context, mode="async", start=None)
     assert (shard.version, value_of(shard)) == (5, 5.0)
     assert len(list((context.checkpoint_dir / shutdown.FOLDER).iterdir())) == 1
 
@@ -232,7 +232,7 @@ def test_a_checkpoint_that_makes_room_while_it_is_read_is_replaced_by_the_newer_
     monkeypatch.setattr(roles, "restore_shard", late)
     shard = shard_of()
 
-    assert roles._fill(shard, context, Options())
+    assert roles._restore(shard, context, Options())
     assert (shard.version, value_of(shard)) == (20, 2.0)
     assert newer.exists()
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 import zmq  # noqa: E402
 from trainmaster_train.ps import ParameterServerError, RefusedError  # noqa: E402
 from trainmaster_train.ps.errors import LostError  # noqa: E402
-from trainmaster_train.ps.wire.messages import PROTOCOL, Seal, WireError, gate_password, job_key, plain  # noqa: E402
+from trainmaster_train.ps.wire.messages import PROTOCOL, Seal, WireError, job_key, plain, zap_password  # noqa: E402
 
 from tests.unit.train.ps.loopback import KEY, WITHIN_S, Cluster, step  # noqa: E402
 
@@ -38,7 +38,7 @@ def test_who_passes_the_gate_without_the_key_gets_no_further(
     model, servers = job.join()
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
         stranger.linger = 0
-        stranger.plain_username, stranger.plain_password = b"x", gate_password(KEY)
+        stranger.plain_username, stranger.plain_password = b"x", zap_password(KEY)
         stranger.connect(f"tcp://{job.addresses[0]}")
         stranger.send(plain({"nonce": "00" * 32, "protocol": PROTOCOL}))
         assert stranger.poll(int(WITHIN_S * 1000))
@@ -55,7 +55,7 @@ def test_who_passes_the_gate_without_the_key_gets_no_further(
     assert servers.version == 2
 
 
-JOIN = {"worker": 1, "who": "worker 1", "chief": False, "ps": 1, "mode": "async", "wire": "full", "signature": {}}
+JOIN = {"worker": 1, "name": "worker 1", "chief": False, "ps": 1, "mode": "async", "wire": "full", "signature": {}}
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ JOIN = {"worker": 1, "who": "worker 1", "chief": False, "ps": 1, "mode": "async"
         ({"op": "join", **JOIN, "signature": {"tensors": [1]}}, []),
         ({"op": "join", **JOIN, "worker": float("inf")}, []),
         ({"op": "join", **JOIN, "worker": 10**15}, []),
-        ({"op": "fill", "table": ["unhashable"], "begin": 0}, [b"1234"]),
-        ({"op": "share", "turns": 0}, []),
-        ({"op": "share", "turns": 1}, []),
+        ({"op": "initialise", "table": ["unhashable"], "begin": 0}, [b"1234"]),
+        ({"op": "share", "slots": 0}, []),
+        ({"op": "share", "slots": 1}, []),
         ({"op": "push", "version": 0, "blocks": [], "exponents": [], "last": True, "shared": 7}, []),
     ],
 )
@@ -85,7 +85,7 @@ def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
     job = cluster(workers=2)
     model, servers = job.join(0)
     _, other = job.join(1)
-    other._fleet.connections[0].send(header, frames)
+    other._shards.connections[0].send(header, frames)
 
     for number in range(3):
         step(model, servers, number)
@@ -94,16 +94,16 @@ def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
 
 def test_first_values_of_a_wrong_size_are_refused_in_words(cluster: Callable[..., Cluster]) -> None:
     job = cluster(make=lambda: torch.nn.Embedding(4, 3, sparse=True), optimizer=plain_sgd)
-    job.servers[0]._updates.is_filled = True
+    job.servers[0]._updates.is_initialised = True
     _, servers = job.join()
-    job.servers[0]._updates.is_filled = False
-    connection = servers._fleet.connections[0]
+    job.servers[0]._updates.is_initialised = False
+    connection = servers._shards.connections[0]
 
-    number = connection.send({"op": "fill", "table": "weight", "begin": 0}, [b"1234" * 4])
+    number = connection.send({"op": "initialise", "table": "weight", "begin": 0}, [b"1234" * 4])
 
     with pytest.raises(RefusedError, match=r"a request that makes no sense \(RuntimeError: .*size"):
         connection.answer(number, WITHIN_S, "the first values")
-    job.servers[0]._updates.is_filled = True
+    job.servers[0]._updates.is_initialised = True
     servers.pull(tables=True)
 
 
@@ -115,7 +115,7 @@ def test_who_sends_more_than_any_message_holds_is_cut_off(cluster: Callable[...,
     job = cluster(workers=2)
     model, servers = job.join(0)
     _, other = job.join(1)
-    connection = other._fleet.connections[0]
+    connection = other._shards.connections[0]
 
     number = connection.send({"op": "pull"}, [bytes(18 << 20)])
 

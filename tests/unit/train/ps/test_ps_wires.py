@@ -116,6 +116,6 @@ def test_a_worker_and_its_ps_agree_on_what_the_worker_holds(cluster: Callable[..
         step(model, servers, number)
 
     (session,) = job.servers[0]._sessions.values()
-    assert torch.equal(torch.cat(session.shadow._held), values_of(model))
+    assert torch.equal(torch.cat(session.replica._values_at_worker), values_of(model))
     servers.pull()  # in full
     assert torch.equal(torch.cat(job.servers[0]._shard.values), values_of(model))

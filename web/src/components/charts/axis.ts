@@ -59,7 +59,12 @@ export function numberAxis(low: number, high: number, scale: string = "linear"):
       if (typeof value !== "number" || !Number.isFinite(value) || value <= 0) return null;
       return isReversed ? 1 - straight(low + high - value) : straight(value);
     };
-    return { position, ticks: ticksOf(isReversed ? [low, high] : logTicks(low, high), position), isLog: true, choices: null };
+    return {
+      position,
+      ticks: ticksOf(isReversed ? [low, high] : logTicks(low, high), position),
+      isLog: true,
+      choices: null,
+    };
   }
   const position = (value: unknown) =>
     typeof value === "number" && Number.isFinite(value) ? (value - low) / width : null;
@@ -108,7 +113,8 @@ export function short(value: number): string {
   return String(Number(value.toPrecision(5)));
 }
 
-/** Range of a metric's values with some padding. Far outliers (over six times the interquartile range away) are cut off,
+/**
+ * Range of a metric's values with some padding. Far outliers (over six times the interquartile range away) are cut off,
  * as they would leave no room for the rest. */
 export function rangeOf(values: readonly number[]): { low: number; high: number } | null {
   if (values.length === 0) return null;

@@ -102,7 +102,13 @@ export function useInView(box: React.RefObject<HTMLElement | null>): boolean {
   return isInView;
 }
 
-export function ChartOptionsControls({ options, set }: { options: ChartOptions; set: (options: ChartOptions) => void }) {
+export function ChartOptionsControls({
+  options,
+  set,
+}: {
+  options: ChartOptions;
+  set: (options: ChartOptions) => void;
+}) {
   return (
     <div className="row wrapping">
       <label className="row dim">

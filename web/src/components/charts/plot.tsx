@@ -4,8 +4,8 @@ import { useTheme } from "~/lib/browser/theme";
 import { useWidth } from "~/lib/browser/width";
 import { PlotKeys } from "./plotKeys";
 
-/* Points, lines and areas on a canvas: thousands of trials are drawn in some milliseconds. The content is in its label and
- * * in a table elsewhere; the keyboard moves through the trials one by one. */
+/* Points, lines and areas on a canvas: thousands of trials are drawn in some milliseconds. The content is in its label
+ * and in a table elsewhere; the keyboard moves through the trials one by one. */
 
 export interface PlotPoint {
   number: number;

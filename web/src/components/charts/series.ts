@@ -1,6 +1,6 @@
 import type { ChartSeries } from "~/api/types";
 
-/* Series of the API as columns of a chart: a line, and the band between minimum and maximum where points were aggregated. */
+/* Series of the API as columns of a chart: a line, and the band between minimum and maximum of aggregated points. */
 
 export interface Line {
   key: string;

@@ -24,7 +24,7 @@ describe("titles", () => {
   });
 
   test("say that there is no such page", () => {
-    expect(titleOf("/activity", false)).toBe("No such page · Trainmaster");
+    expect(titleOf("/activity", false)).toBe("Page not found · Trainmaster");
   });
 });
 
@@ -40,7 +40,7 @@ describe("an address that is none", () => {
     expect(project).toBe("my own");
     expect(ways[0]).toEqual({ to: "/models", search: { project: "my own" }, label: "Models" });
     expect(ways.filter((way) => way.label === "Models")).toHaveLength(1);
-    expect(ways.at(-1)).toEqual({ to: "/projects/my%20own", label: "The project" });
+    expect(ways.at(-1)).toEqual({ to: "/projects/my%20own", label: "Project" });
   });
 
   test.each([

@@ -63,7 +63,8 @@ function titleParts(section: string, rest: readonly string[], known: Known | und
   }
 }
 
-const capitalized = (word: string | undefined): string | undefined => word && word.charAt(0).toUpperCase() + word.slice(1);
+const capitalized = (word: string | undefined): string | undefined =>
+  word && word.charAt(0).toUpperCase() + word.slice(1);
 
 export interface LinkSuggestion {
   to: string;

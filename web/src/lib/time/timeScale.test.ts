@@ -36,8 +36,8 @@ test.each([120, 250, 400, 900])(
 test("an expected start is told with how sure it is", () => {
   const at = (hours: number) => new Date(NOW + hours * HOUR).toISOString();
   const known = { code: "expected", early_at: at(1), likely_at: at(2), late_at: at(3) };
-  expect(formatStart(known, NOW)).toEqual({ about: "about 14:00", between: "13:00 to 15:00" });
-  expect(formatStart({ ...known, late_at: null }, NOW).between).toBe("13:00 to any time later");
+  expect(formatStart(known, NOW)).toEqual({ about: "about 14:00", between: "13:00–15:00" });
+  expect(formatStart({ ...known, late_at: null }, NOW).between).toBe("13:00 or later");
   expect(formatStart(null, NOW)).toEqual({ about: "", between: "" });
   expect(formatStart({ code: "now" }, NOW).about).toBe("now");
   expect(clock(NOW + 24 * HOUR, NOW)).toMatch(/12:00/);

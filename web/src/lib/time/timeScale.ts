@@ -77,11 +77,11 @@ interface Start {
   late_at?: string | null;
 }
 
-/** "about 14:20", and between which moments; empty where nothing is known. */
+/** "about 14:20" and its bounds "13:50–16:10"; empty where unknown. */
 export function formatStart(start: Start | null | undefined, nowMs: number): { about: string; between: string } {
   if (start?.code === "now") return { about: "now", between: "" };
   const { early_at: early, likely_at: likely, late_at: late } = start ?? {};
   const about = likely ? `about ${clock(likely, nowMs)}` : early ? `after ${clock(early, nowMs)}` : "";
-  const between = early && likely ? `${clock(early, nowMs)} to ${late ? clock(late, nowMs) : "any time later"}` : "";
+  const between = early && likely ? `${clock(early, nowMs)}${late ? `–${clock(late, nowMs)}` : " or later"}` : "";
   return { about, between };
 }

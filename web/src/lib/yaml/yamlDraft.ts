@@ -4,7 +4,7 @@ import { type Document, parseDocument, visit, YAMLParseError } from "yaml";
 
 /**
  * The text as YAML. Content without plain values, such as an alias without its anchor, is among `errors`, next to
- * * syntax errors.
+ * syntax errors.
  */
 export function readYaml(text: string): Document {
   const document: Document = parseDocument(text);

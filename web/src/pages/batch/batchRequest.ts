@@ -1,24 +1,24 @@
 import type { components } from "~/api/schema.gen";
 import { resourcesOf } from "~/pages/endpoint/deployRequest";
 
-/* A batch prediction as a form asks for it. */
+/* Requests for batch predictions from a form. */
 
 const LABEL_LENGTH = 63;
 
 export type BatchRequest = components["schemas"]["BatchPredictRequest"];
 
-/** Of a registered model: so that a list of jobs can tell which one was asked. */
+/** Labels that name a registered model, so that the list of jobs can show it. */
 function labelsOf(model: string): Record<string, string> {
   const [name, version] = model.includes("/") ? [] : model.split("@");
   return name && version && version.length <= LABEL_LENGTH ? { model: name, version } : {};
 }
 
-/** The model of a job that {@link batchRequest} asked for; undefined of any other. */
+/** The model in the labels set by {@link batchRequest}; undefined for other jobs. */
 export function modelFromLabels(labels: Record<string, string> | undefined): string | undefined {
   return labels?.["model"] && labels["version"] ? `${labels["model"]}@${labels["version"]}` : undefined;
 }
 
-/** What is empty is left unstated. */
+/** Blank fields are omitted. */
 export function batchRequest(fields: ReadonlyMap<string, string>): BatchRequest {
   const text = (name: string) => (fields.get(name) ?? "").trim();
   const stated: Record<string, unknown> = {};

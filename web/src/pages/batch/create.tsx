@@ -20,7 +20,7 @@ interface BatchProps {
   close: () => void;
 }
 
-/** A job that predicts for all lines of some files; its page is opened. */
+/** Submits a batch prediction and opens its job. */
 export function BatchDialog({ project: first, model, isOpen, close }: BatchProps) {
   const [project, setProject] = useState(first);
   const { data: projects } = useQuery(projectsQuery);
@@ -33,7 +33,7 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
     ...Object.keys(each.aliases ?? {}).map((alias) => `${each.name}@${alias}`),
   ]);
   const volumePrefixes = (volumes ?? []).map((volume) => `${volume.name}/`);
-  // One key per request: sent again after a lost answer, it makes no second job.
+  // One key per request: a retry after a lost response creates no second job.
   const key = useRef({ text: "", key: "" });
   const submit = async (data: FormData) => {
     const body = batchRequest(fieldsOf(data));
@@ -41,14 +41,14 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
     if (key.current.text !== text) key.current = { text, key: newIdempotencyKey() };
     const params = { path: { project }, header: { "Idempotency-Key": key.current.key } };
     const job = await unwrap(api.POST("/api/v1/projects/{project}/batch-predictions", { params, body }));
-    key.current = { text: "", key: "" }; // The same once more is meant as another.
+    key.current = { text: "", key: "" }; // The same request again means another job.
     await Promise.all([
       client.invalidateQueries({ queryKey: endpointKeys.batches }),
       client.invalidateQueries({ queryKey: keys.jobs }),
     ]);
     toast(`Submitted ${job.name}.`);
     await navigate({ to: "/jobs/$job", params: { job: job.id } });
-    return false; // The page is left; to close the dialog would lead back to the list.
+    return false; // The page changes; closing the dialog would navigate back to the list.
   };
   return (
     <FormDialog title="New batch prediction" isOpen={isOpen} close={close} verb="Submit" submit={submit} isWide>
@@ -84,23 +84,23 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
               label="Instances"
               placeholder="volume/path"
               list={volumePrefixes}
-              hint="A JSONL or CSV file, or a folder of such."
+              hint="A JSONL or CSV file, or a folder of them."
               error={errorOf("input")}
               isRequired
             />
             <TextInput
               name="output"
               label="Output"
-              placeholder="a folder of the job's"
+              placeholder="job's own folder"
               list={volumePrefixes}
-              hint="The same again goes on where it stopped."
+              hint="A repeated run resumes where it stopped."
               error={errorOf("output")}
             />
             <Field label="Format" error={errorOf("format")}>
               {(props) => (
                 <select {...props} name="format" className="input">
-                  <option value="auto">by the files' names</option>
-                  <option value="jsonl">JSONL, an instance a line</option>
+                  <option value="auto">by file name</option>
+                  <option value="jsonl">JSONL, one instance per line</option>
                   <option value="csv">CSV with a header</option>
                 </select>
               )}
@@ -108,10 +108,16 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
           </div>
           <div className="fours">
             <TextInput name="replicas" label="Replicas" type="number" placeholder="1" error={errorOf("replicas")} />
-            <TextInput name="batch_size" label="At once" type="number" placeholder="64" error={errorOf("batch_size")} />
+            <TextInput
+              name="batch_size"
+              label="Batch size"
+              type="number"
+              placeholder="64"
+              error={errorOf("batch_size")}
+            />
             <TextInput
               name="shard_size"
-              label="To a file"
+              label="Rows per file"
               type="number"
               placeholder="10000"
               error={errorOf("shard_size")}
@@ -123,8 +129,8 @@ export function BatchDialog({ project: first, model, isOpen, close }: BatchProps
           <label className="row top">
             <input type="checkbox" className="check" name="trust_code" />
             <span>
-              Trust its code
-              <span className="dim small"> – reading pickle or joblib files may run code of whoever wrote them</span>
+              Trust the model's code
+              <span className="dim small"> – loading pickle or joblib files can run arbitrary code</span>
             </span>
           </label>
         </>

@@ -17,10 +17,10 @@ import { BatchDialog } from "./create";
 const route = getRouteApi("/shell/batch-predictions");
 const PAGE = 50;
 const LIVE_MS = 3_000;
-// Every batch prediction's job has it.
+// Every batch prediction's job has this label.
 const LABEL = "batch-prediction";
 
-/** Batch predictions are jobs: those of them, newest first. */
+/** The jobs of batch predictions, newest first. */
 export function BatchPage() {
   const { project, model } = route.useSearch();
   const navigate = useNavigate({ from: "/batch-predictions" });
@@ -49,26 +49,27 @@ export function BatchPage() {
         <ChevronRight size={13} aria-hidden="true" />
         <span>Batch predictions</span>
       </nav>
-      <PageHead title="Batch predictions" about="A model asked for every line of some files, as a job.">
+      <PageHead title="Batch predictions" about="Predictions for all rows of input files, run as jobs.">
         <button type="button" className="button primary" onClick={() => setOpen(true)}>
           <Plus size={15} aria-hidden="true" /> New batch prediction
         </button>
       </PageHead>
       {project && (
         <div className="filters">
-          <FilterChip remove={() => void navigate({ search: {}, replace: true })}>in {project}</FilterChip>
+          <FilterChip remove={() => void navigate({ search: {}, replace: true })}>project: {project}</FilterChip>
         </div>
       )}
       <PagedList
         query={query}
         label="Batch predictions"
         rowClass="batch-row"
-        columns={["Name", "State", "Model", "What it says", "Ran", "Age"]}
+        columns={["Name", "State", "Model", "Status", "Ran", "Age"]}
         row={(job) => <Row key={job.id} job={job} />}
         empty={{
           icon: Rows3,
-          title: project ? `No batch prediction in ${project}` : "No batch prediction yet",
-          description: "Give it a registered model and a JSONL or CSV file of a volume; the answers land in its output.",
+          title: project ? `No batch predictions in ${project}` : "No batch predictions yet",
+          description:
+            "Choose a registered model and a JSONL or CSV file; the job writes the predictions to its output.",
         }}
       />
       <BatchDialog project={project ?? "default"} model={model} isOpen={isOpen || model !== undefined} close={close} />
@@ -91,7 +92,7 @@ function Row({ job }: { job: Job }) {
         <State state={job.state} pill />
       </div>
       <div role="cell" className="cut">
-        {model ? <ModelRef project={job.project} name={model} /> : <span className="dimmer">by place</span>}
+        {model ? <ModelRef project={job.project} name={model} /> : <span className="dimmer">by path</span>}
       </div>
       <div role="cell" className="dim cut" title={status}>
         {job.state === "succeeded" ? (

@@ -5,17 +5,17 @@ import { allocatable, gpuCount } from "~/lib/capacity";
 
 const HUES = 8;
 
-/** A GPU of a node. Several holders: each has a part of it. */
+/** A GPU of a node. With several holders each has a part of it. */
 export type Device = { key: string; model: string; holders: Holder[] };
 
-/** Each job its colour, the same on every node. */
+/** A job's colour, the same on every node. */
 export function hueOf(job: string): number {
   let hash = 0;
   for (const character of job) hash = (hash * 31 + character.charCodeAt(0)) | 0;
   return Math.abs(hash) % HUES;
 }
 
-/** The GPUs of a node, and who has them. */
+/** The GPUs of a node with their holders. */
 export function devicesOf(node: Node, holders: readonly Holder[]): Device[] {
   const all = allocatable(node);
   const byGpu = new Map<string, Holder[]>();
@@ -33,7 +33,7 @@ export function devicesOf(node: Node, holders: readonly Holder[]): Device[] {
       holders: found === undefined ? [] : (byGpu.get(found) ?? []),
     };
   });
-  // Engines that hand out devices themselves do not say which: the held ones stand first.
+  // Engines that assign devices themselves do not report which: fill the first ones.
   const named = new Set(devices.flatMap((device) => device.holders));
   const rest = holders
     .filter((holder) => !named.has(holder))

@@ -28,7 +28,7 @@ export function ClusterPage() {
         <Skeleton rows={6} height={60} />
       ) : nodes === undefined ? null : nodes.length === 0 ? (
         <Empty icon={Server} title="No nodes yet">
-          <p>The executor tells of its nodes when the scheduler first looks.</p>
+          <p>The scheduler registers the executor's nodes when it starts.</p>
         </Empty>
       ) : (
         <>
@@ -65,7 +65,7 @@ function Totals({ nodes }: { nodes: readonly Node[] }) {
     ["Memory", sum((node) => used(node).memory), sum((node) => allocatable(node).memory), bytes],
   ];
   return (
-    <section className="card" aria-label="In all">
+    <section className="card" aria-label="Totals">
       <div className="tiles">
         <div>
           <div className="dimmer">Nodes</div>
@@ -79,9 +79,9 @@ function Totals({ nodes }: { nodes: readonly Node[] }) {
             <div key={name}>
               <div className="dimmer">{name}</div>
               <div className="value">
-                {shown(taken)} <span className="dimmer small">of {shown(all)} held</span>
+                {shown(taken)} <span className="dimmer small">of {shown(all)} in use</span>
               </div>
-              <Bar label={`${name} held`} share={taken / all} />
+              <Bar label={`${name} in use`} share={taken / all} />
             </div>
           ))}
       </div>
@@ -159,7 +159,7 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
         {me?.is_admin &&
           (node.is_cordoned ? (
             <button type="button" className="button quiet small" onClick={() => void open("uncordon")}>
-              <CircleCheck size={13} aria-hidden="true" /> Open
+              <CircleCheck size={13} aria-hidden="true" /> Uncordon
             </button>
           ) : (
             <button type="button" className="button quiet small" onClick={() => close("cordon")}>
@@ -193,7 +193,7 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
                 {(taken.cpu / 1000).toFixed(1)} / {(all.cpu / 1000).toFixed(0)}
               </span>
             </div>
-            <Bar label={`CPU of ${node.name} held`} share={taken.cpu / all.cpu} />
+            <Bar label={`CPU of ${node.name} in use`} share={taken.cpu / all.cpu} />
           </div>
           <div>
             <div className="row dimmer">
@@ -202,11 +202,11 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
                 {bytes(taken.memory)} / {bytes(all.memory)}
               </span>
             </div>
-            <Bar label={`Memory of ${node.name} held`} share={taken.memory / all.memory} />
+            <Bar label={`Memory of ${node.name} in use`} share={taken.memory / all.memory} />
           </div>
         </div>
         <div className="row wrapping node-jobs">
-          {jobs.length === 0 && <span className="dimmer">Nothing runs here.</span>}
+          {jobs.length === 0 && <span className="dimmer">No jobs.</span>}
           {jobs.slice(0, 6).map((holder) => (
             <HolderLink
               key={holder.job_id ?? "others"}
@@ -243,7 +243,7 @@ function Waiting() {
   const jobs = data?.items ?? [];
   return (
     <Card
-      title="What waits"
+      title="Waiting jobs"
       aside={
         <Link to="/jobs" search={{ state: "queued" }}>
           All
@@ -252,7 +252,7 @@ function Waiting() {
       flush={jobs.length > 0}
     >
       {jobs.length === 0 ? (
-        <p className="dim">No job waits.</p>
+        <p className="dim">No waiting jobs.</p>
       ) : (
         <ul className="plain-list">
           {jobs.map((job) => (
@@ -288,7 +288,9 @@ function Close({ closing, close }: { closing: Closing | null; close: () => void 
       params: { path: { node: closing?.node.name ?? "" } },
       body: { reason: String(data.get("reason")) },
     };
-    await unwrap(isDrain ? api.POST("/api/v1/nodes/{node}/drain", request) : api.POST("/api/v1/nodes/{node}/cordon", request));
+    await unwrap(
+      isDrain ? api.POST("/api/v1/nodes/{node}/drain", request) : api.POST("/api/v1/nodes/{node}/cordon", request),
+    );
     await client.invalidateQueries({ queryKey: keys.nodes });
   };
   return (
@@ -301,12 +303,12 @@ function Close({ closing, close }: { closing: Closing | null; close: () => void 
     >
       <p className="dim">
         {isDrain
-          ? "Nothing new is placed there, and what runs there is stopped and goes on elsewhere from its last checkpoint."
-          : "Nothing new is placed there; what runs goes on."}
+          ? "No new replicas are placed there. Running ones stop and resume elsewhere from their last checkpoint."
+          : "No new replicas are placed there. Running ones continue."}
       </p>
-      <Field label="Why">
+      <Field label="Reason">
         {(props) => (
-          <input {...props} className="input" name="reason" maxLength={1000} placeholder="for whoever wonders" />
+          <input {...props} className="input" name="reason" maxLength={1000} placeholder="shown to all users" />
         )}
       </Field>
     </FormDialog>

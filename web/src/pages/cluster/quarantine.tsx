@@ -2,17 +2,17 @@ import { Link } from "@tanstack/react-router";
 import type { Node, QuarantineJob } from "~/api/types";
 import { Ago, LocalTime } from "~/components/time";
 
-/** Why a node takes no new work by itself, or would not but for those that are closed already. */
+/** Why a node is quarantined, or suspected but not quarantined. */
 export function QuarantineNote({ node }: { node: Node }) {
   const { quarantine, suspicion } = node;
   if (quarantine) {
     return (
-      <div className="wrap" role="note" aria-label={`Why ${node.name} is quarantined`}>
+      <div className="wrap" role="note" aria-label={`Quarantine of ${node.name}`}>
         <p className="tone-red">{quarantine.why}</p>
         <p className="dim">
           Quarantined <Ago at={quarantine.since} />, until{" "}
-          {quarantine.until ? <LocalTime at={quarantine.until} /> : "it is released"}. Nothing new is placed here; what
-          runs goes on.
+          {quarantine.until ? <LocalTime at={quarantine.until} /> : "it is released"}. No new replicas are placed here;
+          running ones continue.
         </p>
         <BlamedJobs jobs={quarantine.jobs ?? []} />
       </div>
@@ -20,7 +20,7 @@ export function QuarantineNote({ node }: { node: Node }) {
   }
   if (!suspicion) return null;
   return (
-    <div className="wrap" role="note" aria-label={`What ${node.name} is suspected of`}>
+    <div className="wrap" role="note" aria-label={`Suspicion about ${node.name}`}>
       <p className="tone-amber">{suspicion.why}</p>
       <p className="dim">Not quarantined, since {suspicion.why_not}.</p>
       <BlamedJobs jobs={suspicion.jobs ?? []} />
@@ -28,7 +28,7 @@ export function QuarantineNote({ node }: { node: Node }) {
   );
 }
 
-/** The jobs that ended there for a reason of the machine. */
+/** The jobs that failed there because of the machine. */
 function BlamedJobs({ jobs }: { jobs: readonly QuarantineJob[] }) {
   return (
     <p className="row wrapping">

@@ -9,7 +9,7 @@ import { changesOf, type Hunk, hunksOf } from "./textDiff";
 import { ComparedJobs } from "./pickJob";
 
 const OPEN_AT_FIRST = 5; // files that are expanded initially
-const TONES = { appeared: "green", went: "red", changed: "blue" } as const;
+const TONES = { added: "green", removed: "red", changed: "blue" } as const;
 
 /** Files that differ between the code of the first job and another job, line by line. */
 export function CodeDifference({ jobs }: { jobs: readonly JobDetail[] }) {
@@ -57,7 +57,7 @@ function File({ file, isFirst }: { file: CodeFile; isFirst: boolean }) {
         <ChevronRight size={14} aria-hidden="true" />
         <span className="mono wrap grow">{file.path}</span>
         <span className="dimmer num nowrap">{sizes(file)}</span>
-        <span className={`small tone-${TONES[file.change]}`}>{CHANGES[file.change]}</span>
+        <span className={`small tone-${TONES[file.change]}`}>{file.change}</span>
       </summary>
       {isOpen && <Lines file={file} />}
     </details>
@@ -74,8 +74,7 @@ function Lines({ file }: { file: CodeFile }) {
     () => (file.note ? null : hunksOf(file.text_before ?? "", file.text_after ?? "")),
     [file.note, file.text_before, file.text_after],
   );
-  if (hunks === null)
-    return <p className="code-note dim">{file.note || "Too different for a line-by-line diff."}</p>;
+  if (hunks === null) return <p className="code-note dim">{file.note || "Too different for a line-by-line diff."}</p>;
   const { added, removed } = changesOf(hunks);
   return (
     <div

@@ -11,7 +11,7 @@ import { TextInput } from "~/components/forms/textInput";
 import { toast } from "~/components/shell/toasts";
 import { DeployDialog } from "./deploy";
 
-/** After any change of an endpoint: what it is, and which versions it holds. */
+/** Invalidates an endpoint's queries, and those of the models that it serves. */
 export function useEndpointChanged(project: string, endpoint: string) {
   const client = useQueryClient();
   return () =>
@@ -42,7 +42,7 @@ export function EndpointActions({ endpoint }: { endpoint: EndpointDetail }) {
       </button>
       {(endpoint.deployments ?? []).length > 1 && (
         <button type="button" className="button" onClick={() => setOpen("traffic")}>
-          <Percent size={15} aria-hidden="true" /> Traffic
+          <Percent size={15} aria-hidden="true" /> Split traffic
         </button>
       )}
       <button type="button" className="button danger" onClick={() => setOpen("delete")}>
@@ -51,7 +51,7 @@ export function EndpointActions({ endpoint }: { endpoint: EndpointDetail }) {
       <DeployDialog project={endpoint.project} endpoint={endpoint.name} isOpen={open === "deploy"} close={close} />
       <Traffic endpoint={endpoint} isOpen={open === "traffic"} close={close} done={changed} />
       <Confirm title={open === "delete" ? `Delete ${endpoint.name}?` : null} verb="Delete" act={remove} close={close}>
-        Requests are refused at once, and it is gone when its replicas have ended. The versions that it serves stay.
+        Requests are refused immediately, and it disappears once its replicas have ended. Model versions are kept.
       </Confirm>
     </>
   );
@@ -67,19 +67,21 @@ interface TrafficProps {
 function Traffic({ endpoint, isOpen, close, done }: TrafficProps) {
   const deployments = (endpoint.deployments ?? []).filter((deployment) => deployment.state !== "undeploying");
   const submit = async (data: FormData) => {
-    const traffic = Object.fromEntries(deployments.map((deployment) => [deployment.name, Number(data.get(deployment.name) || 0)]));
+    const traffic = Object.fromEntries(
+      deployments.map((deployment) => [deployment.name, Number(data.get(deployment.name) || 0)]),
+    );
     const path = { project: endpoint.project, endpoint: endpoint.name };
     await unwrap(
       api.PUT("/api/v1/projects/{project}/endpoints/{endpoint}/traffic", { params: { path }, body: { traffic } }),
     );
     await done();
-    toast("The requests are divided anew.");
+    toast("Traffic updated.");
   };
   return (
-    <FormDialog title="Divide the requests" isOpen={isOpen} close={close} verb="Set" submit={submit}>
+    <FormDialog title="Split traffic" isOpen={isOpen} close={close} verb="Set" submit={submit}>
       {(errorOf) => (
         <>
-          <p className="dim">In per cent, together 100. One with 0 is asked by its name alone.</p>
+          <p className="dim">In percent, 100 in total. A deployed model with 0 is only reachable by its name.</p>
           {deployments.map((deployment) => (
             <TextInput
               key={deployment.id}

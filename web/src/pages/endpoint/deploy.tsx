@@ -12,11 +12,11 @@ import { deployRequest, fieldsOf, modelOf, inheritedFields } from "./deployReque
 
 interface DeployProps {
   project: string;
-  /** Filled in: what is to be deployed. */
+  /** Preset model. */
   model?: string;
-  /** To which endpoint; else it is asked for, and made where there is none of the name. */
+  /** Preset endpoint; without it the form has a field for it, and creates a missing endpoint. */
   endpoint?: string;
-  /** The deployed model whose next revision it is; else its name is asked for. */
+  /** The deployed model to update; without it the form has a field for its name. */
   deployment?: { name: string; spec: Revision["spec"]; replicas: number } | undefined;
   isOpen: boolean;
   close: () => void;
@@ -50,7 +50,9 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
       );
       await client.invalidateQueries({ queryKey: endpointKeys.all });
     }
-    await unwrap(api.POST("/api/v1/projects/{project}/endpoints/{endpoint}/deployments", { params: { path: at }, body }));
+    await unwrap(
+      api.POST("/api/v1/projects/{project}/endpoints/{endpoint}/deployments", { params: { path: at }, body }),
+    );
     await Promise.all([
       client.invalidateQueries({ queryKey: endpointKeys.all }),
       client.invalidateQueries({ queryKey: endpointKeys.one(project, name) }),
@@ -77,8 +79,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
         <>
           {deployment && (
             <p className="dim">
-              The next revision: replicas are replaced step by step. One that never gets ready is given up, and the
-              present one serves on.
+              Replicas are replaced step by step. If the new revision does not get ready, the present one keeps serving.
             </p>
           )}
           <div className="pair">
@@ -88,7 +89,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
                 label="Endpoint"
                 placeholder={model?.split("@")[0] ?? "my-endpoint"}
                 list={(endpoints?.items ?? []).map((each) => each.name)}
-                hint="A new name makes a new endpoint."
+                hint="A new name creates an endpoint."
                 error={errorOf("name") ?? errorOf("endpoint")}
                 isRequired
               />
@@ -99,22 +100,22 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
               placeholder="name@version, name@alias or volume/path"
               defaultValue={model ?? (spec ? modelOf(spec) : "")}
               list={refs}
-              hint="An alias is looked up once, now."
+              hint="An alias is resolved at deployment; later changes of the alias do not apply."
               error={errorOf("model")}
               isRequired
             />
             {!deployment && (
               <TextInput
                 name="deployment"
-                label="Name in the endpoint"
+                label="Deployment name"
                 placeholder="default"
-                hint="One that is there gets its next revision."
+                hint="An existing name gets a new revision."
                 error={errorOf("deployment")}
               />
             )}
           </div>
           <div className="fours">
-            {/* Unstated, they stay as they are; of a new one it is one replica with all that is left. */}
+            {/* Blank fields stay unchanged; the default of a new one is one replica with all remaining traffic. */}
             <TextInput
               name="replicas"
               label="Replicas"
@@ -126,7 +127,7 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
               name="traffic"
               label="Traffic, %"
               type="number"
-              placeholder="as it is"
+              placeholder="unchanged"
               error={errorOf("traffic")}
             />
             <TextInput
@@ -151,15 +152,12 @@ export function DeployDialog({ project, model, endpoint, deployment, isOpen, clo
           <label className="row top">
             <input type="checkbox" className="check" name="trust_code" defaultChecked={spec?.trust_code ?? false} />
             <span>
-              Trust its code
-              <span className="dim small">
-                {" "}
-                – reading pickle, joblib or torch.export files may run code of whoever wrote them
-              </span>
+              Trust the model's code
+              <span className="dim small"> – loading pickle, joblib or torch.export files can run arbitrary code</span>
             </span>
           </label>
           <More spec={spec} errorOf={errorOf} />
-          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" error={errorOf("reason")} />
+          <TextInput name="reason" label="Reason" placeholder="optional" error={errorOf("reason")} />
         </>
       )}
     </FormDialog>
@@ -171,7 +169,7 @@ const placeholder = (spec: Revision["spec"] | undefined, name: string, unstated 
 
 const FRAMEWORKS = ["auto", "torch", "sklearn", "tensorflow", "xgboost"];
 
-/** What few deployments state. */
+/** Rarely used fields. */
 function More({ spec, errorOf }: { spec: Revision["spec"] | undefined; errorOf: FieldErrorLookup }) {
   const field = (name: keyof Revision["spec"] & string, label: string, unstated: string, type = "number") => (
     <TextInput
@@ -184,7 +182,7 @@ function More({ spec, errorOf }: { spec: Revision["spec"] | undefined; errorOf: 
   );
   return (
     <details className="more">
-      <summary>More: framework, image, time-outs, how it is updated</summary>
+      <summary>More: framework, image, timeouts, update strategy</summary>
       <div className="fours">
         <Field label="Framework" error={errorOf("framework")}>
           {(props) => (
@@ -195,17 +193,17 @@ function More({ spec, errorOf }: { spec: Revision["spec"] | undefined; errorOf: 
             </select>
           )}
         </Field>
-        {field("timeout_s", "Answer within, s", "60")}
-        {field("ready_timeout_s", "Ready within, s", "600")}
-        {field("drain_s", "Drain for, s", "5")}
-        {field("max_surge", "Replicas above", "1")}
-        {field("max_unavailable", "Replicas below", "0")}
+        {field("timeout_s", "Request timeout, s", "60")}
+        {field("ready_timeout_s", "Ready timeout, s", "600")}
+        {field("drain_s", "Drain time, s", "5")}
+        {field("max_surge", "Max surge", "1")}
+        {field("max_unavailable", "Max unavailable", "0")}
       </div>
       <TextInput
         name="image"
         label="Image"
         placeholder={spec?.image ?? "the platform's own server"}
-        hint="One with an HTTP server as Vertex AI's custom containers have it."
+        hint="A container with an HTTP server, as in Vertex AI custom containers."
         error={errorOf("image")}
       />
     </details>

@@ -1,10 +1,10 @@
 import type { DeployRequest, Revision } from "~/api/types";
 
-/* What is asked for when a model is deployed, as a form has it. */
+/* Requests to deploy a model from a form. */
 
 type Spec = Revision["spec"];
 
-/** What the next revision takes over from one that is there: all but the model. */
+/** The fields that a new revision inherits from an existing one: all but the model. */
 export function inheritedFields(spec: Spec): Partial<DeployRequest> {
   const { framework, trust_code, image, command, args, env, secrets, port, health_route, predict_route } = spec;
   const {
@@ -35,7 +35,7 @@ export function inheritedFields(spec: Spec): Partial<DeployRequest> {
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined && value !== null));
 }
 
-/** As somebody would name the model of a revision. */
+/** A display name for the model of a revision. */
 export function modelOf(spec: Spec): string {
   if (spec.model_name) return spec.model_name;
   return spec.model_file ? `${spec.model}/${spec.model_file}` : spec.model;
@@ -54,7 +54,7 @@ const NUMBERS = [
 const RESOURCES = ["cpu", "memory", "gpus"] as const;
 const WHOLE = /^\d+$/;
 
-/** A request from a form's fields over what is taken over; what is empty is left unstated. */
+/** A request from a form's fields on top of inherited fields. Blank fields are omitted. */
 export function deployRequest(fields: ReadonlyMap<string, string>, before: Partial<DeployRequest> = {}): DeployRequest {
   const text = (name: string) => (fields.get(name) ?? "").trim();
   const stated: Record<string, unknown> = {};
@@ -70,7 +70,7 @@ export function deployRequest(fields: ReadonlyMap<string, string>, before: Parti
   } as DeployRequest;
 }
 
-/** CPUs, memory and GPUs as a job spec has them, without those that are empty. */
+/** CPUs, memory and GPUs as in a job spec, without blank fields. */
 export function resourcesOf(fields: ReadonlyMap<string, string>): Record<string, unknown> {
   const found = RESOURCES.map((name) => [name, (fields.get(name) ?? "").trim()] as const).filter(
     ([, value]) => value !== "",
@@ -80,7 +80,7 @@ export function resourcesOf(fields: ReadonlyMap<string, string>): Record<string,
   );
 }
 
-/** A form's fields that are texts. */
+/** The text fields of a form. */
 export function fieldsOf(data: FormData): Map<string, string> {
   return new Map([...data].filter((pair): pair is [string, string] => typeof pair[1] === "string"));
 }

@@ -21,7 +21,7 @@ interface DeploymentProps {
   deployment: DeploymentDetail;
 }
 
-/** While it is being deployed, that a replica is not ready yet is no warning. */
+/** While a model is being deployed, a replica that is not ready yet is no warning. */
 const tones: Record<string, string> = { failed: "bad", deploying: "" };
 
 /** One deployed model. */
@@ -47,7 +47,7 @@ export function DeploymentCard({ endpoint, deployment }: DeploymentProps) {
         <p className="row wrapping tight">
           <ModelRef project={project} name={deployment.model} />
           <span className="dim num">
-            · revision {deployment.wanted} · {deployment.traffic} % of the requests
+            · revision {deployment.wanted} · {deployment.traffic} % of traffic
           </span>
         </p>
         <Rollout deployment={deployment} />
@@ -76,13 +76,13 @@ function Rollout({ deployment }: { deployment: DeploymentDetail }) {
           {isUpdating && <span className="dim"> · updating to revision {deployment.wanted}</span>}
         </span>
         {deployment.stable != null && deployment.stable !== deployment.wanted && (
-          <span className="dimmer small num">revision {deployment.stable} was the last that was whole</span>
+          <span className="dimmer small num">last stable revision: {deployment.stable}</span>
         )}
       </div>
       <div
         className="meter rollout"
         role="progressbar"
-        aria-label={`Replicas of ${deployment.name} that are ready`}
+        aria-label={`Ready replicas of ${deployment.name}`}
         aria-valuemin={0}
         aria-valuemax={deployment.replicas}
         aria-valuenow={Math.min(deployment.ready, deployment.replicas)}
@@ -129,7 +129,7 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
     const at = "/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}/scale";
     await unwrap(api.POST(at, { params: { path }, body }));
     await changed();
-    toast(`${deployment.name} is to have ${body.replicas}.`);
+    toast(`Scaling ${deployment.name} to ${body.replicas}.`);
   };
   const undeploy = async () => {
     await unwrap(
@@ -184,7 +184,7 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
             label="Replicas"
             type="number"
             defaultValue={deployment.replicas}
-            hint="0: nothing of it runs, and requests are refused."
+            hint="With 0, requests are refused."
             error={errorOf("replicas")}
             isRequired
           />
@@ -197,7 +197,7 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
         act={undeploy}
         close={close}
       >
-        Its replicas get no more requests, finish those that they have, and end. See its{" "}
+        Its replicas finish their requests and end. Its{" "}
         <Link
           to="/endpoints/$project/$endpoint/revisions"
           params={{ project: endpoint.project, endpoint: endpoint.name }}
@@ -205,7 +205,7 @@ function DeploymentActions({ endpoint, deployment }: DeploymentProps) {
         >
           revisions
         </Link>{" "}
-        before: they go with it.
+        are deleted with it.
       </Confirm>
     </span>
   );

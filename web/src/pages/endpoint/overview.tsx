@@ -9,7 +9,7 @@ import { DeploymentCard } from "./deployment";
 
 const route = getRouteApi("/shell/endpoints/$project/$endpoint");
 
-/** What is deployed, how far updates are, and the replicas with their jobs. */
+/** Deployed models, the progress of updates, and replicas with their jobs. */
 export function EndpointOverview() {
   const { project, endpoint: name } = route.useParams();
   const { data: endpoint } = useQuery(endpointQuery(project, name));
@@ -22,12 +22,14 @@ export function EndpointOverview() {
         <div className="stack large">
           {deployments.length === 0 ? (
             <section className="card">
-              <Empty icon={RadioTower} title="Nothing is deployed">
-                <p>Press Deploy a model: a registered version, or any file or folder of a volume.</p>
+              <Empty icon={RadioTower} title="No deployed models">
+                <p>Deploy a registered version, or any file or folder of a volume.</p>
               </Empty>
             </section>
           ) : (
-            deployments.map((deployment) => <DeploymentCard key={deployment.id} endpoint={endpoint} deployment={deployment} />)
+            deployments.map((deployment) => (
+              <DeploymentCard key={deployment.id} endpoint={endpoint} deployment={deployment} />
+            ))
           )}
         </div>
         <EndpointFacts endpoint={endpoint} />
@@ -56,7 +58,7 @@ function EndpointFacts({ endpoint }: { endpoint: EndpointDetail }) {
         <dt>Jobs</dt>
         <dd>
           <Link to="/jobs" search={{ label: `endpoint=${endpoint.name}` }}>
-            of its replicas
+            of replicas
           </Link>
         </dd>
         <dt>Address</dt>

@@ -1,6 +1,6 @@
-/* A request that somebody writes by hand. */
+/* Prediction requests written by hand. */
 
-/** Why a text is no JSON, in a few words; undefined where it is. */
+/** A short message if a text is not valid JSON. */
 export function jsonError(text: string): string | undefined {
   if (text.trim() === "") return 'Write a JSON body, such as {"instances": [[1, 2]]}.';
   try {
@@ -11,14 +11,14 @@ export function jsonError(text: string): string | undefined {
   }
 }
 
-/** The same request for a shell. The token is whoever's who runs it. */
+/** The request as a curl command, with the token of the shell's user. */
 export function curlOf(address: string, body: string): string {
   const quoted = (text: string) => `'${text.replaceAll("'", `'\\''`)}'`;
   let short = body;
   try {
     short = JSON.stringify(JSON.parse(body));
   } catch {
-    // As it is.
+    // Not valid JSON: unchanged.
   }
   return [
     `curl ${quoted(address)}`,

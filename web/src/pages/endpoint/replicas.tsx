@@ -10,7 +10,7 @@ interface ReplicasProps {
   wanted: number;
 }
 
-/** Those that are up, and folded the newest of those that have ended, each with its job. */
+/** Active replicas, and the newest ended ones (collapsed), each with its job. */
 export function Replicas({ replicas, wanted }: ReplicasProps) {
   const up = replicas.filter((replica) => replica.state !== "ended");
   const ended = replicas.filter((replica) => replica.state === "ended");
@@ -19,10 +19,8 @@ export function Replicas({ replicas, wanted }: ReplicasProps) {
       {up.length > 0 && <ReplicaTable label="Replicas" replicas={up} wanted={wanted} />}
       {ended.length > 0 && (
         <details className="body">
-          <summary className="dim">
-            Replicas that have ended, the newest {ended.length === 1 ? "one" : ended.length}
-          </summary>
-          <ReplicaTable label="Replicas that have ended" replicas={ended} wanted={wanted} />
+          <summary className="dim">Ended replicas, newest {ended.length}</summary>
+          <ReplicaTable label="Ended replicas" replicas={ended} wanted={wanted} />
         </details>
       )}
     </>
@@ -38,7 +36,7 @@ function ReplicaTable({ label, replicas, wanted }: ReplicasProps & { label: stri
             <th>State</th>
             <th>Revision</th>
             <th>Job</th>
-            <th>What it says</th>
+            <th>Status</th>
             <th>Age</th>
           </tr>
         </thead>
@@ -51,7 +49,7 @@ function ReplicaTable({ label, replicas, wanted }: ReplicasProps & { label: stri
               <td className="num">
                 {replica.revision}
                 {replica.revision === wanted && replica.state !== "ended" && (
-                  <span className="only-read"> (wanted)</span>
+                  <span className="only-read"> (target)</span>
                 )}
               </td>
               <td>

@@ -12,7 +12,7 @@ import { RollBack } from "./rollBack";
 
 const route = getRouteApi("/shell/endpoints/$project/$endpoint");
 
-/** What was deployed, by whom and why, and what became of it. */
+/** Revisions with their user, reason and outcome. */
 export function Revisions() {
   const { project, endpoint: name } = route.useParams();
   const { data: endpoint } = useQuery(endpointQuery(project, name));
@@ -22,10 +22,12 @@ export function Revisions() {
     <div className="page-body">
       {deployments.length === 0 ? (
         <section className="card">
-          <Empty icon={History} title="Nothing is deployed" />
+          <Empty icon={History} title="No deployed models" />
         </section>
       ) : (
-        deployments.map((deployment) => <RevisionTable key={deployment.id} endpoint={endpoint} deployment={deployment} />)
+        deployments.map((deployment) => (
+          <RevisionTable key={deployment.id} endpoint={endpoint} deployment={deployment} />
+        ))
       )}
     </div>
   );
@@ -46,7 +48,7 @@ function RevisionTable({ endpoint, deployment }: { endpoint: EndpointDetail; dep
               <th>Revision</th>
               <th>Model</th>
               <th>Deployed</th>
-              <th>Why, and what became of it</th>
+              <th>Reason and outcome</th>
               <th>
                 <span className="only-read">Actions</span>
               </th>
@@ -68,7 +70,7 @@ function RevisionTable({ endpoint, deployment }: { endpoint: EndpointDetail; dep
                   {revision.reason && <p>{revision.reason}</p>}
                   {revision.verdict && <p className="tone-red">{revision.verdict}</p>}
                   {(revision.failures ?? 0) > 0 && !revision.verdict && deployment.state !== "ready" && (
-                    <p className="tone-amber num">{revision.failures} of its replicas failed in a row</p>
+                    <p className="tone-amber num">{revision.failures} replicas failed in a row</p>
                   )}
                 </td>
                 <td className="right">
@@ -97,8 +99,8 @@ function RevisionTable({ endpoint, deployment }: { endpoint: EndpointDetail; dep
 
 function RevisionTag({ deployment, revision }: { deployment: DeploymentDetail; revision: Revision }) {
   if (revision.number === deployment.wanted && revision.number === deployment.stable)
-    return <span className="tag tone-green">serves</span>;
-  if (revision.number === deployment.wanted) return <span className="tag tone-blue">wanted</span>;
-  if (revision.verdict) return <span className="tag tone-red">given up</span>;
-  return revision.stable_at ? <span className="tag">served</span> : null;
+    return <span className="tag tone-green">serving</span>;
+  if (revision.number === deployment.wanted) return <span className="tag tone-blue">target</span>;
+  if (revision.verdict) return <span className="tag tone-red">failed</span>;
+  return revision.stable_at ? <span className="tag">stable</span> : null;
 }

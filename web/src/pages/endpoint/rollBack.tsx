@@ -10,13 +10,13 @@ import { useEndpointChanged } from "./actions";
 interface RollBackProps {
   endpoint: EndpointDetail;
   deployment: DeploymentDetail;
-  /** The one that is chosen at first; else the platform's choice. */
+  /** Preselected revision; without it the platform chooses. */
   revision?: number;
   isOpen: boolean;
   close: () => void;
 }
 
-/** An earlier revision serves again, replica by replica. */
+/** Rolls back to an earlier revision, replica by replica. */
 export function RollBack({ endpoint, deployment, revision, isOpen, close }: RollBackProps) {
   const changed = useEndpointChanged(endpoint.project, endpoint.name);
   const others = (deployment.revision_list ?? []).filter((each) => each.number !== deployment.wanted);
@@ -28,26 +28,26 @@ export function RollBack({ endpoint, deployment, revision, isOpen, close }: Roll
     const after = await unwrap(api.POST(at, { params: { path }, body }));
     await changed();
     const target = (after.deployments ?? []).find((each) => each.name === deployment.name)?.wanted;
-    toast(`${deployment.name} goes back to revision ${target ?? chosen}.`);
+    toast(`${deployment.name} is rolled back to revision ${target ?? chosen}.`);
   };
   return (
     <FormDialog title={`Roll back ${deployment.name}`} isOpen={isOpen} close={close} verb="Roll back" submit={submit}>
       {(errorOf) => (
         <>
-          <Field label="To" error={errorOf("revision")}>
+          <Field label="Revision" error={errorOf("revision")}>
             {(props) => (
               <select {...props} name="revision" className="input" defaultValue={revision ?? ""}>
-                <option value="">the newest one before that ever served</option>
+                <option value="">last stable revision</option>
                 {others.map((each) => (
                   <option key={each.number} value={each.number}>
                     revision {each.number}: {modelOf(each.spec)}
-                    {each.stable_at ? "" : " (never was whole)"}
+                    {each.stable_at ? "" : " (never stable)"}
                   </option>
                 ))}
               </select>
             )}
           </Field>
-          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" error={errorOf("reason")} />
+          <TextInput name="reason" label="Reason" placeholder="optional" error={errorOf("reason")} />
         </>
       )}
     </FormDialog>

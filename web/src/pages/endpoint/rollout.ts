@@ -1,20 +1,20 @@
 import type { DeploymentDetail, ServingReplica } from "~/api/types";
 
-/* How far an update of a deployed model is, by its replicas. */
+/* Progress of a deployed model's update, by its replicas. */
 
-/** What a replica that is up is seen to do, in the order in which a line tells it. */
+/** States of an active replica, in display order. */
 export const UP_STATES = ["ready", "starting", "queued", "draining"] as const;
 
 export type ReplicaStatus = (typeof UP_STATES)[number] | "ended";
 
 export type RevisionPart = { revision: number } & Record<(typeof UP_STATES)[number], number>;
 
-/** A replica's state; one whose job waits for a place is told apart from one that starts. */
+/** A replica's state; a starting one whose job is queued counts as queued. */
 export function replicaStatus({ state, job_state }: Pick<ServingReplica, "state" | "job_state">): ReplicaStatus {
   return state === "starting" && job_state === "queued" ? "queued" : state;
 }
 
-/** The replicas that are up by revision, the one that is to serve first. */
+/** Active replicas by revision, the target revision first. */
 export function rolloutParts(deployment: Pick<DeploymentDetail, "replica_list" | "wanted">): RevisionPart[] {
   const found = new Map<number, RevisionPart>();
   for (const replica of deployment.replica_list ?? []) {
@@ -36,7 +36,7 @@ export function formatPart(part: RevisionPart): string {
     .join(", ");
 }
 
-/** The worst state of several deployed models, as one word for their endpoint. */
+/** The worst state of an endpoint's deployed models. */
 export function worstState(states: readonly string[]): string {
   return ["failed", "degraded", "deploying", "undeploying", "ready"].find((state) => states.includes(state)) ?? "ended";
 }

@@ -102,7 +102,7 @@ it("says a model's history in words", () => {
   );
   expect(changeText({ ...change, what: "alias.moved", name: "prod", after: "1" }).text).toBe("@prod set to v1");
   expect(changeText({ ...change, what: "stage.changed", before: "none", after: "production" })).toEqual({
-    words: "Stage none → production",
+    text: "Stage none → production",
     tone: "green",
   });
   expect(changeText({ ...change, what: "version.exploded" }).text).toBe("version.exploded");

@@ -14,7 +14,7 @@ const FIRST = `{
   ]
 }`;
 
-/** A request to the endpoint as any program sends it, and what comes back. */
+/** Sends a request to the endpoint and shows the response. */
 export function TryIt() {
   const { project, endpoint: name } = route.useParams();
   const { data: endpoint } = useQuery(endpointQuery(project, name));
@@ -51,7 +51,7 @@ export function TryIt() {
             deployments.length > 1 && (
               <select
                 className="input auto"
-                aria-label="Who is asked"
+                aria-label="Deployed model"
                 value={deployment}
                 onChange={(event) => setDeployment(event.target.value)}
               >
@@ -64,7 +64,7 @@ export function TryIt() {
           }
         >
           <div className="stack">
-            <Field label="Body, JSON" error={bodyError} hint="Ctrl-Enter sends it.">
+            <Field label="JSON body" error={bodyError} hint="Press Ctrl-Enter to send.">
               {(props) => (
                 <textarea
                   {...props}
@@ -91,10 +91,10 @@ export function TryIt() {
               {isBusy && (
                 <>
                   <span className="state tone-grey" role="status">
-                    <LoaderCircle size={15} className="spin" aria-hidden="true" /> waiting for the answer
+                    <LoaderCircle size={15} className="spin" aria-hidden="true" /> waiting for the response
                   </span>
                   <button type="button" className="button quiet small" onClick={() => request.current?.abort()}>
-                    Give up
+                    Cancel
                   </button>
                 </>
               )}
@@ -106,9 +106,9 @@ export function TryIt() {
             </div>
           </div>
         </Card>
-        <section className="card" aria-label="Answer">
+        <section className="card" aria-label="Response">
           <header>
-            <h2 className="grow">Answer</h2>
+            <h2 className="grow">Response</h2>
             {answer && (
               <span className="num dim" role="status">
                 <span className={answer.status < 400 ? "tone-green" : "tone-red"}>{answer.status}</span> in{" "}
@@ -122,16 +122,16 @@ export function TryIt() {
             {answer !== null && answer.status >= 400 && (
               <div className="note bad" role="alert">
                 <CircleAlert size={16} aria-hidden="true" />
-                <div>The model itself refused this; its own words are below.</div>
+                <div>The model returned an error.</div>
               </div>
             )}
             {answer !== null ? (
               <>
-                <pre className="code try-answer" tabIndex={0} aria-label="What the model said">
+                <pre className="code try-answer" tabIndex={0} aria-label="Response body">
                   {answer.text}
                 </pre>
                 <p className="dimmer small num">
-                  Answered by {answer.deployment}, revision {answer.revision},{" "}
+                  From {answer.deployment}, revision {answer.revision},{" "}
                   {replica ? (
                     <Link to="/jobs/$job/logs" params={{ job: replica.job }} className="inline-link">
                       its log
@@ -139,11 +139,11 @@ export function TryIt() {
                   ) : (
                     <span className="mono">{answer.replica}</span>
                   )}
-                  . The time is this browser's, from sending to the last byte.
+                  . Time as measured by this browser, from sending to the last byte.
                 </p>
               </>
             ) : (
-              error === null && <p className="dim">What the model says stands here, with how long it took.</p>
+              error === null && <p className="dim">The response and its duration appear here.</p>
             )}
           </div>
         </section>
@@ -166,6 +166,6 @@ function saveBody(project: string, name: string, text: string): void {
   try {
     sessionStorage.setItem(keyOf(project, name), text);
   } catch {
-    // No storage, or the text is too large for it: it lives as long as the page.
+    // No storage, or the text is too large for it: it lasts as long as the page.
   }
 }

@@ -13,7 +13,7 @@ interface CreateProps {
   close: () => void;
 }
 
-/** An endpoint without anything deployed to it yet; its page is opened. */
+/** Creates an endpoint without deployed models, and opens its page. */
 export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
   const { data: projects } = useQuery(projectsQuery);
   const client = useQueryClient();
@@ -28,7 +28,10 @@ export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
       api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project: chosen } }, body }),
     );
     await client.invalidateQueries({ queryKey: endpointKeys.all });
-    await navigate({ to: "/endpoints/$project/$endpoint", params: { project: endpoint.project, endpoint: endpoint.name } });
+    await navigate({
+      to: "/endpoints/$project/$endpoint",
+      params: { project: endpoint.project, endpoint: endpoint.name },
+    });
   };
   return (
     <FormDialog title="Create an endpoint" isOpen={isOpen} close={close} verb="Create" submit={submit}>
@@ -38,7 +41,7 @@ export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
             name="name"
             label="Name"
             placeholder="digits"
-            hint="Lower case letters, digits and hyphens; the project's only one."
+            hint="Lowercase letters, digits and hyphens; unique in the project."
             error={errorOf("name")}
             isRequired
           />
@@ -51,7 +54,7 @@ export function CreateEndpoint({ project, isOpen, close }: CreateProps) {
               </select>
             )}
           </Field>
-          <TextInput name="description" label="Description" placeholder="may be empty" error={errorOf("description")} />
+          <TextInput name="description" label="Description" placeholder="optional" error={errorOf("description")} />
         </>
       )}
     </FormDialog>

@@ -17,7 +17,7 @@ const route = getRouteApi("/shell/endpoints");
 const PAGE = 50;
 const LIVE_MS = 3_000;
 
-/** All endpoints that one may see, newest first. */
+/** All visible endpoints, newest first. */
 export function EndpointsPage() {
   const { project } = route.useSearch();
   const navigate = useNavigate({ from: "/endpoints" });
@@ -59,19 +59,22 @@ export function EndpointsPage() {
         query={query}
         label="Endpoints"
         rowClass="endpoint-row"
-        columns={["Name", "State", "Serves", "Replicas", "Created"]}
+        columns={["Name", "State", "Models", "Replicas", "Created"]}
         row={(endpoint) => <Row key={endpoint.id} endpoint={endpoint} />}
         empty={{
           icon: RadioTower,
-          title: project ? `No endpoint in ${project}` : "No endpoint yet",
-          description:
-            "An endpoint answers requests with a registered model: create one, deploy a version to it, and try it here.",
+          title: project ? `No endpoints in ${project}` : "No endpoints yet",
+          description: "Create an endpoint, deploy a model to it, and send requests.",
         }}
       />
       <CreateEndpoint project={project} isOpen={isOpen} close={() => setOpen(false)} />
     </div>
   );
 }
+
+type Counts = { ready: number; replicas: number };
+const total = (deployments: readonly Counts[], field: keyof Counts): number =>
+  deployments.reduce((sum, deployment) => sum + deployment[field], 0);
 
 function Row({ endpoint }: { endpoint: Endpoint }) {
   const deployments = endpoint.deployments ?? [];
@@ -107,8 +110,7 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
         {deployments.length > 3 && <span className="dimmer small">and {deployments.length - 3} more</span>}
       </div>
       <div role="cell" className="num dim nowrap">
-        {deployments.length > 0 &&
-          `${deployments.reduce((sum, deployment) => sum + deployment.ready, 0)} of ${deployments.reduce((sum, deployment) => sum + deployment.replicas, 0)} ready`}
+        {deployments.length > 0 && `${total(deployments, "ready")} of ${total(deployments, "replicas")} ready`}
       </div>
       <div role="cell" className="c-age dim">
         <Ago at={endpoint.created_at} />

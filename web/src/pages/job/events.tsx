@@ -129,10 +129,7 @@ export function Events() {
           {events === null ? (
             <Skeleton rows={8} height={28} />
           ) : shown.length === 0 ? (
-            <Empty
-              icon={History}
-              title={text || chosen.size > 0 ? "No matching events" : "No events yet"}
-            />
+            <Empty icon={History} title={text || chosen.size > 0 ? "No matching events" : "No events yet"} />
           ) : (
             <ol className="events">
               {shown.slice(0, 1000).map((event) => (

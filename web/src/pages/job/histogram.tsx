@@ -24,6 +24,7 @@ export function Histogram({ histogram: { low, high, counts }, isLarge = false }:
       {counts.map((count, i) => {
         const height = count === 0 ? 0 : Math.max(isLarge ? 0.15 : 1, (count / most) * HEIGHT);
         const from = low + ((high - low) * i) / counts.length;
+        const share = ((count / total) * 100).toFixed(1);
         return (
           <rect
             key={`${i * width}`}
@@ -32,9 +33,7 @@ export function Histogram({ histogram: { low, high, counts }, isLarge = false }:
             width={Math.max(0.4, width * 0.82)}
             height={height}
           >
-            {isLarge && (
-              <title>{`from ${number(from)}: ${count.toLocaleString()} (${((count / total) * 100).toFixed(1)} %)`}</title>
-            )}
+            {isLarge && <title>{`from ${number(from)}: ${count.toLocaleString()} (${share} %)`}</title>}
           </rect>
         );
       })}

@@ -35,7 +35,12 @@ export function ProjectFilter({
   const names = (data ?? []).map((project) => project.name);
   if (names.length < 2 && chosen === undefined) return null;
   return (
-    <FilterMenu label="Project" items={names} chosen={splitList(chosen)} toggle={(name) => set(toggled(chosen, name))} />
+    <FilterMenu
+      label="Project"
+      items={names}
+      chosen={splitList(chosen)}
+      toggle={(name) => set(toggled(chosen, name))}
+    />
   );
 }
 

@@ -22,8 +22,8 @@ export function newestFirst(a: Job, b: Job): number {
 }
 
 /**
- * `rows` with one page of the list replaced: the page covers everything between `after` (the row before its cursor; null: the
- * top) and its last row, so other rows in between are gone.
+ * `rows` with one page of the list replaced: the page covers everything between `after` (the row before its cursor;
+ * null: the top) and its last row, so other rows in between are gone.
  */
 export function replacePage(rows: readonly Job[], page: { items: Job[]; isLast: boolean }, after: Job | null): Job[] {
   const last = page.items.at(-1);

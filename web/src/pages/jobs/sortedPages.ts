@@ -24,7 +24,7 @@ export function pagesOnScreen(pages: readonly SortedPage[], visible: { from: num
 
 /**
  * `known` with re-read pages. If a page now ends at another row, the pages after it are dropped and
- * * read again when they come into view.
+ * read again when they come into view.
  */
 export function mergeFresh<Page extends SortedPage>(
   known: SortedPages<Page>,

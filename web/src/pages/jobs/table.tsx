@@ -68,7 +68,7 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setVisible, filter, 
           <Header name="c-state" sort="state" filters={filters} filter={filter}>
             State
           </Header>
-          <div role="columnheader" className="c-why">
+          <div role="columnheader" className="c-status">
             Status
           </div>
           <Header name="c-gang" sort="gpus" filters={filters} filter={filter}>
@@ -197,7 +197,7 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
       <div role="cell" className="c-state">
         <State state={job.state} pill />
       </div>
-      <div role="cell" className="c-why dim">
+      <div role="cell" className="c-status dim">
         <JobStatus job={job} />
       </div>
       <div role="cell" className="c-gang dim" title={formatGang(job.roles ?? {}, job.most_replicas)}>

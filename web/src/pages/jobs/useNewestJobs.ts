@@ -7,7 +7,7 @@ import { type Filters, isSort, splitList } from "~/lib/filters";
 import { type Anchor, EMPTY, mergePage, PAGE, pageAt, FIRST_PAGE, type Rows } from "./newestRows";
 
 /* The job list in the query cache: the rows of all pages read. The newest page and those on screen are
- * * polled every two seconds, the others when they come into view. */
+ * polled every two seconds, the others when they come into view. */
 
 const LIVE_MS = 2_000;
 export const AHEAD = 40; // rows before the end at which the next page is read
@@ -56,7 +56,11 @@ export function useNewestJobs(filters: Filters, visible: VisibleRows, isOn: bool
   }, [client, filterText]);
 
   const isNear =
-    isOn && query.data !== undefined && !query.isPlaceholderData && !rows.isWhole && visible.to > rows.jobs.length - AHEAD;
+    isOn &&
+    query.data !== undefined &&
+    !query.isPlaceholderData &&
+    !rows.isWhole &&
+    visible.to > rows.jobs.length - AHEAD;
   useEffect(() => {
     if (isNear && !isMore) void more();
   }, [isNear, isMore, more]);
@@ -69,7 +73,12 @@ function listKey(filterText: string) {
 }
 
 /** The top page, and the pages of the rows on screen. */
-async function readVisible(filters: Filters, known: Rows, visible: VisibleRows, signal: AbortSignal): Promise<[Anchor, JobPage][]> {
+async function readVisible(
+  filters: Filters,
+  known: Rows,
+  visible: VisibleRows,
+  signal: AbortSignal,
+): Promise<[Anchor, JobPage][]> {
   const top = await read(filters, FIRST_PAGE, signal);
   const pages: [Anchor, JobPage][] = [[FIRST_PAGE, top]];
   const last = known.jobs[visible.to];

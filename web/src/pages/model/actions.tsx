@@ -12,7 +12,7 @@ import { toast } from "~/components/shell/toasts";
 import { labelsOf, labelsText } from "./labels";
 import { DeployDialog } from "~/pages/endpoint/deploy";
 
-/** After any change of a model or of its versions. */
+/** Invalidates the queries of a model and its versions. */
 export function useChanged(project: string, model: string) {
   const client = useQueryClient();
   return () =>
@@ -22,7 +22,7 @@ export function useChanged(project: string, model: string) {
     ]);
 }
 
-/** What can be done with a model as a whole. `newest`: the version that is deployed unless another one is chosen. */
+/** Actions on a model. `newest`: the version to deploy by default. */
 export function ModelActions({ model, newest }: { model: Model; newest: ModelVersion | undefined }) {
   const navigate = useNavigate();
   const changed = useChanged(model.project, model.name);
@@ -37,7 +37,7 @@ export function ModelActions({ model, newest }: { model: Model; newest: ModelVer
       }),
     )
       .then(changed)
-      .then(() => toast(model.is_protected ? `${model.name} is protected no more.` : `${model.name} is protected.`))
+      .then(() => toast(model.is_protected ? `${model.name} is no longer protected.` : `${model.name} is protected.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   const remove = async (force: boolean) => {
     await unwrap(api.DELETE("/api/v1/projects/{project}/models/{model}", { params: { path, query: { force } } }));
@@ -69,8 +69,8 @@ export function ModelActions({ model, newest }: { model: Model; newest: ModelVer
         act={remove}
         close={close}
       >
-        Its files are removed, and its name is free again. Jobs that it was made of stay. Refused while the model or a
-        version is protected, an alias points to a version, or one is deployed.
+        Its files are removed, and its name becomes available. Jobs are kept. Refused while the model or a version is
+        protected, has an alias or is deployed.
       </ConfirmDelete>
       {newest && (
         <DeployDialog
@@ -110,7 +110,7 @@ function EditModel({ model, isOpen, close, done }: EditProps) {
               <textarea {...props} name="description" className="input" rows={4} defaultValue={model.description} />
             )}
           </Field>
-          <Field label="Labels" hint="One to a line: key=value." error={errorOf("labels")}>
+          <Field label="Labels" hint="One per line: key=value." error={errorOf("labels")}>
             {(props) => (
               <textarea
                 {...props}
@@ -135,7 +135,7 @@ interface ConfirmDeleteProps {
   children: ReactNode;
 }
 
-/** Asks before a deletion; admins of the project may have it done in spite of protection, aliases and endpoints. */
+/** Confirms a deletion; project admins may override protection, aliases and deployments. */
 export function ConfirmDelete({ title, project, act, close, children }: ConfirmDeleteProps) {
   const { data: me } = useQuery(meQuery);
   const { data: details } = useQuery(projectQuery(project));
@@ -146,7 +146,7 @@ export function ConfirmDelete({ title, project, act, close, children }: ConfirmD
     close();
   };
   return (
-    <Confirm title={title} verb={isForced ? "Delete by force" : "Delete"} act={() => act(isForced)} close={closeDialog}>
+    <Confirm title={title} verb={isForced ? "Force delete" : "Delete"} act={() => act(isForced)} close={closeDialog}>
       <span className="stack">
         <span>{children}</span>
         {isAdmin && (
@@ -157,7 +157,7 @@ export function ConfirmDelete({ title, project, act, close, children }: ConfirmD
               checked={isForced}
               onChange={(event) => setForced(event.target.checked)}
             />
-            in spite of protection, aliases and deployments
+            ignore protection, aliases and deployments
           </label>
         )}
       </span>

@@ -12,13 +12,13 @@ import { useChanged } from "./actions";
 interface AliasCardProps {
   model: Model;
   versions: readonly ModelVersion[];
-  /** Where only those of one version are shown, and new ones point to it. */
+  /** Shows only aliases of this version; new ones point to it. */
   only?: number;
 }
 
-/** The model's aliases: moved, added, removed. */
+/** The model's aliases, to move, add and remove. */
 export function AliasCard({ model, versions, only }: AliasCardProps) {
-  const [edited, setEdited] = useState<string | null>(null); // an empty one: a new alias
+  const [edited, setEdited] = useState<string | null>(null); // empty: a new alias
   const changed = useChanged(model.project, model.name);
   const aliases = Object.entries(model.aliases ?? {}).filter(([, version]) => only === undefined || version === only);
   const ready = versions.filter((version) => version.state === "ready");
@@ -35,7 +35,7 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
     const alias = edited || String(data.get("alias") ?? "").trim();
     const version = only ?? Number(data.get("version"));
     const reason = String(data.get("reason") ?? "");
-    // What was seen here is what is to be moved: who was quicker is told of, and nothing is undone.
+    // Optimistic concurrency: the request fails if the alias was moved meanwhile.
     const expected = (model.aliases ?? {})[alias] ?? 0;
     const at = "/api/v1/projects/{project}/models/{model}/aliases/{alias}";
     await unwrap(api.PUT(at, { params: { path: { ...path, alias } }, body: { version, expected, reason } }));
@@ -55,8 +55,8 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
     >
       {aliases.length === 0 ? (
         <p className="dim">
-          None{only === undefined ? "" : " points to this version"}. An alias such as <code>prod</code> names a version
-          wherever a number would, and moves in one step.
+          No alias{only === undefined ? " yet" : " points to this version"}. An alias such as <code>prod</code> can be
+          used in place of a version number, and moves atomically.
         </p>
       ) : (
         <ul className="stack tight">
@@ -125,7 +125,7 @@ export function AliasCard({ model, versions, only }: AliasCardProps) {
                 )}
               </Field>
             )}
-            <TextInput name="reason" label="Why" placeholder="for the history; may be empty" />
+            <TextInput name="reason" label="Reason" placeholder="optional" />
           </>
         )}
       </FormDialog>

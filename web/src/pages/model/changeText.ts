@@ -1,6 +1,6 @@
 import type { ModelChange } from "~/api/types";
 
-/* What a line of a model's history says, in words. */
+/* Texts of a model's history. */
 
 const TEXTS: Record<string, [string, string]> = {
   "model.created": ["Model created", "green"],
@@ -10,10 +10,10 @@ const TEXTS: Record<string, [string, string]> = {
   "version.failed": ["Version failed", "red"],
   "version.deleted": ["Version deleted", "red"],
   "protection.set": ["Protected", "violet"],
-  "protection.cleared": ["Protected no more", "grey"],
+  "protection.cleared": ["Protection removed", "grey"],
 };
 
-/** A sentence without its end, and the colour of its dot. What is not known here is told by its own name. */
+/** The text of a change and the colour of its dot. An unknown change is shown by its code. */
 export function changeText(change: ModelChange): { text: string; tone: string } {
   const { what, name, before, after } = change;
   switch (what) {

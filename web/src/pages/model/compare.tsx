@@ -14,14 +14,14 @@ import { StageLabel } from "./parts";
 const route = getRouteApi("/shell/models/$project/$model/compare");
 const MOST = 8;
 
-/** Two to eight versions side by side: metrics, parameters, and where the specs of their jobs differ. */
+/** Compares two to eight versions: metrics, parameters and job specs. */
 export function CompareVersions() {
   const { project, model } = route.useParams();
   const { versions: text } = route.useSearch();
   const navigate = useNavigate({ from: "/models/$project/$model/compare" });
   const { data: all, isPending } = useQuery(versionsQuery(project, model));
   const numbers = (all?.items ?? []).map((version) => String(version.version));
-  // Without a choice: the two newest.
+  // By default the two newest versions.
   const chosen = (text === undefined ? numbers.slice(0, 2).reverse() : splitList(text)).slice(0, MOST);
   const queries = useQueries({ queries: chosen.map((version) => versionQuery(project, model, version)) });
   const found = queries.flatMap((query) => (query.data ? [query.data] : []));
@@ -33,7 +33,7 @@ export function CompareVersions() {
   return (
     <div className="page-body">
       <div className="row wrapping">
-        <h2 className="grow">Versions side by side</h2>
+        <h2 className="grow">Compare versions</h2>
         <FilterMenu label="Versions" items={numbers} chosen={chosen} toggle={choose} />
       </div>
       {failed && <Failure error={failed.error} retry={() => void failed.refetch()} />}
@@ -41,7 +41,7 @@ export function CompareVersions() {
         <Skeleton rows={8} height={30} />
       ) : found.length < 2 ? (
         <section className="card">
-          <Empty icon={GitCompareArrows} title="Choose two versions or more" />
+          <Empty icon={GitCompareArrows} title="Choose at least two versions" />
         </section>
       ) : (
         <Comparison versions={found} />
@@ -126,7 +126,7 @@ interface DifferencesProps {
 
 function Differences({ title, versions, objects }: DifferencesProps) {
   const rows = fieldDiff(objects);
-  // Of metrics and parameters all are worth a look; of whole specs what differs.
+  // All metrics and parameters are of interest; of specs only the differences.
   const isShort = title !== "Jobs";
   const [isAll, setAll] = useState(isShort);
   const visible = isAll ? rows : rows.filter((row) => row.isDifferent);
@@ -134,7 +134,7 @@ function Differences({ title, versions, objects }: DifferencesProps) {
     <Card title={title} aside={rows.length > 0 && <ShowEqualToggle isAll={isAll} set={setAll} />} flush>
       {visible.length === 0 ? (
         <p className="dim compare-none">
-          {rows.length === 0 ? `None of them has ${title.toLowerCase()}` : `${title} are equal`}.
+          {rows.length === 0 ? `No ${title.toLowerCase()}` : `${title} are identical`}.
         </p>
       ) : (
         <Side versions={versions} label={title} rows={visible.map(toLine)} />

@@ -5,7 +5,7 @@ import type { ModelVersion } from "~/api/types";
 import { Skeleton, Empty, Failure, TableBox } from "~/components/parts";
 import { bytes } from "~/lib/format";
 
-/** What a version is made of. */
+/** The files of a version. */
 export function VersionFiles({ version }: { version: ModelVersion }) {
   const { project, model, version: number } = version;
   const isReady = version.state === "ready";
@@ -24,7 +24,7 @@ export function VersionFiles({ version }: { version: ModelVersion }) {
         )}
       </header>
       {!isReady ? (
-        <Empty icon={FolderOpen} title={version.state === "failed" ? "It has no files" : "Not copied yet"} />
+        <Empty icon={FolderOpen} title={version.state === "failed" ? "No files" : "Not copied yet"} />
       ) : isPending ? (
         <div className="body">
           <Skeleton rows={4} />

@@ -10,7 +10,7 @@ import type { ModelKey } from "./parts";
 
 const route = getRouteApi("/shell/models/$project/$model");
 
-/** Who changed what of a model and its versions, newest first. */
+/** Changes of a model and its versions, newest first. */
 export function ModelHistory() {
   const { project, model } = route.useParams();
   const { data, error, isPending, refetch } = useQuery(modelHistoryQuery(project, model));
@@ -18,16 +18,14 @@ export function ModelHistory() {
     <div className="page-body">
       <Card
         title="History"
-        aside={
-          data?.next_cursor && <span className="dimmer small">the newest {data.items.length.toLocaleString()}</span>
-        }
+        aside={data?.next_cursor && <span className="dimmer small">newest {data.items.length.toLocaleString()}</span>}
       >
         {isPending ? (
           <Skeleton rows={6} />
         ) : data === undefined ? (
           <Failure error={error} retry={() => void refetch()} />
         ) : data.items.length === 0 ? (
-          <Empty icon={History} title="Nothing happened yet" />
+          <Empty icon={History} title="No changes yet" />
         ) : (
           <Changes modelKey={{ project, model }} changes={data.items} />
         )}

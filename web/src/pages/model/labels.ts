@@ -1,6 +1,6 @@
-/* Labels as people write them: `key=value`, one to a line. */
+/* Labels as text: `key=value`, one per line. */
 
-/** What the text says; a line without `=` is a key without a value. */
+/** Parses labels; a line without `=` is a key without a value. */
 export function labelsOf(text: string): Record<string, string> {
   const lines = text
     .split("\n")

@@ -6,7 +6,7 @@ import { jobOutputAt } from "~/lib/locations";
 
 const SHOWN = 60; // parameters
 
-/** Where a version comes from; every part leads to its page. */
+/** The lineage of a version, with links. */
 export function Lineage({ version }: { version: ModelVersionDetail }) {
   const { lineage, source } = version;
   const job = source.job ?? "";
@@ -16,7 +16,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
       ? { study: lineage.study_id, name: lineage.study ?? lineage.study_id, number: lineage.trial }
       : null;
   return (
-    <Card title="Where it comes from">
+    <Card title="Lineage">
       <dl className="facts">
         <dt>{job ? "Job" : "Uploaded"}</dt>
         <dd className="row wrapping tight">
@@ -95,7 +95,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
             </span>
           ) : (
             <span className="dimmer">
-              none sent
+              none
               <SeeSpec job={job} />
             </span>
           )}
@@ -113,7 +113,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
         <dt>Data</dt>
         <dd>
           {(lineage?.data ?? []).length === 0 ? (
-            <span className="dimmer">none stated</span>
+            <span className="dimmer">none</span>
           ) : (
             (lineage?.data ?? []).map((location) => <DataLink key={location} location={location} />)
           )}
@@ -123,7 +123,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
             <dt>Metrics</dt>
             <dd>
               <Link to="/jobs/$job/metrics" params={{ job }}>
-                curves of its job
+                metrics of the job
               </Link>
             </dd>
           </>
@@ -132,7 +132,7 @@ export function Lineage({ version }: { version: ModelVersionDetail }) {
         <dd>
           {parameters.length === 0 ? (
             <span className="dimmer">
-              none told
+              none reported
               <SeeSpec job={job} />
             </span>
           ) : trial ? (
@@ -171,7 +171,7 @@ function Pair({ name, children }: { name: string; children: React.ReactNode }) {
 
 const shortDigest = (digest: string): string => digest.replace(/^sha256:/, "").slice(0, 16);
 
-/** Nothing for what was uploaded: no job has made it. */
+/** A link to the job's spec; nothing for an upload. */
 function SeeSpec({ job }: { job: string }) {
   if (!job) return null;
   return (
@@ -184,7 +184,7 @@ function SeeSpec({ job }: { job: string }) {
   );
 }
 
-/** A file is not a folder that can be opened; the one that it is in is. */
+/** Links to the folder, or to the folder of a file. */
 function OutputLink({ job, path, isSingleFile }: { job: string; path: string; isSingleFile: boolean }) {
   const isFile = isSingleFile && /\.[A-Za-z0-9]+$/.test(path);
   const folder = isFile ? path.split("/").slice(0, -1).join("/") : path;
@@ -195,7 +195,7 @@ function OutputLink({ job, path, isSingleFile }: { job: string; path: string; is
       search={folder && folder !== "." ? { path: folder } : {}}
       className="mono wrap"
     >
-      {path && path !== "." ? path : "all of it"}
+      {path && path !== "." ? path : "whole output"}
     </Link>
   );
 }

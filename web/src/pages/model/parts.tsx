@@ -2,7 +2,7 @@ import { Link } from "@tanstack/react-router";
 import { number } from "~/lib/format";
 import { versionHeadlineMetrics } from "~/lib/headlineMetrics";
 
-/* How versions, stages, aliases and metrics are shown wherever models are. */
+/* Stages, aliases, metrics and versions on all pages about models. */
 
 export interface ModelKey {
   project: string;
@@ -11,7 +11,7 @@ export interface ModelKey {
 
 const TONES: Record<string, string> = { production: "green", staging: "amber", archived: "grey", none: "grey" };
 
-/** A stage, and the version that is in it. */
+/** A stage and its version. */
 export function StageTag({ stage, version, modelKey }: { stage: string; version: number; modelKey: ModelKey }) {
   return (
     <Link
@@ -29,8 +29,16 @@ export function StageLabel({ stage }: { stage: string | undefined }) {
   return <span className={`tag nowrap tone-${TONES[stage] ?? "grey"}`}>{stage}</span>;
 }
 
-/** Names, and the versions that they point to. */
-export function Aliases({ aliases, modelKey, most }: { aliases: readonly [string, number][]; modelKey: ModelKey; most: number }) {
+/** Aliases with their versions. */
+export function Aliases({
+  aliases,
+  modelKey,
+  most,
+}: {
+  aliases: readonly [string, number][];
+  modelKey: ModelKey;
+  most: number;
+}) {
   return (
     <>
       {aliases.slice(0, most).map(([name, version]) => (
@@ -65,7 +73,7 @@ export function MetricTags({ metrics, most }: { metrics: Record<string, number>;
   );
 }
 
-/** "name@3" of the project's registry, or a place on a volume, as a link where there is a page. */
+/** "name@3" of the project's registry as a link, or a path on a volume. */
 export function ModelRef({ project, name }: { project: string; name: string }) {
   const [model, version] = name.includes("/") ? [] : name.split("@");
   if (!model || !version) return <span className="mono wrap">{name}</span>;

@@ -13,7 +13,7 @@ import { toast } from "~/components/shell/toasts";
 import { number } from "~/lib/format";
 import { newIdempotencyKey } from "~/lib/idempotencyKey";
 
-/** On a job's page: a model may come of it as soon as it has run. */
+/** Registers a job's model; shown once the job has run. */
 export function RegisterButton({ job }: { job: Job }) {
   const [isOpen, setOpen] = useState(false);
   if ((job.attempt_count ?? 0) === 0) return null;
@@ -31,7 +31,7 @@ interface RegisterProps {
   job: string;
   isOpen: boolean;
   close: () => void;
-  /** The one that is chosen at first. */
+  /** Preselected checkpoint. */
   checkpoint?: string;
 }
 
@@ -43,7 +43,7 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
   const { data: checkpoints } = useQuery({ ...checkpointsQuery(id), enabled: isOpen });
   const { data: known } = useQuery({ ...modelNamesQuery(job?.project ?? ""), enabled: isOpen && job !== undefined });
   const [source, setSource] = useState(checkpoint);
-  // One key for one request: sent again after a lost answer, it makes no second version.
+  // One key per request: a retry after a lost response creates no second version.
   const key = useRef({ fingerprint: "", key: "" });
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -79,7 +79,7 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
   };
   return (
     <FormDialog
-      title={`Register a model of ${job?.name ?? id}`}
+      title={`Register a model from ${job?.name ?? id}`}
       isOpen={isOpen}
       close={close}
       verb="Register"
@@ -89,8 +89,8 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
       {(errorOf) => (
         <>
           <p className="dim">
-            Its files are copied and never change after that. With them is kept where they come from: this job, its
-            code, data, parameters and metrics.
+            Its files are copied and immutable. The version records its lineage: the job with its code, data, parameters
+            and metrics.
           </p>
           <div className="pair">
             <TextInput
@@ -98,14 +98,14 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
               label="Model"
               placeholder={job?.name.replace(/-\d+$/, "") ?? "my-model"}
               list={(known?.items ?? []).map((model) => model.name)}
-              hint="A name that is there gets its next version."
+              hint="An existing name gets a new version."
               error={errorOf("model") ?? errorOf("name")}
               isRequired
             />
-            <Field label="From" error={errorOf("checkpoint") ?? errorOf("job")}>
+            <Field label="Source" error={errorOf("checkpoint") ?? errorOf("job")}>
               {(props) => (
                 <select {...props} className="input" value={source} onChange={(event) => setSource(event.target.value)}>
-                  <option value={OUTPUT}>its output</option>
+                  <option value={OUTPUT}>job output</option>
                   {complete.map((each) => (
                     <option key={each.path} value={each.path}>
                       {each.path}
@@ -119,12 +119,10 @@ export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: 
           {source === OUTPUT && (
             <TextInput
               name="path"
-              label="File or folder of the output"
+              label="Path in the output"
               placeholder="model"
               hint={
-                runs
-                  ? "It is registered once the job has succeeded. A full stop is all of it."
-                  : "A full stop is all of it."
+                runs ? "Registered once the job succeeds. Use . for the whole output." : "Use . for the whole output."
               }
               error={errorOf("path")}
             />

@@ -16,9 +16,9 @@ import { StageLabel } from "./parts";
 import { VersionActions } from "./versionActions";
 
 const route = getRouteApi("/shell/models/$project/$model/versions/$version");
-const FEW = 12; // lines of its history
+const FEW = 12; // changes
 
-/** One version: where it comes from, what is in it, and what can be done with it. */
+/** A version with its lineage, files and actions. */
 export function VersionPage() {
   const { project, model: name, version: ref } = route.useParams();
   const { data: model } = useQuery(modelQuery(project, name));
@@ -75,7 +75,7 @@ export function VersionPage() {
   );
 }
 
-/** What it waits for, how far its copy is, or why it failed. */
+/** What the version waits for, the progress of its copy, or why it failed. */
 function StatusNote({ version }: { version: ModelVersionDetail }) {
   if (version.state === "ready") return null;
   const share = version.size_bytes ? Math.min(1, (version.done_bytes ?? 0) / version.size_bytes) : null;
@@ -83,8 +83,8 @@ function StatusNote({ version }: { version: ModelVersionDetail }) {
   const text =
     version.reason ||
     (version.state === "waiting"
-      ? "It is registered once its job has succeeded."
-      : `Its files are being copied: ${bytes(version.done_bytes)}${version.size_bytes ? ` of ${bytes(version.size_bytes)}` : ""}.`);
+      ? "Waiting for its job to succeed."
+      : `Copying files: ${bytes(version.done_bytes)}${version.size_bytes ? ` of ${bytes(version.size_bytes)}` : ""}.`);
   return (
     <div className={`note ${tone}`} role="status">
       <Icon size={16} aria-hidden="true" />
@@ -170,16 +170,14 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
         <dt>Deployed to</dt>
         <dd>
           {servers.length === 0 ? (
-            <span className="dimmer">nothing</span>
+            <span className="dimmer">none</span>
           ) : (
             servers.map((holder) => <Holder key={holder} project={version.project} holder={holder} />)
           )}
         </dd>
         {pinnedBy.length > 0 && (
           <>
-            <dt title="Another revision serves there; this one may be gone back to, so it cannot be deleted.">
-              Kept for
-            </dt>
+            <dt title="A possible rollback target there, so it cannot be deleted.">Rollback target of</dt>
             <dd>
               {pinnedBy.map((holder) => (
                 <Holder key={holder} project={version.project} holder={holder} />
@@ -189,7 +187,7 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
         )}
         {version.location && (
           <>
-            <dt>Place</dt>
+            <dt>Location</dt>
             <dd>
               <span className="mono wrap">{version.location}</span> <CopyButton text={version.location} />
             </dd>
@@ -198,7 +196,7 @@ function VersionFacts({ version }: { version: ModelVersionDetail }) {
         {version.digest && (
           <>
             <dt>Digest</dt>
-            <dd className="mono wrap" title="Of all its files; equal for equal content">
+            <dd className="mono wrap" title="Digest of all files">
               {version.digest}
             </dd>
           </>

@@ -14,7 +14,7 @@ import { ConfirmDelete, useChanged } from "./actions";
 
 type Open = "deploy" | "stage" | "edit" | "delete" | null;
 
-/** What can be done with one version. */
+/** Actions on a version. */
 export function VersionActions({ version }: { version: ModelVersionDetail }) {
   const { project, model, version: number } = version;
   const navigate = useNavigate();
@@ -32,7 +32,7 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
       }),
     )
       .then(changed)
-      .then(() => toast(version.is_protected ? `${name} is protected no more.` : `${name} is protected.`))
+      .then(() => toast(version.is_protected ? `${name} is no longer protected.` : `${name} is protected.`))
       .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
   const setStage = async (data: FormData) => {
     const body = { stage: String(data.get("stage")) as Stage, reason: String(data.get("reason") ?? "") };
@@ -79,7 +79,7 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
         </>
       )}
       <button type="button" className="button small" onClick={() => setOpen("stage")}>
-        <ArrowUpRight size={14} aria-hidden="true" /> Set the stage
+        <ArrowUpRight size={14} aria-hidden="true" /> Set stage
       </button>
       <button
         type="button"
@@ -123,20 +123,20 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
                 </select>
               )}
             </Field>
-            <TextInput name="reason" label="Why" placeholder="for the history; may be empty" error={errorOf("reason")} />
+            <TextInput name="reason" label="Reason" placeholder="optional" error={errorOf("reason")} />
           </>
         )}
       </FormDialog>
       <FormDialog title={`Edit ${name}`} isOpen={open === "edit"} close={close} verb="Save" submit={edit}>
         {(errorOf) => (
           <>
-            <p className="dim">Its files never change.</p>
+            <p className="dim">The files are immutable.</p>
             <Field label="Description" error={errorOf("description")}>
               {(props) => (
                 <textarea {...props} name="description" className="input" rows={4} defaultValue={version.description} />
               )}
             </Field>
-            <Field label="Labels" hint="One to a line: key=value." error={errorOf("labels")}>
+            <Field label="Labels" hint="One per line: key=value." error={errorOf("labels")}>
               {(props) => (
                 <textarea
                   {...props}
@@ -151,7 +151,7 @@ export function VersionActions({ version }: { version: ModelVersionDetail }) {
         )}
       </FormDialog>
       <ConfirmDelete title={open === "delete" ? `Delete ${name}?` : null} project={project} act={remove} close={close}>
-        Its files are removed; its job stays. Refused while it is protected, an alias points to it, or it is deployed.
+        Its files are removed; its job is kept. Refused while it is protected, has an alias or is deployed.
       </ConfirmDelete>
       {isReady && (
         <DeployDialog project={project} model={`${model}@${number}`} isOpen={open === "deploy"} close={close} />

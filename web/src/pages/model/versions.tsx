@@ -12,7 +12,7 @@ import { AliasCard } from "./aliases";
 import { MetricTags, StageLabel } from "./parts";
 
 const route = getRouteApi("/shell/models/$project/$model");
-const MOST = 8; // that are compared at once
+const MOST = 8; // versions in one comparison
 
 /** All versions of a model, newest first. */
 export function Versions() {
@@ -51,12 +51,14 @@ interface TableProps {
 function VersionTable({ project, model, versions, isCut }: TableProps) {
   const [chosen, setChosen] = useState<readonly number[]>([]);
   const toggle = (modelKey: number) =>
-    setChosen((before) => (before.includes(modelKey) ? before.filter((each) => each !== modelKey) : [...before, modelKey].slice(-MOST)));
+    setChosen((before) =>
+      before.includes(modelKey) ? before.filter((each) => each !== modelKey) : [...before, modelKey].slice(-MOST),
+    );
   return (
     <section className="card" aria-label="Versions">
       <header>
         <h2 className="grow">Versions</h2>
-        {isCut && <span className="dimmer small">the newest {versions.length.toLocaleString()}</span>}
+        {isCut && <span className="dimmer small">newest {versions.length.toLocaleString()}</span>}
         {chosen.length >= 2 ? (
           <Link
             to="/models/$project/$model/compare"
@@ -67,11 +69,11 @@ function VersionTable({ project, model, versions, isCut }: TableProps) {
             <GitCompareArrows size={14} aria-hidden="true" /> Compare {chosen.length}
           </Link>
         ) : (
-          versions.length > 1 && <span className="dimmer small">tick two or more to compare them</span>
+          versions.length > 1 && <span className="dimmer small">Select two or more to compare</span>
         )}
       </header>
       {versions.length === 0 ? (
-        <Empty icon={Package} title="No version yet">
+        <Empty icon={Package} title="No versions yet">
           <p>Open a job that has written a model or a checkpoint, and press Register as model.</p>
         </Empty>
       ) : (
@@ -86,7 +88,7 @@ function VersionTable({ project, model, versions, isCut }: TableProps) {
                 <th>Stage</th>
                 <th>Metrics</th>
                 <th className="right">Size</th>
-                <th>From</th>
+                <th>Source</th>
                 <th>Age</th>
               </tr>
             </thead>
@@ -193,7 +195,7 @@ function ModelFacts({ model }: { model: Model }) {
             {model.project}
           </Link>
         </dd>
-        <dt>Made by</dt>
+        <dt>Created by</dt>
         <dd>{model.user}</dd>
         <dt>Created</dt>
         <dd>

@@ -16,7 +16,7 @@ const route = getRouteApi("/shell/models");
 const PAGE = 50;
 const LIVE_MS = 5_000;
 
-/** All models that one may see, by name, each with its newest version. */
+/** All visible models by name, each with its newest version. */
 export function ModelsPage() {
   const filters: ModelFilters = route.useSearch();
   const navigate = useNavigate({ from: "/models" });
@@ -50,9 +50,9 @@ export function ModelsPage() {
         row={(model) => <Row key={model.id} model={model} />}
         empty={{
           icon: Package,
-          title: isFiltered ? "No model is like that" : "No model yet",
+          title: isFiltered ? "No matching models" : "No models yet",
           description: isFiltered
-            ? "Take a filter away to see more."
+            ? "Change or clear the filters."
             : "Open a job that has written a model or a checkpoint, and press Register as model.",
         }}
       />

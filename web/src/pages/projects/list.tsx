@@ -28,10 +28,7 @@ export function ProjectsPage() {
   };
   return (
     <div className="page-body">
-      <PageHead
-        title="Projects"
-        about="Every job belongs to one. Members see its jobs, and what each may do is told by the role."
-      >
+      <PageHead title="Projects" about="Every job belongs to a project. A member's role determines the permissions.">
         {me?.is_admin && (
           <button type="button" className="button primary" onClick={() => setOpen(true)}>
             <Plus size={15} aria-hidden="true" /> New project
@@ -44,8 +41,8 @@ export function ProjectsPage() {
         rowKey={(project) => project.name}
         empty={{
           icon: Boxes,
-          title: "No project of yours",
-          description: "Ask an admin of the platform to make you a member of one.",
+          title: "No projects",
+          description: "Ask a platform admin to add you to one.",
         }}
         columns={[
           {
@@ -56,10 +53,10 @@ export function ProjectsPage() {
               </Link>
             ),
           },
-          { head: "About", cell: (project) => <span className="dim wrap">{project.description}</span> },
+          { head: "Description", cell: (project) => <span className="dim wrap">{project.description}</span> },
           { head: "Your role", cell: (project) => project.my_role ?? <span className="dimmer">none</span> },
           { head: "Weight", isRight: true, cell: (project) => number(project.weight) },
-          { head: "Made", cell: (project) => <Ago at={project.created_at} /> },
+          { head: "Created", cell: (project) => <Ago at={project.created_at} /> },
           {
             head: <span className="only-read">Jobs</span>,
             isRight: true,
@@ -71,14 +68,14 @@ export function ProjectsPage() {
           },
         ]}
       />
-      <FormDialog title="New project" isOpen={isOpen} close={() => setOpen(false)} verb="Make it" submit={create}>
-        <Field label="Name" hint="Lower case letters, digits and hyphens.">
+      <FormDialog title="New project" isOpen={isOpen} close={() => setOpen(false)} verb="Create" submit={create}>
+        <Field label="Name" hint="Lowercase letters, digits and hyphens.">
           {(props) => <input {...props} className="input" name="name" required maxLength={63} autoComplete="off" />}
         </Field>
-        <Field label="About">
+        <Field label="Description">
           {(props) => <textarea {...props} className="input" name="description" rows={2} maxLength={4000} />}
         </Field>
-        <Field label="Weight" hint="Of its share, once shares are kept.">
+        <Field label="Weight" hint="Relative to other projects, for fair sharing.">
           {(props) => (
             <input
               {...props}

@@ -44,7 +44,7 @@ export function ProjectPage() {
   };
   return (
     <div className="page-body">
-      <nav aria-label="Where you are" className="crumbs">
+      <nav aria-label="Breadcrumb" className="crumbs">
         <Link to="/projects">Projects</Link>
       </nav>
       <PageHead title={name} about={project.description}>
@@ -66,7 +66,7 @@ export function ProjectPage() {
         act={remove}
         close={() => setLeaving(false)}
       >
-        Refused while it has jobs that have not ended. Its files stay where they are.
+        Refused while it has unfinished jobs. Its files are kept.
       </Confirm>
     </div>
   );
@@ -103,7 +103,7 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         label="Members"
         query={query}
         rowKey={(member) => member.user}
-        empty={{ icon: UsersRound, title: "No members", description: "Platform admins see the project all the same." }}
+        empty={{ icon: UsersRound, title: "No members", description: "Platform admins can always see the project." }}
         columns={[
           { head: "User", cell: (member) => <span className="strong nowrap">{member.user}</span> },
           {
@@ -125,11 +125,11 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
               ),
           },
           {
-            head: "May",
+            head: "Permissions",
             cell: (member) => (
               <span className="dim">
                 {
-                  { viewer: "read", member: "submit and steer jobs", admin: "also manage members and secrets" }[
+                  { viewer: "read", member: "submit and manage jobs", admin: "also manage members and secrets" }[
                     member.role
                   ]
                 }
@@ -222,11 +222,11 @@ function Secrets({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         empty={{
           icon: KeySquare,
           title: "No secrets",
-          description: "Jobs that name a secret get it as an environment variable. Its value is never shown again.",
+          description: "Jobs that name a secret get it as an environment variable. The value is never shown.",
         }}
         columns={[
           { head: "Name", cell: (secret) => <span className="mono">{secret.name}</span> },
-          { head: "Set", cell: (secret) => <Ago at={secret.updated_at} /> },
+          { head: "Updated", cell: (secret) => <Ago at={secret.updated_at} /> },
           {
             head: <span className="only-read">Actions</span>,
             isRight: true,
@@ -245,7 +245,7 @@ function Secrets({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         ]}
       />
       <FormDialog title="Set a secret" isOpen={isOpen} close={() => setOpen(false)} verb="Set" submit={put}>
-        <Field label="Name" hint="As the environment variable, such as WANDB_API_KEY.">
+        <Field label="Name" hint="Name of the environment variable, such as WANDB_API_KEY.">
           {(props) => <input {...props} className="input mono" name="name" required autoComplete="off" />}
         </Field>
         <Field label="Value">
@@ -253,7 +253,7 @@ function Secrets({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         </Field>
       </FormDialog>
       <Confirm title={gone === null ? null : `Remove ${gone}?`} verb="Remove" act={remove} close={() => setGone(null)}>
-        Waiting jobs that name it will fail to start.
+        Waiting jobs that use it will fail to start.
       </Confirm>
     </section>
   );

@@ -15,7 +15,7 @@ import { WaitingCard } from "./waiting";
 
 const route = getRouteApi("/shell/queue");
 
-/** Who waits in which order and why, who has which share, and what is expected. */
+/** The queue with wait reasons, the shares, and the start forecast. */
 export function QueuePage() {
   const { project = "" } = route.useSearch();
   const queue = useInfiniteQuery(queueQuery(project));
@@ -102,7 +102,7 @@ export function QueuePage() {
   );
 }
 
-/** What could not be read, each in the server's words once. */
+/** Errors of the queries, without duplicates. */
 function Failures({ reads }: { reads: readonly { error: Error | null; refetch: () => unknown }[] }) {
   const failed = reads.filter((read) => read.error !== null);
   const distinct = new Map(failed.map((read) => [read.error?.message, read]));
@@ -120,13 +120,13 @@ function Failures({ reads }: { reads: readonly { error: Error | null; refetch: (
 function About({ waiting, plannedAt }: { waiting: number; plannedAt: string | null | undefined }) {
   return (
     <>
-      {waiting === 1 ? "1 job waits" : `${counted(waiting, "job")} wait`}
+      {counted(waiting, "job")} waiting
       {plannedAt ? (
         <>
-          ; the planner last looked <Ago at={plannedAt} />.
+          ; last planned <Ago at={plannedAt} />.
         </>
       ) : (
-        "; the planner has not looked yet."
+        "; not planned yet."
       )}{" "}
       <Link to="/projects">Weights and quotas</Link> are set per project.
     </>

@@ -9,7 +9,7 @@ import { FormDialog } from "~/components/forms/dialogs";
 import { Skeleton, Failure, Field } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 
-/** The planner's settings: everybody reads them, platform admins set them. */
+/** The planner's settings: readable by all, writable by platform admins. */
 export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => void }) {
   const { data, error } = useQuery({ ...policyQuery, enabled: isOpen });
   const { data: me } = useQuery(meQuery);
@@ -34,13 +34,13 @@ export function PolicyDialog({ isOpen, close }: { isOpen: boolean; close: () => 
     if (!isAdmin || Object.keys(settings).length === 0) return true;
     const changed = await unwrap(api.PATCH("/api/v1/policy", { body: { settings } }));
     await client.invalidateQueries({ queryKey: plannerKeys.all });
-    toast("The planner goes by this from its next look on.");
+    toast("Policy updated; it applies from the next plan.");
     setWarnings(changed.warnings ?? []);
     return (changed.warnings ?? []).length === 0;
   };
   return (
     <FormDialog
-      title="Policy of the planner"
+      title="Scheduling policy"
       isOpen={isOpen}
       close={leave}
       verb={isAdmin ? "Set" : "Done"}
@@ -79,7 +79,7 @@ export function Warnings({ warnings }: { warnings: readonly string[] }) {
 
 function SettingField({ setting }: { setting: Setting }) {
   const hint =
-    setting.text === setting.default_text ? setting.meaning : `${setting.meaning} By default ${setting.default_text}.`;
+    setting.text === setting.default_text ? setting.meaning : `${setting.meaning} Default: ${setting.default_text}.`;
   const label = setting.name.replaceAll("_", " ");
   return (
     <Field label={label} hint={hint}>

@@ -12,7 +12,7 @@ import type { Reservation } from "~/api/types";
 
 const HOUR = 3_600_000;
 
-/** Nodes that are kept for projects: everybody sees them, platform admins make and delete them. */
+/** Reserved nodes: visible to all, created and deleted by platform admins. */
 export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: () => void }) {
   const { data, error } = useQuery({ ...reservationsQuery, enabled: isOpen });
   const { data: me } = useQuery(meQuery);
@@ -21,7 +21,9 @@ export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: 
   const client = useQueryClient();
   const changed = () => client.invalidateQueries({ queryKey: plannerKeys.all });
   const remove = async () => {
-    await unwrap(api.DELETE("/api/v1/reservations/{reservation}", { params: { path: { reservation: gone?.id ?? "" } } }));
+    await unwrap(
+      api.DELETE("/api/v1/reservations/{reservation}", { params: { path: { reservation: gone?.id ?? "" } } }),
+    );
     await changed();
   };
   const items = data?.items ?? [];
@@ -36,11 +38,11 @@ export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: 
         isWide
       >
         <p className="dim">
-          From its beginning to its end only the project's own jobs may use the nodes; others there are stopped.
+          During a reservation only the project's jobs may use the nodes; other jobs there are preempted.
         </p>
         {error !== null && <Failure error={error} />}
         {items.length === 0 ? (
-          <p className="dimmer">No nodes are reserved.</p>
+          <p className="dimmer">No reservations.</p>
         ) : (
           <ul className="plain-list reservations">
             {items.map((each) => (
@@ -85,19 +87,27 @@ export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: 
         act={remove}
         close={() => setGone(null)}
       >
-        Other projects may use its nodes again at once.
+        Other projects can use its nodes immediately.
       </Confirm>
     </>
   );
 }
 
-/** As an input of local time takes it. */
+/** Value of a datetime-local input. */
 function local(ms: number): string {
   const at = new Date(ms - new Date(ms).getTimezoneOffset() * 60_000);
   return at.toISOString().slice(0, 16);
 }
 
-function ReserveDialog({ isOpen, close, changed }: { isOpen: boolean; close: () => void; changed: () => Promise<unknown> }) {
+function ReserveDialog({
+  isOpen,
+  close,
+  changed,
+}: {
+  isOpen: boolean;
+  close: () => void;
+  changed: () => Promise<unknown>;
+}) {
   const { data: projects } = useQuery({ ...projectsQuery, enabled: isOpen });
   const { data: nodes } = useQuery({ ...nodesQuery, enabled: isOpen });
   const submit = async (form: FormData) => {
@@ -122,7 +132,11 @@ function ReserveDialog({ isOpen, close, changed }: { isOpen: boolean; close: () 
       }),
     );
     await changed();
-    toast([`${reservation.nodes.join(", ")} reserved for ${reservation.project}.`, ...(reservation.warnings ?? [])].join(" "));
+    toast(
+      [`${reservation.nodes.join(", ")} reserved for ${reservation.project}.`, ...(reservation.warnings ?? [])].join(
+        " ",
+      ),
+    );
   };
   const now = Date.now();
   return (
@@ -141,7 +155,7 @@ function ReserveDialog({ isOpen, close, changed }: { isOpen: boolean; close: () 
           )}
         </Field>
       </div>
-      <Field label="Nodes" hint={`By name, or by labels below. There are ${(nodes ?? []).length}.`}>
+      <Field label="Nodes" hint={`By name, or by labels below. The cluster has ${(nodes ?? []).length}.`}>
         {(props) => (
           <>
             <input
@@ -166,15 +180,15 @@ function ReserveDialog({ isOpen, close, changed }: { isOpen: boolean; close: () 
             <input {...props} className="input mono" name="selector" autoComplete="off" placeholder="pool=h100" />
           )}
         </Field>
-        <Field label="How many of these" hint="Left empty: all.">
+        <Field label="Node count" hint="Blank: all.">
           {(props) => <input {...props} className="input num" name="count" type="number" min={1} />}
         </Field>
       </div>
       <div className="pair">
-        <Field label="From" hint="Left empty: now.">
+        <Field label="Start" hint="Blank: now.">
           {(props) => <input {...props} className="input" name="begins" type="datetime-local" min={local(now)} />}
         </Field>
-        <Field label="Until">
+        <Field label="End">
           {(props) => (
             <input
               {...props}

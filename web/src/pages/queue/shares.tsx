@@ -8,7 +8,7 @@ const percent = (share: number | null | undefined): string =>
   share === null || share === undefined ? "–" : `${Math.round(share * 100)} %`;
 const width = (share: number): string => `${100 * Math.min(1, Math.max(0, share))}%`;
 
-/** Colours of projects, the same in every part of the page. */
+/** Colours of projects, the same everywhere on the page. */
 export type Hues = ReadonlyMap<string, number>;
 export const hueOf = (hues: Hues, project: string | null | undefined): string =>
   project && hues.has(project) ? `hue-${(hues.get(project) ?? 0) % 8}` : "hue-none";
@@ -17,7 +17,7 @@ export function SharesCard({ shares, hues }: { shares: Shares; hues: Hues }) {
   return (
     <Card title="Shares" aside={<Legend />} flush>
       {shares.projects.length === 0 ? (
-        <p className="dim card-note">Nobody holds or wants anything.</p>
+        <p className="dim card-note">No usage and no demand.</p>
       ) : (
         <ul className="plain-list">
           {shares.projects.map((share) => (
@@ -33,7 +33,7 @@ export function SharesCard({ shares, hues }: { shares: Shares; hues: Hues }) {
 function Legend() {
   return (
     <span className="row share-legend" aria-hidden="true">
-      <i className="legend-held" /> holds <i className="legend-due" /> due <i className="legend-past" /> lately
+      <i className="legend-held" /> using <i className="legend-due" /> fair share <i className="legend-past" /> recent
     </span>
   );
 }
@@ -42,7 +42,9 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
   const [isOpen, setOpen] = useState(false);
   const name = share.project ?? "Other projects";
   const users = share.users ?? [];
-  const label = `${name} holds ${percent(share.held)} of the cluster; ${percent(share.entitlement)} are due to it, lately it had ${percent(share.usage)}`;
+  const label =
+    `${name}: using ${percent(share.held)} of the cluster, ` +
+    `fair share ${percent(share.entitlement)}, recent ${percent(share.usage)}`;
   return (
     <li className="stack tight">
       <div className="row">
@@ -59,7 +61,8 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
         </button>
         <span className="grow dimmer small nowrap">weight {number(share.weight)}</span>
         <span className="num small nowrap">
-          <strong>{percent(share.held)}</strong> <span className="dim">held, {percent(share.entitlement)} due</span>
+          <span className="dim">using</span> <strong>{percent(share.held)}</strong>
+          <span className="dim">, fair share {percent(share.entitlement)}</span>
         </span>
       </div>
       <ShareBar share={share} label={label} hue={hueOf(hues, share.project)} />
@@ -69,7 +72,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
           ...(share.cpus ? [`${number(share.cpus)} CPUs`] : []),
           `${counted(share.running, "job")} running`,
           `${share.waiting.toLocaleString()} waiting`,
-          `lately ${percent(share.usage)}`,
+          `recent ${percent(share.usage)}`,
         ].join(" · ")}
       </div>
       {isOpen && (
@@ -81,7 +84,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
                 <span className={hueOf(hues, share.project)} style={{ width: width(user.held) }} />
               </span>
               <span className="num dim nowrap">
-                holds {percent(user.held)}, lately {percent(user.usage)}; {user.running} running, {user.waiting} waiting
+                using {percent(user.held)}, recent {percent(user.usage)}; {user.running} running, {user.waiting} waiting
               </span>
             </li>
           ))}
@@ -109,7 +112,7 @@ function ShareBar({ share, label, hue }: { share: Share; label: string; hue: str
   );
 }
 
-/** Who holds what of each GPU model. */
+/** GPUs in use by model and project. */
 function Models({ shares, hues }: { shares: Shares; hues: Hues }) {
   const models = Object.entries(shares.gpus ?? {});
   if (models.length === 0) return null;
@@ -129,7 +132,7 @@ function Models({ shares, hues }: { shares: Shares; hues: Hues }) {
             <div className="row small">
               <span className="grow mono">{model}</span>
               <span className="num dim">
-                {number(held)} of {number(all)} held
+                {number(held)} of {number(all)} in use
               </span>
             </div>
             <div className="stacked" role="img" aria-label={`${model}: ${label}`}>

@@ -20,7 +20,7 @@ interface TimeLineProps {
 
 const ms = (at: string | null | undefined): number => (at ? Date.parse(at) : Number.NaN);
 
-/** What is expected: the next starts with how sure they are, what runs until then, and nodes that are reserved. */
+/** The forecast: next starts with their uncertainty, running jobs, and reservations. */
 export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps) {
   const now = Math.floor(useNow() / MINUTE) * MINUTE;
   const [isAll, setAll] = useState(false);
@@ -36,7 +36,7 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
   const hidden = next.length - shown.length + ending.length - runningShown.length;
   return (
     <Card
-      title="What is expected"
+      title="Forecast"
       aside={
         hidden > 0 || isAll ? (
           <button type="button" className="button quiet small" aria-pressed={isAll} onClick={() => setAll(!isAll)}>
@@ -48,15 +48,12 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
     >
       <div className="time-line">
         <Axis scale={scale} now={now} />
-        <Lanes
-          title="Next starts"
-          empty="No start is foreseen: either nothing waits, or nobody knows when what runs will end."
-        >
+        <Lanes title="Next starts" empty="No predictable starts.">
           {shown.map((job) => (
             <StartLane key={job.job_id ?? job.position} job={job} scale={scale} now={now} hues={hues} />
           ))}
         </Lanes>
-        <Lanes title="On the nodes now" empty="Nothing runs.">
+        <Lanes title="Running" empty="No running jobs.">
           {runningShown.map((job, i) => (
             <RunningLane key={job.job_id ?? i} job={job} scale={scale} now={now} hues={hues} />
           ))}
@@ -180,7 +177,7 @@ function StartLane({ job, scale, now, hues }: LaneProps & { job: WaitingJob }) {
 function RunningLane({ job, scale, now, hues }: LaneProps & { job: RunningJob }) {
   const end = endOf(job);
   const began = ms(job.started_at);
-  const until = Number.isNaN(end) ? "no end is stated" : `${job.likely_end_at ? "about" : "by"} ${clock(end, now)}`;
+  const until = Number.isNaN(end) ? "end unknown" : `${job.likely_end_at ? "about" : "by"} ${clock(end, now)}`;
   return (
     <li title={`${job.name ?? "A job of another project"}: ${until}`}>
       <Name id={job.job_id} name={job.name} hue={hueOf(hues, job.project)} about={formatRequest(job)} />

@@ -17,13 +17,13 @@ interface WaitingProps {
   isLoading: boolean;
 }
 
-/** The jobs that wait, in the planner's order, each with why and when. */
+/** Waiting jobs in the planner's order, with reason and expected start. */
 export function WaitingCard({ jobs, waiting, hues, more, isLoading }: WaitingProps) {
   return (
     <section className="card" aria-labelledby="waiting-title">
       <header>
         <h2 className="grow" id="waiting-title">
-          Waiting, the next first
+          Waiting jobs
         </h2>
         <span className="dim num small">
           {jobs.length < waiting
@@ -32,8 +32,8 @@ export function WaitingCard({ jobs, waiting, hues, more, isLoading }: WaitingPro
         </span>
       </header>
       {jobs.length === 0 ? (
-        <Empty icon={ListOrdered} title="No job waits">
-          <p>Whoever submits now is next.</p>
+        <Empty icon={ListOrdered} title="No waiting jobs">
+          <p>The next submitted job is first in the queue.</p>
         </Empty>
       ) : (
         <ol className="queue">
@@ -60,7 +60,7 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
   const models = job.gpu_models ?? [];
   return (
     <li className="queue-row" value={job.position ?? undefined}>
-      <span className="queue-place num" aria-label={job.position ? `Number ${job.position}` : "No place"}>
+      <span className="queue-place num" aria-label={job.position ? `Position ${job.position}` : "No position"}>
         {job.position ?? "–"}
       </span>
       <div className="queue-job">
@@ -71,12 +71,12 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
         ) : (
           <span className="dim">A job of another project</span>
         )}
-        <span className="row tight small dim queue-who">
+        <span className="row tight small dim queue-project">
           <span className={`swatch ${hueOf(hues, job.project)}`} aria-hidden="true" />
-          <span className="cut">{job.project ? `${job.project} · ${job.user}` : "not yours"}</span>
+          <span className="cut">{job.project ? `${job.project} · ${job.user}` : "other project"}</span>
         </span>
       </div>
-      <div className="queue-asks small">
+      <div className="queue-request small">
         <span className="num nowrap">{formatRequest(job)}</span>
         <span className="dimmer cut" title={models.join(", ")}>
           {models.length > 0 ? models.join(" or ") : formatGang(job.roles ?? {})}
@@ -92,14 +92,14 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
         {about ? (
           <span className="num strong nowrap">{about}</span>
         ) : (
-          <span className="dimmer">{job.position ? "not foreseen" : "never"}</span>
+          <span className="dimmer">{job.position ? "unknown" : "never"}</span>
         )}
         {between && <span className="dimmer num">{between}</span>}
       </div>
-      <div className="queue-why">
+      <div className="queue-reason">
         {job.reason ? (
           <>
-            <button type="button" className="why" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+            <button type="button" className="reason" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
               <ChevronRight size={13} aria-hidden="true" className={isOpen ? "turned" : ""} />
               <span className="wrap">
                 <Sentence text={withFullStop(job.reason.sentence)} />
@@ -108,7 +108,7 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
             {isOpen && <Numbers job={job} />}
           </>
         ) : (
-          <span className="dimmer small">{job.job_id ? "" : "Why is told to its project."}</span>
+          <span className="dimmer small">{job.job_id ? "" : "Reason visible to its project."}</span>
         )}
       </div>
     </li>
@@ -147,12 +147,12 @@ function Numbers({ job }: { job: WaitingJob }) {
       {job.start?.sentence && (
         <span className="small dim">
           <Sentence text={withFullStop(job.start.sentence)} />
-          {(job.start.nodes ?? []).length > 0 && ` If all goes as is likely, on ${(job.start.nodes ?? []).join(", ")}.`}
+          {(job.start.nodes ?? []).length > 0 && ` Expected nodes: ${(job.start.nodes ?? []).join(", ")}.`}
         </span>
       )}
       {job.job_id && (
         <Link to="/jobs/$job" params={{ job: job.job_id }} className="small">
-          What would start now
+          Show alternatives
         </Link>
       )}
     </div>

@@ -8,17 +8,17 @@ test("what is tried is told in words, and nothing at all is a mistake", () => {
     "Time slice 2h, levels GPU 1h, 4 more nodes like gpu-1, without a, b",
   );
   expect(validateSimulation({}, parseCluster("", "", ""))).toMatch(/at least one/);
-  expect(validateSimulation({}, parseCluster("2", "", ""))).toMatch(/Name a node/);
+  expect(validateSimulation({}, parseCluster("2", "", ""))).toMatch(/Name the node/);
   expect(validateSimulation({ order: "fifo" }, null)).toBe("");
 });
 
 test("a difference says whether it is one for the better", () => {
   const [waited, , , , , , used] = FIGURES;
   if (!waited || !used) throw new Error("no figures");
-  expect(differenceOf(waited, 100, 50)).toEqual({ words: "−50 %", tone: "tone-green" });
-  expect(differenceOf(waited, 100, 150)).toEqual({ words: "+50 %", tone: "tone-red" });
-  expect(differenceOf(waited, 100, 100.1).text).toBe("the same");
-  expect(differenceOf(used, 0.5, 0.75)).toEqual({ words: "+25.0 points", tone: "dim" });
+  expect(differenceOf(waited, 100, 50)).toEqual({ text: "−50 %", tone: "tone-green" });
+  expect(differenceOf(waited, 100, 150)).toEqual({ text: "+50 %", tone: "tone-red" });
+  expect(differenceOf(waited, 100, 100.1).text).toBe("unchanged");
+  expect(differenceOf(used, 0.5, 0.75)).toEqual({ text: "+25.0 points", tone: "dim" });
   expect(differenceOf(waited, null, 1).text).toBe("–");
   expect(
     overTime("x", [

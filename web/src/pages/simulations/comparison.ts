@@ -2,7 +2,7 @@ import type { SimulationReport, SimulationResult } from "~/api/types";
 import { counted } from "~/lib/format";
 import type { Line } from "~/components/charts/series";
 
-/* What is tried on the platform's own history, and the figures of both runs. */
+/* Requests and results of simulations on the platform's own history. */
 
 export interface OtherCluster {
   more_nodes: number;
@@ -22,11 +22,11 @@ export function parseCluster(more: string, like: string, without: string): Other
   return count > 0 || gone.length > 0 ? { more_nodes: count, like: like.trim() || null, without: gone } : null;
 }
 
-/** Why it cannot be asked; empty where it can. What the values mean the server checks. */
+/** An error message, or empty. The server validates the values. */
 export function validateSimulation(policy: Readonly<Record<string, string>>, cluster: OtherCluster | null): string {
-  if (Object.keys(policy).length === 0 && cluster === null) return "Change at least one thing.";
+  if (Object.keys(policy).length === 0 && cluster === null) return "Change at least one field.";
   if (cluster !== null && cluster.more_nodes > 0 && cluster.like === null)
-    return "Name a node whose kind there shall be more of.";
+    return "Name the node that additional nodes are like.";
   return "";
 }
 
@@ -45,7 +45,7 @@ export function describeChanges(policy: Readonly<Record<string, string>>, cluste
 export interface Figure {
   label: string;
   kind: "time" | "share" | "count";
-  /** Whether more of it is better, or less; null: neither. */
+  /** Which direction is better; null: neither. */
   better: "more" | "less" | null;
   of: (report: SimulationReport) => number | null | undefined;
   isShown?: (found: SimulationResult) => boolean;
@@ -55,26 +55,26 @@ const hasGpus = ({ before, after }: SimulationResult): boolean =>
   [before, after].some((report) => (report.gpus_over_time ?? []).length > 0);
 
 export const FIGURES: readonly Figure[] = [
-  { label: "Waited, mean", kind: "time", better: "less", of: (r) => r.wait_mean_s },
-  { label: "Waited, 99 of 100 at most", kind: "time", better: "less", of: (r) => r.wait_p99_s },
-  { label: "Done after, mean", kind: "time", better: "less", of: (r) => r.jct_mean_s },
-  { label: "Done after, half at most", kind: "time", better: "less", of: (r) => r.jct_p50_s },
-  { label: "Done after, 99 of 100 at most", kind: "time", better: "less", of: (r) => r.jct_p99_s },
-  { label: "All done after", kind: "time", better: "less", of: (r) => r.makespan_s },
+  { label: "Wait, mean", kind: "time", better: "less", of: (r) => r.wait_mean_s },
+  { label: "Wait, p99", kind: "time", better: "less", of: (r) => r.wait_p99_s },
+  { label: "Completion time, mean", kind: "time", better: "less", of: (r) => r.jct_mean_s },
+  { label: "Completion time, median", kind: "time", better: "less", of: (r) => r.jct_p50_s },
+  { label: "Completion time, p99", kind: "time", better: "less", of: (r) => r.jct_p99_s },
+  { label: "Makespan", kind: "time", better: "less", of: (r) => r.makespan_s },
   { label: "GPUs in use", kind: "share", better: null, of: (r) => r.gpu_allocation, isShown: hasGpus },
   { label: "CPUs in use", kind: "share", better: null, of: (r) => r.cpu_allocation },
   { label: "Preemptions", kind: "count", better: "less", of: (r) => r.preemptions },
   { label: "Worst finish-time fairness", kind: "count", better: "less", of: (r) => r.worst_fairness },
-  { label: "Jobs that finished", kind: "count", better: "more", of: (r) => r.finished },
+  { label: "Finished jobs", kind: "count", better: "more", of: (r) => r.finished },
 ];
 
-const SAME = 0.005; // of the figure before: less is the noise of a history
+const SAME = 0.005; // relative to the value before: smaller differences are noise
 
-/** The difference in words, and the colour that says whether it is one for the better. */
+/** The difference as text, and its colour: green if better, red if worse. */
 export function differenceOf(figure: Figure, before: number | null | undefined, after: number | null | undefined) {
   if (typeof before !== "number" || typeof after !== "number") return { text: "–", tone: "dimmer" };
   const gap = after - before;
-  if (Math.abs(gap) <= SAME * Math.abs(before)) return { text: "the same", tone: "dimmer" };
+  if (Math.abs(gap) <= SAME * Math.abs(before)) return { text: "unchanged", tone: "dimmer" };
   const sign = gap > 0 ? "+" : "−";
   const size =
     figure.kind === "share"
@@ -86,7 +86,7 @@ export function differenceOf(figure: Figure, before: number | null | undefined, 
   return { text: `${sign}${size}`, tone: isBetter === null ? "dim" : isBetter ? "tone-green" : "tone-red" };
 }
 
-/** Steps over time as a line of a chart; `x` in seconds since the first job came. */
+/** A step function as a line of a chart; `x` in seconds since the first job arrived. */
 export function overTime(label: string, points: readonly (readonly unknown[])[] | undefined): Line {
   const all = (points ?? []).map(([at, value]) => [Number(at), Number(value)] as const);
   return {

@@ -24,7 +24,7 @@ interface FormProps {
 
 const DAYS = 30;
 
-/** Settings and nodes to try; what is left as it is now says so. */
+/** Settings and nodes to simulate; placeholders show the present values. */
 export function SimulationForm({ settings, begin, isBusy }: FormProps) {
   const { data: nodes } = useQuery(nodesQuery);
   const [mistake, setMistake] = useState("");
@@ -43,27 +43,27 @@ export function SimulationForm({ settings, begin, isBusy }: FormProps) {
   return (
     <form
       className="stack"
-      aria-label="What to try"
+      aria-label="Changes"
       onSubmit={(event) => {
         event.preventDefault();
         submit(new FormData(event.currentTarget));
       }}
     >
       <fieldset>
-        <legend>The planner's settings were</legend>
-        <div className="fours trial-fields">
+        <legend>Scheduling policy</legend>
+        <div className="fours simulation-fields">
           {settings.map((setting) => (
             <SettingInput key={setting.name} setting={setting} />
           ))}
         </div>
       </fieldset>
       <fieldset>
-        <legend>The cluster had</legend>
-        <div className="fours trial-fields">
-          <TextInput isNumeric name="more_nodes" label="More nodes" placeholder="0" type="number" />
-          <TextInput isNumeric name="like" label="Of the kind of" placeholder="a node" list={names} />
-          <TextInput isNumeric name="without" label="Without the nodes" placeholder="none" list={names} />
-          <TextInput isNumeric name="days" label="Jobs of the last days" placeholder={String(DAYS)} />
+        <legend>Cluster</legend>
+        <div className="fours simulation-fields">
+          <TextInput isNumeric name="more_nodes" label="Additional nodes" placeholder="0" type="number" />
+          <TextInput isNumeric name="like" label="Like node" placeholder="a node" list={names} />
+          <TextInput isNumeric name="without" label="Removed nodes" placeholder="none" list={names} />
+          <TextInput isNumeric name="days" label="Days of history" placeholder={String(DAYS)} />
         </div>
       </fieldset>
       {mistake && (
@@ -75,7 +75,7 @@ export function SimulationForm({ settings, begin, isBusy }: FormProps) {
         <button type="submit" className="button primary" disabled={isBusy}>
           <FlaskConical size={15} aria-hidden="true" /> Simulate
         </button>
-        <span className="dim small">What is empty stays as it is now.</span>
+        <span className="dim small">Blank fields stay unchanged.</span>
       </div>
     </form>
   );
@@ -90,7 +90,7 @@ function SettingInput({ setting }: { setting: Setting }) {
     <Field label={settingLabel(setting.name)}>
       {(props) => (
         <select {...props} className="input" name={name} defaultValue="">
-          <option value="">{setting.text} (as now)</option>
+          <option value="">{setting.text} (current)</option>
           {choices
             .filter((choice) => choice !== setting.text)
             .map((choice) => (

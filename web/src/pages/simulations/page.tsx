@@ -14,7 +14,7 @@ import { Result } from "./result";
 
 const route = getRouteApi("/shell/simulations");
 
-/** Other settings, or other nodes, tried on the jobs that have ended lately. */
+/** Simulates other settings or nodes on recently finished jobs. */
 export function SimulationsPage() {
   const { id = "", what = "" } = route.useSearch();
   const { data: me } = useQuery(meQuery);
@@ -41,19 +41,23 @@ export function SimulationsPage() {
         title="Simulations"
         about={
           <>
-            The jobs that have ended lately, run through the planner once more: with other settings, or other nodes,
-            before you set or buy them. Nothing is changed. <Link to="/queue">Back to the queue</Link>
+            Replays recently finished jobs with other settings or nodes. Nothing is changed.{" "}
+            <Link to="/queue">Back to the queue</Link>
           </>
         }
       />
       {me && !me.is_admin ? (
-        <p className="note warn">Only platform admins may try policies on everybody's history.</p>
+        <p className="note warn">Only platform admins can run simulations.</p>
       ) : (
         <>
-          <Card title="What to try">
+          <Card title="Changes">
             {policy.error !== null && <Failure error={policy.error} retry={() => void policy.refetch()} />}
             {policy.data ? (
-              <SimulationForm settings={policy.data.settings} begin={(request) => void begin(request)} isBusy={isBusy} />
+              <SimulationForm
+                settings={policy.data.settings}
+                begin={(request) => void begin(request)}
+                isBusy={isBusy}
+              />
             ) : (
               policy.isPending && <Skeleton rows={6} height={30} />
             )}
@@ -80,17 +84,15 @@ function Progress({ simulation, what }: { simulation: Simulation | undefined; wh
   const now = useNow();
   const since = simulation?.began_at ? Math.max(0, (now - Date.parse(simulation.began_at)) / 1000) : null;
   return (
-    <Card title={what || "A simulation"}>
+    <Card title={what || "Simulation"}>
       <p className="row" role="status">
         <LoaderCircle size={16} className="turning" aria-hidden="true" />
         <span className="grow">
-          <Sentence text={simulation?.sentence || "It is being asked for."} />
+          <Sentence text={simulation?.sentence || "Starting…"} />
         </span>
         {since !== null && <span className="dim num small">for {duration(Math.round(since))}</span>}
       </p>
-      <p className="dim small">
-        It takes seconds to minutes. You may leave: this address shows the result for an hour.
-      </p>
+      <p className="dim small">This takes seconds to minutes. The address shows the result for an hour.</p>
     </Card>
   );
 }

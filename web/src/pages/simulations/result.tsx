@@ -6,11 +6,11 @@ import { LocalTime } from "~/components/time";
 import { counted, duration, number } from "~/lib/format";
 import { differenceOf, type Figure, FIGURES, overTime } from "./comparison";
 
-/** The figures side by side, what they say in words, and how full the cluster was over time. */
+/** The figures side by side, a summary, and the use of the cluster over time. */
 export function Result({ found, what }: { found: SimulationResult; what: string }) {
   return (
     <>
-      <Card title={what || "The result"}>
+      <Card title={what || "Result"}>
         <div className="stack">
           <ul className="stack tight">
             {(found.sentences ?? []).map((sentence) => (
@@ -20,9 +20,9 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
             ))}
           </ul>
           <p className="dim small">
-            {counted(found.jobs, "job")} that ended between <LocalTime at={found.since} /> and{" "}
-            <LocalTime at={found.until} />. Both columns are simulated, from an empty cluster: with the nodes and
-            settings as they are now, and with the changes.
+            {counted(found.jobs, "job")} finished between <LocalTime at={found.since} /> and{" "}
+            <LocalTime at={found.until} />. Both columns are simulated from an empty cluster: with the current nodes and
+            settings, and with the changes.
           </p>
           <TableBox label="Figures">
             <table className="table figures">
@@ -30,10 +30,10 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
                 <tr>
                   <th scope="col">Figure</th>
                   <th scope="col" className="right">
-                    As now
+                    Current
                   </th>
                   <th scope="col" className="right">
-                    What if
+                    Changed
                   </th>
                   <th scope="col" className="right">
                     Difference
@@ -52,7 +52,7 @@ export function Result({ found, what }: { found: SimulationResult; what: string 
       <div className="simulated">
         <OverTime title="GPUs in use" found={found} of={(report) => report.gpus_over_time} isShare />
         <OverTime title="CPUs in use" found={found} of={(report) => report.cpus_over_time} isShare />
-        <OverTime title="Jobs that wait" found={found} of={(report) => report.waiting_over_time} />
+        <OverTime title="Waiting jobs" found={found} of={(report) => report.waiting_over_time} />
       </div>
     </>
   );
@@ -93,7 +93,7 @@ interface OverTimeProps {
 
 function OverTime({ title, found, of, isShare = false }: OverTimeProps) {
   const lines = useMemo(
-    () => [overTime("as now", of(found.before)), overTime("what if", of(found.after))],
+    () => [overTime("current", of(found.before)), overTime("changed", of(found.after))],
     [found, of],
   );
   if (lines.every((line) => line.x.length === 0)) return null;
@@ -102,7 +102,7 @@ function OverTime({ title, found, of, isShare = false }: OverTimeProps) {
       title={title}
       aside={
         <span className="row legend small dim" aria-hidden="true">
-          <i className="line-0" /> as now <i className="line-1" /> what if
+          <i className="line-0" /> current <i className="line-1" /> changed
         </span>
       }
     >

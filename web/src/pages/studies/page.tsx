@@ -16,7 +16,7 @@ const STATES = ["running", "paused", "stopping", "succeeded", "failed", "cancell
 const PAGE = 50;
 const LIVE_MS = 2_000;
 
-/** All studies that one may see, newest first. */
+/** All visible studies, newest first. */
 export function StudiesPage() {
   const filters: StudyFilters = route.useSearch();
   const navigate = useNavigate({ from: "/studies" });
@@ -52,7 +52,7 @@ export function StudiesPage() {
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
         {splitList(filters.user).map((user) => (
           <FilterChip key={user} remove={() => filter({ user: toggled(filters.user, user) })}>
-            by {user}
+            user: {user}
           </FilterChip>
         ))}
         {isFiltered && <ClearFilters clear={() => void navigate({ search: {}, replace: true })} />}
@@ -65,10 +65,10 @@ export function StudiesPage() {
         row={(study) => <Row key={study.id} study={study} byUser={(user) => filter({ user })} />}
         empty={{
           icon: FlaskConical,
-          title: isFiltered ? "No study is like that" : "No study yet",
+          title: isFiltered ? "No matching studies" : "No studies yet",
           description: isFiltered
-            ? "Take a filter away to see more."
-            : "A study searches over parameters: it runs many jobs of one template and finds the best.",
+            ? "Change or clear the filters."
+            : "A study searches parameters: it runs many jobs of one template and finds the best.",
         }}
       />
     </div>
@@ -123,7 +123,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
         <button
           type="button"
           className="tag cut"
-          title={`Only those of ${study.user}`}
+          title={`Only studies of ${study.user}`}
           onClick={() => byUser(study.user)}
         >
           {study.user}
@@ -133,7 +133,7 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
   );
 }
 
-/** How many trials are over, run and have failed; each count leads to those. */
+/** Numbers of trials by state, each a link to these trials. */
 export function StudyProgress({ study }: { study: Study }) {
   const countOf = (state: string) => study.trials?.[state] ?? 0;
   const total = Object.values(study.trials ?? {}).reduce((sum, count) => sum + count, 0);
@@ -150,7 +150,7 @@ export function StudyProgress({ study }: { study: Study }) {
   ] as const;
   const more = (
     [
-      ["under way", running, "running,starting,paused"],
+      ["running", running, "running,starting,paused"],
       ["waiting", waiting, "queued"],
       ["stopped early", countOf("stopped"), "stopped"],
       ["failed", countOf("failed"), "failed"],

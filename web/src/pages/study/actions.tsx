@@ -9,7 +9,7 @@ import { Confirm, FormDialog } from "~/components/forms/dialogs";
 import { Field } from "~/components/parts";
 import { toast } from "~/components/shell/toasts";
 
-/** What can be done with a study as it is now. */
+/** Actions on a study, by its state. */
 export function StudyActions({ study }: { study: StudyDetail }) {
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -75,13 +75,13 @@ export function StudyActions({ study }: { study: StudyDetail }) {
       )}
       <Confirm
         title={confirming === "stop" ? `Stop ${study.name}?` : confirming === "delete" ? `Delete ${study.name}?` : null}
-        verb={confirming === "delete" ? "Delete" : "Stop the study"}
+        verb={confirming === "delete" ? "Delete" : "Stop study"}
         act={act}
         close={() => setConfirming(null)}
       >
         {confirming === "delete"
-          ? "It is listed no more. The jobs of its trials stay."
-          : "Its trials are cancelled. What they have found stays, and the study can be extended later."}
+          ? "It disappears from the lists. The jobs of its trials are kept."
+          : "Its trials are cancelled. Their results are kept, and the study can be extended later."}
       </Confirm>
       <Extend study={study} isOpen={isExtending} close={() => setExtending(false)} done={refresh} />
     </>
@@ -123,16 +123,16 @@ function Extend({ study, isOpen, close, done }: ExtendProps) {
   return (
     <FormDialog title={`Extend ${study.name}`} isOpen={isOpen} close={close} verb="Extend" submit={submit}>
       <p className="dim">
-        {isStudyOver(study.state) ? "It goes on with what is added." : "What is added counts from now."} What is empty
-        stays as it is.
+        {isStudyOver(study.state) ? "The study resumes with the added budget." : "The added budget counts from now."}
+        {" Blank fields stay unchanged."}
       </p>
       <div className="pair">
         {budget.trials != null && field("trials", "More trials", `${budget.trials.toLocaleString()} now`)}
-        {field("parallel", "At once", `${budget.parallel ?? 1} now; replaces it`)}
+        {field("parallel", "Parallel trials", `${budget.parallel ?? 1} now; replaced`)}
         {budget.max_time != null &&
           field("max_time", "More hours", `${(budget.max_time / 3600).toFixed(1)} h now`, "any")}
         {budget.gpu_hours != null && field("gpu_hours", "More GPU-hours", `${budget.gpu_hours} now`, "any")}
-        {budget.failed_trials != null && field("failed_trials", "More may fail", `${budget.failed_trials} now`)}
+        {budget.failed_trials != null && field("failed_trials", "More failed trials", `${budget.failed_trials} now`)}
       </div>
     </FormDialog>
   );

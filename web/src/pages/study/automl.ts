@@ -1,19 +1,19 @@
 import type { Automl } from "~/api/types";
 import { number } from "~/lib/format";
 
-/* What a leaderboard says. */
+/* Texts of the AutoML leaderboard. */
 
 export type LeaderboardRow = NonNullable<Automl["leaderboard"]>[number];
 
-/** Whether a study was made by AutoML, by the label of its trials' jobs. */
+/** Whether a study was created by AutoML, by the label of its trials' jobs. */
 export const isAutoml = (labels: Record<string, string> | null | undefined): boolean =>
   labels?.["automl"] !== undefined;
 
-/** The score, and by how much it differs from fold to fold. */
+/** The score and its spread over folds. */
 export const formatScore = (row: LeaderboardRow): string =>
   row.spread == null ? number(row.score) : `${number(row.score)} ± ${Number(row.spread.toPrecision(2))}`;
 
-/** Its parameters; those of its family without the family's name. */
+/** The parameters of a model, without its family's prefix. */
 export const formatPoint = (row: Pick<LeaderboardRow, "family" | "parameters">): string =>
   Object.entries(row.parameters ?? {})
     .map(
@@ -24,13 +24,13 @@ export const formatPoint = (row: Pick<LeaderboardRow, "family" | "parameters">):
 
 export interface FamilyBest {
   family: string;
-  /** Undefined: none of it has a score. */
+  /** Undefined: no score yet. */
   row: LeaderboardRow | undefined;
-  /** Models of it that have one. */
+  /** Models of the family with a score. */
   tried: number;
 }
 
-/** The best of each family, the best family first; those without a score at the end, as they are searched. */
+/** The best model of each family, best family first; families without a score last, in search order. */
 export function bestOfFamilies(found: Pick<Automl, "families" | "leaderboard">): FamilyBest[] {
   const rows = found.leaderboard ?? [];
   const all = found.families.map((family) => {

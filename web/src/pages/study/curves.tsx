@@ -9,7 +9,7 @@ import { numberAxis, rangeOf } from "~/components/charts/axis";
 import { rankScale } from "./surface";
 import { useStudy } from "./useStudy";
 
-/** What trials reported on their way: which were stopped, and how the others went on. */
+/** Learning curves of trials, with those stopped early. */
 export function Curves() {
   const { id, study, metrics, pick, describe } = useStudy();
   const [isLog, setLog] = useState(false);
@@ -46,11 +46,11 @@ export function Curves() {
       {isPending ? (
         <Skeleton rows={6} height={30} />
       ) : (data?.curves.length ?? 0) === 0 ? (
-        <Empty icon={ChartLine} title="No trial has reported on its way">
+        <Empty icon={ChartLine} title="No intermediate results">
           <p>
             {study.spec.template
-              ? `Report ${data?.metric ?? "the metric"} with steps, more than once a trial, to see curves and to have trials stopped early.`
-              : "A program that tells results itself tells the last value alone."}
+              ? `Report ${data?.metric ?? "the metric"} at several steps of a trial for curves and early stopping.`
+              : "An ask-and-tell program reports only final values."}
           </p>
         </Empty>
       ) : (
@@ -65,13 +65,16 @@ export function Curves() {
                 checked={isLog}
                 onChange={(event) => setLog(event.target.checked)}
               />{" "}
-              steps by logarithm
+              log scale
             </label>
           }
         >
           <div className="plot-body">
             <Plot
-              label={`Curves of ${counted(data?.curves.length ?? 0, "trial")}${plot.points.length > 0 ? `, ${plot.points.length} of them stopped early` : ""}`}
+              label={[
+                `Curves of ${counted(data?.curves.length ?? 0, "trial")}`,
+                ...(plot.points.length > 0 ? [`${plot.points.length} of them stopped early`] : []),
+              ].join(", ")}
               height={420}
               x={plot.x}
               y={plot.y}
@@ -92,7 +95,7 @@ export function Curves() {
             )}
             {(data?.total ?? 0) > (data?.curves.length ?? 0) && (
               <span>
-                {data?.curves.length} of {counted(data?.total ?? 0, "curve")}: those that run, the best, and the newest
+                {data?.curves.length} of {counted(data?.total ?? 0, "curve")}: running, best and newest
               </span>
             )}
           </div>

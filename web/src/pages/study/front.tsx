@@ -11,7 +11,7 @@ interface FrontProps {
   describe: (trial: number) => string;
 }
 
-/** Two metrics against each other, and the trials that no other one betters in both. */
+/** Scatter plot of two metrics with the Pareto front. */
 export function Front({ metrics, rows, pick, describe }: FrontProps) {
   const [[across, up], setAxes] = useState<[number, number]>([0, 1]);
   const [x, y] = [metrics[across], metrics[up]];
@@ -23,7 +23,7 @@ export function Front({ metrics, rows, pick, describe }: FrontProps) {
     });
     const best = paretoFront(known, [x.goal, y.goal]);
     const [wide, high] = [rangeOf(known.map((point) => point.x)), rangeOf(known.map((point) => point.y))];
-    // What can be had at a price: between two points it is what the one before brings, seen from the good end of `x`.
+    // The front is a step function, followed from the good end of `x`.
     const from = x.goal === "minimize" ? 1 : -1;
     const edge = known.filter((point) => best.has(point.number)).sort((a, b) => from * (a.x - b.x));
     return {
@@ -55,13 +55,13 @@ export function Front({ metrics, rows, pick, describe }: FrontProps) {
       aside={
         metrics.length > 2 && (
           <span className="row">
-            {choose("Across", across, (to) => setAxes([to, up]))} {choose("Up", up, (to) => setAxes([across, to]))}
+            {choose("X axis", across, (to) => setAxes([to, up]))} {choose("Y axis", up, (to) => setAxes([across, to]))}
           </span>
         )
       }
     >
       {plot.points.length === 0 ? (
-        <div className="body dim">No trial has a result yet.</div>
+        <div className="body dim">No results yet.</div>
       ) : (
         <>
           <div className="plot-body">
@@ -80,11 +80,11 @@ export function Front({ metrics, rows, pick, describe }: FrontProps) {
           </div>
           <div className="keys">
             <span className="key-2">
-              <i aria-hidden="true" /> on the front: none is better in both
+              <i aria-hidden="true" /> on the front
             </span>
             {plot.count < plot.points.length && (
               <span className="key-0">
-                <i className="ring" aria-hidden="true" /> bettered
+                <i className="ring" aria-hidden="true" /> dominated
               </span>
             )}
           </div>

@@ -18,7 +18,7 @@ interface HistoryProps {
   describe: (trial: number) => string;
 }
 
-/** Each trial's value in order, the best so far, and what more trials would bring; or how far the best was from the best of all. */
+/** Each trial's value in order, the best so far, and a forecast; or the regret. */
 export function History({ study, rows, results, metric, pick, describe }: HistoryProps) {
   const [isRegret, setRegret] = useState(false);
   const { data: ahead } = useQuery(predictionQuery(study.id, undefined, results));
@@ -37,7 +37,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
       return {
         x: numberAxis(1, Math.max(2, last)),
         y: isLog ? numberAxis(low / 1.5, high * 1.5, "log") : numberAxis(0, high > Number.MIN_VALUE ? high * 1.05 : 1),
-        // Those that bettered it; a logarithm has no zero: there the line ends.
+        // Improvements only. A logarithmic axis has no zero, so the line ends there.
         points: grew.x.flatMap((x, i) =>
           grew.y[i] === grew.y[i - 1] ? [] : [{ number: x, x, y: regret[i] ?? null, hue: 1 }],
         ),
@@ -85,6 +85,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
     };
   }, [rows, metric.name, metric.goal, ahead, isRegret]);
   const best = study.best;
+  const bestText = best ? `the best is ${number(best.result?.[metric.name])}, of trial ${best.number}` : "none yet";
   const failed = study.trials?.["failed"] ?? 0;
   const has = (state: string) => rows.some((row) => row.state === state);
   return (
@@ -94,7 +95,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
       aside={
         <select
           className="input auto"
-          aria-label="What is shown"
+          aria-label="Chart"
           value={isRegret ? "regret" : "value"}
           onChange={(event) => setRegret(event.target.value === "regret")}
         >
@@ -106,11 +107,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
       {results === 0 ? (
         <div className="body">
           <p className="dim">
-            {rows.length === 0
-              ? "No trial has begun yet."
-              : failed === 0
-                ? "No trial has a result yet."
-                : "No trial has a result. "}
+            {rows.length === 0 ? "No trials yet." : failed === 0 ? "No results yet." : "No results. "}
             {failed > 0 && <FailedLink study={study.id} label={`${failed} failed`} />}
           </p>
         </div>
@@ -118,7 +115,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
         <>
           <div className="plot-body">
             <Plot
-              label={`${metric.name} of ${results} trials in order; ${best ? `the best is ${number(best.result?.[metric.name])}, of trial ${best.number}` : "none yet"}`}
+              label={`${metric.name} of ${results} trials in order; ${bestText}`}
               height={280}
               {...plot}
               describe={describe}
@@ -128,7 +125,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
           <div className="keys">
             {isRegret ? (
               <span className="key-1">
-                <i className="stroke" aria-hidden="true" /> how far the best so far was from the best of all
+                <i className="stroke" aria-hidden="true" /> best so far minus best overall
               </span>
             ) : (
               <>
@@ -145,7 +142,7 @@ export function History({ study, rows, results, metric, pick, describe }: Histor
                 </span>
                 {(ahead?.points ?? []).length > 0 && (
                   <span className="key-3">
-                    <i className="band" aria-hidden="true" /> likely ahead, with 80 %
+                    <i className="band" aria-hidden="true" /> forecast, 80 % interval
                   </span>
                 )}
                 {failed > 0 && <FailedLink study={study.id} label={`${failed} failed, not shown`} />}

@@ -9,7 +9,7 @@ import { counted, duration, number } from "~/lib/format";
 
 const SHOWN = 12;
 
-/** Of AutoML: every model that was tried, the best first, and what the data say of themselves. */
+/** The AutoML leaderboard: all models, best first, and notes about the data. */
 export function Leaderboard({ study, results }: { study: StudyDetail; results: number }) {
   const { data, error, isPending, refetch } = useQuery(automlQuery(study.id, results, isStudyOver(study.state)));
   const [isAll, setAll] = useState(false);
@@ -30,7 +30,7 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
           <Skeleton rows={5} height={28} />
         </div>
       ) : data === undefined || rows.length === 0 ? (
-        <p className="body dim">No model has a score yet.</p>
+        <p className="body dim">No scores yet.</p>
       ) : (
         <>
           <Families study={study.id} found={data} />
@@ -41,7 +41,7 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
                   <th className="right">Rank</th>
                   <th>Family</th>
                   <th className="right">{data.metric}</th>
-                  <th className="right">Took</th>
+                  <th className="right">Duration</th>
                   <th>Parameters</th>
                 </tr>
               </thead>
@@ -88,8 +88,8 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
             </p>
           ))}
           <p className="dimmer small">
-            Scores are of the validation: the first one is the best of many, and so a little too good. The test below
-            the winner is not.
+            Validation scores. The top score is slightly optimistic, as the best of many; the test score of the winner
+            is not.
           </p>
         </div>
       )}
@@ -97,11 +97,11 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
   );
 }
 
-/** The best of each family, as far as there is one. */
+/** The best model of each family. */
 function Families({ study, found }: { study: string; found: Automl }) {
   const best = bestOfFamilies(found);
   return (
-    <ul className="leaderboard-families" aria-label="The best of each family">
+    <ul className="leaderboard-families" aria-label="Best model of each family">
       {best.map(({ family, row, tried }) => (
         <li key={family}>
           <span className="dim small">{family}</span>
@@ -125,21 +125,21 @@ function Families({ study, found }: { study: string; found: Automl }) {
   );
 }
 
-/** The honest figure: of the registered model, on rows that no trial saw. */
+/** The unbiased score: of the registered model, on held-out rows. */
 export function FinalTest({ study, results }: { study: StudyDetail; results: number }) {
   const { data } = useQuery(automlQuery(study.id, results, isStudyOver(study.state)));
   if (data === undefined) return null;
   const { test, metric, winner } = data;
   const others = Object.entries(test?.metrics ?? {}).filter(([name]) => name !== metric);
   return (
-    <Card title="Test of the winner">
+    <Card title="Test score of the winner">
       {test == null ? (
         <p className="dim">
           {winner == null
-            ? "When the search is over, the best model is fitted once more and tested once, on rows that no trial saw."
+            ? "After the search the best model is retrained and tested once, on held-out rows."
             : ["succeeded", "failed", "cancelled", "expired"].includes(winner.job_state ?? "")
-              ? "Its run told no test; its log says why."
-              : "The best model is being fitted once more and tested."}
+              ? "The final job reported no test score; see its log."
+              : "The best model is being retrained and tested."}
         </p>
       ) : (
         <div className="stack tight">
@@ -149,11 +149,12 @@ export function FinalTest({ study, results }: { study: StudyDetail; results: num
             </span>
             {test.low != null && test.high != null && (
               <>
-                , with 95 % between <span className="num">{number(test.low)}</span> and{" "}
-                <span className="num">{number(test.high)}</span>
+                {" "}
+                (95 % interval <span className="num">{number(test.low)}</span> to{" "}
+                <span className="num">{number(test.high)}</span>)
               </>
             )}
-            , on {counted(test.rows, "row")} that no trial saw.
+            , on {counted(test.rows, "held-out row")}.
           </p>
           {test.hint && <p className="note warn">{test.hint}</p>}
           {others.length > 0 && (

@@ -14,7 +14,7 @@ import { History } from "./history";
 import { FinalTest, Leaderboard } from "./leaderboard";
 import { useStudy } from "./useStudy";
 
-/** How far it is, what it found, and what matters. */
+/** Progress, results and parameter importance of a study. */
 export function StudyOverview() {
   const { id, study, metrics, rows, results, isPending, error, refetch, pick, describe } = useStudy();
   if (study === undefined) return null;
@@ -30,7 +30,9 @@ export function StudyOverview() {
           {isPending ? (
             <Skeleton rows={6} height={30} />
           ) : (
-            metric && <History study={study} rows={rows} results={results} metric={metric} pick={pick} describe={describe} />
+            metric && (
+              <History study={study} rows={rows} results={results} metric={metric} pick={pick} describe={describe} />
+            )
           )}
           {metrics.length > 1 && <Front metrics={metrics} rows={rows} pick={pick} describe={describe} />}
           <Importance id={id} study={study} results={results} />
@@ -47,7 +49,7 @@ export function StudyOverview() {
   );
 }
 
-/** How it ended, or what a person should know while it runs. */
+/** Why the study ended, or a warning while it runs. */
 function StatusNote({ study }: { study: StudyDetail }) {
   const text = [study.reason, study.note].flatMap((one) => (one ? [withFullStop(one)] : [])).join(" ");
   if (!text) return null;
@@ -68,7 +70,7 @@ function StatusNote({ study }: { study: StudyDetail }) {
   );
 }
 
-const FRONT_SHOWN = 8; // trials of a front that are named at first
+const FRONT_SHOWN = 8; // trials of the front that are listed initially
 
 function Best({ study, results }: { study: StudyDetail; results: number }) {
   const { data, error, refetch } = useQuery(studyBestQuery(study.id, results));
@@ -77,12 +79,12 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
   const several = (data?.trials.length ?? 0) > 1;
   return (
     <Card
-      title={several ? `The best: a front of ${data?.trials.length}` : "The best"}
+      title={several ? `Pareto front: ${data?.trials.length} trials` : "Best trial"}
       aside={!several && first?.job && <RegisterBest job={first.job} />}
     >
       {error !== null && <Failure error={error} retry={() => void refetch()} />}
       {first === undefined ? (
-        <p className="dim">No trial has a result{isStudyOver(study.state) ? "" : " yet"}.</p>
+        <p className="dim">No results{isStudyOver(study.state) ? "" : " yet"}.</p>
       ) : several ? (
         <div className="stack">
           <ul className="stack tight" aria-label="Trials on the front">
@@ -119,7 +121,7 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
   );
 }
 
-/** The best trial's model, for the registry. */
+/** Registers the best trial's model. */
 function RegisterBest({ job }: { job: string }) {
   const [isOpen, setOpen] = useState(false);
   return (
@@ -132,12 +134,12 @@ function RegisterBest({ job }: { job: string }) {
   );
 }
 
-/** What became of the best trial, where the study asks for it. */
+/** The registered model of the best trial, if the study has one. */
 function Winner({ study }: { study: StudyDetail }) {
   const { winner } = study;
   if (!winner) return null;
   return (
-    <Card title="The winner, registered">
+    <Card title="Registered winner">
       <dl className="facts">
         <dt>Trial</dt>
         <dd>
@@ -156,7 +158,7 @@ function Winner({ study }: { study: StudyDetail }) {
               <span className="dim">{winner.version_state}</span>
             </>
           ) : (
-            <span className="dim">was deleted</span>
+            <span className="dim">deleted</span>
           )}
         </dd>
         {winner.job && (
@@ -202,23 +204,23 @@ function TrialAndJob({ study, trial, job }: { study: string; trial: number; job?
   );
 }
 
-/** Which parameters matter. */
+/** Importance of the parameters. */
 function Importance({ id, study, results }: { id: string; study: StudyDetail; results: number }) {
   const metrics = study.metrics ?? [];
   const [metric, setMetric] = useState("");
   const { data, error, isPending, refetch } = useQuery(importanceQuery(id, metric || undefined, results));
   return (
     <Card
-      title="Which parameters matter"
+      title="Parameter importance"
       aside={
         metrics.length > 1 && (
           <select
             className="input auto"
-            aria-label="For which metric"
+            aria-label="Metric"
             value={metric}
             onChange={(event) => setMetric(event.target.value)}
           >
-            <option value="">all metrics together</option>
+            <option value="">all metrics</option>
             {metrics.map((name) => (
               <option key={name}>{name}</option>
             ))}
@@ -240,8 +242,8 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
             ))}
           </ul>
           <p className="dimmer small">
-            How differently the best tenth of the trials lies along each parameter from all of them, and of how many
-            trials that was told. Below ten it is not known.
+            How much the distribution of the best 10 % of trials differs from that of all trials, per parameter. Unknown
+            below ten trials.
           </p>
         </div>
       )}
@@ -249,7 +251,7 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
   );
 }
 
-/** Leads to the trials that it was told of, in the order of this parameter. */
+/** A parameter's importance, with a link to its trials sorted by this parameter. */
 function Weight({ study, name, part, trials }: { study: string; name: string; part: number | null; trials: number }) {
   return (
     <li>
@@ -259,21 +261,21 @@ function Weight({ study, name, part, trials }: { study: string; name: string; pa
           <span style={{ width: `${100 * (part ?? 0)}%` }} />
         </span>
         <span className="num">
-          {part === null ? "not known" : `${Math.round(100 * part)} %`}
-          <span className="dimmer small"> of {counted(trials, "trial")}</span>
+          {part === null ? "unknown" : `${Math.round(100 * part)} %`}
+          <span className="dimmer small"> ({counted(trials, "trial")})</span>
         </span>
       </Link>
     </li>
   );
 }
 
-/** What more trials would bring, in words. */
+/** Expected result of more trials. */
 function Prediction({ id, study, results }: { id: string; study: StudyDetail; results: number }) {
   const { data, error, refetch } = useQuery(predictionQuery(id, undefined, results));
   const last = data?.points?.at(-1);
   const chance = data?.chance ?? 0;
   return (
-    <Card title="What more trials would bring">
+    <Card title="Forecast">
       {error !== null && !data ? (
         <Failure error={error} retry={() => void refetch()} />
       ) : data === undefined ? (
@@ -283,14 +285,14 @@ function Prediction({ id, study, results }: { id: string; study: StudyDetail; re
       ) : (
         <div className="stack tight">
           <p>
-            After {counted(last.more, "more trial")} the best {data.metric} is likely{" "}
-            <span className="strong num">{number(last.likely)}</span>, with 80 % between{" "}
-            <span className="num">{number(last.low)}</span> and <span className="num">{number(last.high)}</span>. With{" "}
-            {Math.round(100 * chance)} % any is better than now.
+            Expected best {data.metric} after {counted(last.more, "more trial")}:{" "}
+            <span className="strong num">{number(last.likely)}</span> (80 % interval{" "}
+            <span className="num">{number(last.low)}</span> to <span className="num">{number(last.high)}</span>). Chance
+            of improvement: {Math.round(100 * chance)} %.
           </p>
           <p className="dimmer small">
-            Extrapolated from the newer half of the trials. Of {counted(data.checked ?? 0, "such answer")} in this
-            study's past {data.held} held.{isStudyOver(study.state) ? " Extend the study to have them." : ""}
+            Extrapolated from the newer half of the trials. Of {counted(data.checked ?? 0, "past forecast")} of this
+            study {data.held} held.{isStudyOver(study.state) ? " Extend the study to run more trials." : ""}
           </p>
         </div>
       )}
@@ -305,7 +307,7 @@ function StudyFacts({ study }: { study: StudyDetail }) {
     budget.trials != null ? counted(budget.trials, "trial") : "",
     budget.max_time != null ? duration(budget.max_time) : "",
     budget.gpu_hours != null ? `${number(budget.gpu_hours)} GPU-hours` : "",
-    budget.failed_trials != null ? `${counted(budget.failed_trials, "trial")} may fail` : "",
+    budget.failed_trials != null ? `at most ${counted(budget.failed_trials, "failed trial")}` : "",
   ].filter(Boolean);
   return (
     <Card title="Study">
@@ -343,7 +345,7 @@ function StudyFacts({ study }: { study: StudyDetail }) {
         </dd>
         <dt>Budget</dt>
         <dd>
-          {limits.join(", ")}, {budget.parallel ?? 1} at once
+          {limits.join(", ")}, {budget.parallel ?? 1} in parallel
         </dd>
         <dt>Early stopping</dt>
         <dd>{stopping ? stopping.rule : "none"}</dd>
@@ -355,7 +357,7 @@ function StudyFacts({ study }: { study: StudyDetail }) {
         )}
         {(spec.warm_start ?? []).length > 0 && (
           <>
-            <dt>Learnt from</dt>
+            <dt>Warm start</dt>
             <dd className="row wrapping">
               {(spec.warm_start ?? []).map((other) => (
                 <Link key={other} to="/studies/$study" params={{ study: other }} className="mono">
@@ -372,7 +374,7 @@ function StudyFacts({ study }: { study: StudyDetail }) {
               their jobs
             </Link>
           ) : (
-            "a program asks for points and tells results"
+            "an ask-and-tell program"
           )}
         </dd>
       </dl>

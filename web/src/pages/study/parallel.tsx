@@ -9,21 +9,21 @@ import { type Axis, numberAxis, parameterAxis, rangeOf } from "~/components/char
 import { useWidth } from "~/lib/browser/width";
 import type { ChartProps } from "./parameters";
 
-const LINES = 1_500; // trials at most: more would be one grey cloth
+const LINES = 1_500; // trials at most: more would be unreadable
 const HEIGHT = 300;
-const AXIS_WIDTH = 120; // px an axis needs; many parameters scroll
+const AXIS_WIDTH = 120; // px per axis; many parameters scroll
 const [TOP, BOTTOM, SIDE] = [30, 12, 56];
 const NEAR = 9; // px
 const FONT = "11px Inter Variable, sans-serif";
 
 interface TrialLine {
   number: number;
-  /** On each axis; below the lowest where a trial has no such parameter. */
+  /** On each axis; `null`: the trial has no such parameter. */
   positions: readonly (number | null)[];
   good: number;
 }
 
-/** All parameters beside each other, a line a trial, the best on top. */
+/** Parallel coordinates: one axis per parameter, one line per trial, the best on top. */
 export function Parallel({ rows, metric, parameters, pick, describe }: ChartProps) {
   const [box, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -53,7 +53,8 @@ export function Parallel({ rows, metric, parameters, pick, describe }: ChartProp
     return { axes, threads, count: known.length };
   }, [rows, metric.name, metric.goal, parameters, part]);
   const order = useMemo(() => plot.threads.map((thread) => thread.number).reverse(), [plot]);
-  const label = `${plot.threads.length} of ${plot.count} trials as lines over ${plot.axes.map(({ name }) => name).join(", ")}`;
+  const axisNames = plot.axes.map(({ name }) => name).join(", ");
+  const label = `${plot.threads.length} of ${plot.count} trials as lines over ${axisNames}`;
   const inner = Math.max(width, plot.axes.length * AXIS_WIDTH);
   const at = (axis: number, place: number | null): [number, number] => {
     const step = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1);
@@ -122,7 +123,7 @@ export function Parallel({ rows, metric, parameters, pick, describe }: ChartProp
         const [, y] = at(i, tick.at);
         const text = tick.text.length > 9 ? `${tick.text.slice(0, 8)}…` : tick.text;
         const across = x + (i === plot.axes.length - 1 ? 6 : -6);
-        // Readable over the lines that pass behind it.
+        // An outline keeps the text readable over the lines.
         context.strokeStyle = colours.ground;
         context.lineWidth = 4;
         context.strokeText(text, across, y);
@@ -154,7 +155,7 @@ export function Parallel({ rows, metric, parameters, pick, describe }: ChartProp
   };
   return (
     <Card
-      title="All parameters together"
+      title="Parallel coordinates"
       flush
       aside={
         <select
@@ -169,7 +170,7 @@ export function Parallel({ rows, metric, parameters, pick, describe }: ChartProp
         </select>
       }
     >
-      <div className="table-box" role="region" tabIndex={0} aria-label="All parameters together">
+      <div className="table-box" role="region" tabIndex={0} aria-label="Parallel coordinates">
         <div className="plot clickable plot-body" ref={box}>
           <canvas
             ref={canvas}
@@ -187,7 +188,7 @@ export function Parallel({ rows, metric, parameters, pick, describe }: ChartProp
             label={label}
             order={order}
             describe={describe}
-            // Beside the first axis that is in sight.
+            // Next to the first visible axis.
             show={(number) =>
               setShown(
                 number === null ? null : { number, left: box.current?.parentElement?.scrollLeft ?? 0, top: TOP + 60 },
@@ -213,9 +214,9 @@ export function Parallel({ rows, metric, parameters, pick, describe }: ChartProp
         <span>
           worst <span className="ramp" aria-hidden="true" /> best, by rank
         </span>
-        <span className="dimmer">a line below an axis: the trial has no such parameter</span>
+        <span className="dimmer">below an axis: parameter not set</span>
         {plot.count > LINES && (
-          <span className="dimmer">the best fifth of {LINES.toLocaleString()} and others evenly</span>
+          <span className="dimmer">{LINES.toLocaleString()} trials: the best fifth and an even sample</span>
         )}
       </div>
     </Card>

@@ -11,10 +11,10 @@ import { Parallel } from "./parallel";
 import { useStudy } from "./useStudy";
 
 const SLICED = 3_000; // trials in one slice
-const FIELD = 600; // trials that a contour is made of
+const FIELD = 600; // trials in a contour plot
 const SIDE = 36; // cells of a contour each way
 
-/** How the metric hangs on the parameters: all of them beside each other, each alone, and two together. */
+/** The metric by parameters: all in parallel coordinates, each alone, and pairs as a contour plot. */
 export function Parameters() {
   const { study, metrics, rows, results, isPending, error, refetch, pick, describe } = useStudy();
   const [chosen, setChosen] = useState("");
@@ -38,8 +38,8 @@ export function Parameters() {
       {isPending ? (
         <Skeleton rows={8} height={30} />
       ) : results === 0 ? (
-        <Empty icon={SlidersHorizontal} title="No trial has a result yet">
-          <p>What the parameters do shows here once trials end.</p>
+        <Empty icon={SlidersHorizontal} title="No results yet">
+          <p>Charts appear once trials have ended.</p>
         </Empty>
       ) : (
         <div className="stack large">
@@ -158,13 +158,13 @@ function Contour({ rows, metric, parameters, pick, describe }: ChartProps) {
       flush
       aside={
         <span className="row wrapping">
-          {choose("Across", across, (name) => setChosen([name, name === up ? across : up]))}
-          {choose("Up", up, (name) => setChosen([name === across ? up : across, name]))}
+          {choose("X axis", across, (name) => setChosen([name, name === up ? across : up]))}
+          {choose("Y axis", up, (name) => setChosen([name === across ? up : across, name]))}
         </span>
       }
     >
       {plot.points.length === 0 ? (
-        <div className="body dim">No trial with a result has both of these parameters.</div>
+        <div className="body dim">No trial with a result has both parameters.</div>
       ) : (
         <>
           <div className="plot-body">
@@ -183,9 +183,9 @@ function Contour({ rows, metric, parameters, pick, describe }: ChartProps) {
             <span>
               worst <span className="ramp" aria-hidden="true" /> best, by rank
             </span>
-            <span>across: {across}</span>
-            <span>up: {up}</span>
-            <span className="dimmer">between trials a mean of those that are near</span>
+            <span>x: {across}</span>
+            <span>y: {up}</span>
+            <span className="dimmer">interpolated between trials</span>
           </div>
         </>
       )}

@@ -3,7 +3,7 @@ import { Yaml } from "~/components/yaml";
 import { studyYaml } from "~/lib/yaml/specYaml";
 import { useStudy } from "./useStudy";
 
-/** The spec as somebody could have written it. */
+/** The study's spec as YAML. */
 export function StudySpecTab() {
   const { study } = useStudy();
   if (study === undefined) return null;

@@ -1,4 +1,4 @@
-/* What lies between the trials: a field of values, each a mean of its neighbours by how near they are. */
+/* Inverse distance weighting: a grid of values interpolated between trials. */
 
 export interface Sample {
   /** From 0 to 1, like `y`. */
@@ -8,7 +8,7 @@ export interface Sample {
 }
 
 const POWER = 3;
-/** Farther than this from every trial nothing is drawn. */
+/** Cells farther than this from every trial stay empty. */
 const REACH = 0.22;
 
 export function interpolateSurface(known: readonly Sample[], side: number): (number | null)[] {
@@ -30,7 +30,7 @@ export function interpolateSurface(known: readonly Sample[], side: number): (num
   return cells;
 }
 
-/** Each value's place from worst (0) to best (1) among all, by rank: one far outlier takes no colour from the others. */
+/** Each value's rank from worst (0) to best (1): robust against outliers. */
 export function rankScale(values: readonly number[], isLessBetter: boolean): (value: number) => number {
   const sorted = [...values].sort((a, b) => (isLessBetter ? b - a : a - b));
   const rank = new Map<number, number>();

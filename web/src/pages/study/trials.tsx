@@ -15,7 +15,7 @@ import { useStudy } from "./useStudy";
 const route = getRouteApi("/shell/studies/$study/trials");
 const STATES = ["queued", "starting", "running", "paused", "succeeded", "stopped", "failed", "cancelled"];
 const ROW = 36; // px
-const MOST = 8; // that are compared at once
+const MOST = 8; // jobs in one comparison
 
 export interface TrialsSearch {
   trial?: number;
@@ -23,7 +23,7 @@ export interface TrialsSearch {
   state?: string;
 }
 
-/** All trials: sorted by any column, filtered, chosen for a comparison of their jobs. */
+/** All trials: sortable, filterable, selectable for a comparison of their jobs. */
 export function Trials() {
   const { study, metrics, rows, byNumber, isPending, error, refetch } = useStudy();
   const search: TrialsSearch = route.useSearch();
@@ -91,7 +91,7 @@ export function Trials() {
         </span>
         {chosen.size > 0 && (
           <button type="button" className="button quiet small" onClick={() => setChosen(new Set())}>
-            Choose none
+            Clear selection
           </button>
         )}
         {jobs.length >= 2 && jobs.length <= MOST && (
@@ -107,11 +107,11 @@ export function Trials() {
             <Skeleton rows={8} height={20} />
           </div>
         ) : rows.length === 0 ? (
-          <Empty icon={Table2} title="No trial yet">
+          <Empty icon={Table2} title="No trials yet">
             <p>
               {study.spec.template
                 ? "The first ones begin within seconds."
-                : "A program asks for points and tells what came out."}
+                : "Trials appear when the ask-and-tell program asks for them."}
             </p>
           </Empty>
         ) : (
@@ -145,7 +145,7 @@ function filtered(rows: readonly TrialRow[], stateList: string | undefined, text
   });
 }
 
-/** By a column: `m:` a metric, `p:` a parameter, `-` before it the other way round. Who has no value stands last. */
+/** Sorts by a column: `m:` a metric, `p:` a parameter, a leading `-` descending. Missing values are last. */
 export function sorted(rows: readonly TrialRow[], sort: string | undefined): readonly TrialRow[] {
   if (sort === undefined) return [...rows].reverse();
   const isDown = sort.startsWith("-");
@@ -193,7 +193,7 @@ function Grid({ rows, columns, chosen, toggle, sort, setSort, open, opened }: Gr
     overscan: 12,
     getItemKey: (i) => rows[i]?.number ?? i,
   });
-  // A custom property is no style of its own: the rows' template reads how many columns there are.
+  // The rows' grid template reads the number of columns from a custom property.
   useEffect(() => box.current?.style.setProperty("--columns", String(columns.length)), [columns.length]);
   const last = useRef<number | undefined>(undefined);
   useEffect(() => {
@@ -236,8 +236,8 @@ function Grid({ rows, columns, chosen, toggle, sort, setSort, open, opened }: Gr
           {header("number", "Trial")}
           {header("state", "State")}
           {columns.map((column) => header(column.key, column.name))}
-          {header("time", "Took")}
-          <div role="columnheader">Why</div>
+          {header("time", "Duration")}
+          <div role="columnheader">Reason</div>
         </div>
       </div>
       <div role="rowgroup" className="grid-body" style={{ height: view.getTotalSize() }}>
@@ -334,10 +334,10 @@ const Row = memo(function Row({ row, index, top, columns, isChosen, isOpened, to
   );
 });
 
-/** One trial, opened from a chart or the table. */
+/** A trial opened from a chart or the table. */
 function TrialDetails({ row, close }: { row: TrialRow; close: () => void }) {
   const box = useRef<HTMLElement>(null);
-  // Who goes by keys comes from a chart or the table, and goes on from here to the job.
+  // Move the keyboard focus here from the chart or the table.
   useEffect(() => box.current?.focus({ preventScroll: true }), [row.number]);
   return (
     <section className="card" aria-label={`Trial ${row.number}`} tabIndex={-1} ref={box}>
@@ -350,7 +350,7 @@ function TrialDetails({ row, close }: { row: TrialRow; close: () => void }) {
         {row.job && (
           <>
             <Link to="/jobs/$job" params={{ job: row.job }} className="button small">
-              Its job
+              Job
             </Link>
             <Link to="/jobs/$job/logs" params={{ job: row.job }} className="button small">
               Logs

@@ -7,7 +7,7 @@ import { number } from "~/lib/format";
 
 const route = getRouteApi("/shell/studies/$study");
 
-/** The study of this page with its trials, for each of its tabs. */
+/** The study of the page with its trials, for all tabs. */
 export function useStudy() {
   const { study: id } = route.useParams();
   const client = useQueryClient();

@@ -20,11 +20,11 @@ import { Code } from "~/pages/submit/code";
 import { ParameterFields } from "./parameterFields";
 
 const ALGORITHMS: readonly [string, string][] = [
-  ["auto", "auto: TPE, where it suits with GP in turns"],
+  ["auto", "auto: TPE, or TPE interleaved with GP"],
   ["tpe", "TPE"],
   ["gp", "Gaussian process"],
   ["cma-es", "CMA-ES"],
-  ["qmc", "QMC: evenly spread"],
+  ["qmc", "QMC (quasi-random)"],
   ["random", "random"],
   ["grid", "grid"],
 ];
@@ -36,30 +36,30 @@ const RULES: readonly [string, string][] = [
   ["decay-curve", "decay curve"],
   ["patience", "patience"],
 ];
-// Which fields each rule reads, with what they are unless stated.
+// The fields of each rule: name, label and default.
 const RULE_FIELDS: Record<string, readonly [string, string, string][]> = {
   median: [
-    ["min_steps", "Not before step", "1"],
-    ["min_trials", "Nor before trials", "4"],
+    ["min_steps", "Min steps", "1"],
+    ["min_trials", "Min trials", "4"],
   ],
   asha: [
     ["min_steps", "First rung at step", "1"],
-    ["reduction", "One goes on of", "3"],
-    ["min_trials", "Not before trials", "4"],
+    ["reduction", "Reduction factor", "3"],
+    ["min_trials", "Min trials", "4"],
   ],
   hyperband: [
     ["min_steps", "First rung at step", "1"],
-    ["reduction", "One goes on of", "3"],
-    ["max_steps", "A trial goes to step", "unknown"],
-    ["min_trials", "Not before trials", "4"],
+    ["reduction", "Reduction factor", "3"],
+    ["max_steps", "Max steps", "unknown"],
+    ["min_trials", "Min trials", "4"],
   ],
   "decay-curve": [
-    ["min_steps", "Not before step", "1"],
-    ["max_steps", "A trial goes to step", "as the longest"],
+    ["min_steps", "Min steps", "1"],
+    ["max_steps", "Max steps", "longest trial"],
   ],
   patience: [
-    ["min_steps", "Not before step", "1"],
-    ["patience", "Reports without a better", "10"],
+    ["min_steps", "Min steps", "1"],
+    ["patience", "Patience, reports", "10"],
   ],
 };
 
@@ -69,13 +69,13 @@ interface FormProps {
   change: (make: (text: string) => string) => void;
 }
 
-/** What the API says of a field, or of what is in it. */
+/** The API's error about a field or a nested field. */
 export function errorAt(mistakes: readonly Mistake[], ...paths: string[]): string | undefined {
   const found = mistakes.find(({ path }) => paths.some((field) => path === field || path.startsWith(`${field}.`)));
   return found && (found.hint ? `${found.message}: ${found.hint}` : found.message);
 }
 
-/** The fields that most studies state. Everything else is written beside it, and stays as it is. */
+/** The most common fields of a study. The form preserves all other fields of the YAML. */
 export function StudyForm({ document, mistakes, change }: FormProps) {
   const { data: projects } = useQuery(projectsQuery);
   const isBroken = document.errors.length > 0;
@@ -132,12 +132,12 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
   const stopping: unknown = isBroken ? "" : document.get("stopping");
   const rule = isMap(stopping) ? textOf(["stopping", "rule"]) : typeof stopping === "string" ? stopping : "";
   const setRule = (next: string) => {
-    // A rule without fields is written short; another rule has other fields.
+    // Short form: another rule has other fields.
     change((text) => withAt(withAt(text, ["stopping"], ""), ["stopping"], next));
   };
   return (
     <>
-      {isBroken && <p className="note warn">The YAML cannot be read right now; mend it there, and the form follows.</p>}
+      {isBroken && <p className="note warn">The YAML has a syntax error. Fix it there to use the form.</p>}
       <div className="pair">
         {field(["name"], "Name")}
         {field(["project"], "Project", {
@@ -146,11 +146,11 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
         })}
       </div>
       <fieldset>
-        <legend>Each trial's job</legend>
+        <legend>Trial job</legend>
         <div className="stack">
           {field(["template", "command"], "Command", {
-            placeholder: hasTemplate ? "python train.py" : "none: a program asks for points itself",
-            hint: "Every parameter comes as --name=value.",
+            placeholder: hasTemplate ? "python train.py" : "none: an ask-and-tell program",
+            hint: "Each parameter is passed as --name=value.",
             also: ["template.args"],
           })}
           {hasTemplate && (
@@ -162,7 +162,7 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
           )}
           {hasTemplate &&
             (hasRoles ? (
-              <p className="hint dim">Its roles are stated one by one; change them in the YAML.</p>
+              <p className="hint dim">Its roles are defined individually. Edit them in the YAML.</p>
             ) : (
               <div className="fours">
                 {field(["template", "gpus"], "GPUs each", { placeholder: "0" })}
@@ -202,7 +202,7 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
       <fieldset>
         <legend>Goal</legend>
         {hasMetrics ? (
-          <p className="hint dim">This study weighs several metrics; change them in the YAML.</p>
+          <p className="hint dim">This study has several metrics. Edit them in the YAML.</p>
         ) : (
           <div className="pair">
             {field(["metric"], "Metric", { placeholder: "accuracy", also: ["metrics"] })}
@@ -248,10 +248,10 @@ export function StudyForm({ document, mistakes, change }: FormProps) {
         <legend>Budget</legend>
         <div className="fours">
           {field(["budget", "trials"], "Trials", { placeholder: "no limit" })}
-          {field(["budget", "parallel"], "At once", { placeholder: "1" })}
+          {field(["budget", "parallel"], "Parallel trials", { placeholder: "1" })}
           {field(["budget", "max_time"], "Time", { placeholder: "no limit", hint: "Such as 12h." })}
           {field(["budget", "gpu_hours"], "GPU-hours", { placeholder: "no limit" })}
-          {field(["budget", "failed_trials"], "May fail", { placeholder: "all but the first five" })}
+          {field(["budget", "failed_trials"], "Failed trials", { placeholder: "no limit after five" })}
         </div>
         {mistakes.some((mistake) => mistake.path === "budget") && (
           <p className="tone-red small">{errorAt(mistakes, "budget")}</p>

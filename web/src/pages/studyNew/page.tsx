@@ -18,7 +18,7 @@ import { PlacementPreview } from "~/pages/submit/placement";
 import { StudyForm } from "./form";
 
 const route = getRouteApi("/shell/studies/new");
-/** What the form begins with: a GPU for each trial where the platform has any. */
+/** The initial text: one GPU per trial if the platform has any. */
 const first = (hasGpus: boolean) => `name: my-study
 template:                     # the job of every trial
   command: python train.py${hasGpus ? "\n  gpus: 1" : ""}
@@ -32,7 +32,7 @@ goal: maximize
 budget: {trials: 50, parallel: 4}
 `;
 
-/** A new study from YAML, or from another one's spec. */
+/** A new study from YAML, or from another study's spec. */
 export function NewStudyPage() {
   const { from } = route.useSearch();
   const original = useQuery({
@@ -64,7 +64,7 @@ export function NewStudyPage() {
     );
   }
   const spec = original.data?.spec;
-  // Without the output of the original, where its trials have written.
+  // Without the original's output path.
   const start = spec
     ? studyYaml({
         ...spec,
@@ -80,7 +80,7 @@ interface DraftProps {
   original: { id: string; name: string } | undefined;
 }
 
-/** Whether a text is a study. */
+/** Validates a study's text. */
 const reading = (waits: boolean) => (text: string, signal: AbortSignal) =>
   unwrap(api.POST("/api/v1/studies", { body: { spec_text: text, dry_run: true, wait_for_nodes: waits }, signal }));
 const readNow = reading(false);
@@ -96,11 +96,11 @@ function Draft({ start, original }: DraftProps) {
   const check = useCheck(sent, waits ? readPatiently : readNow);
   const document = useMemo(() => readYaml(text), [text]);
   const mistakes = check.state === "bad" ? check.mistakes : NO_MISTAKES;
-  // What the server says of a template that no node could ever hold: it may be created all the same.
+  // The server's hint about a template that fits on no node: the study may be created nevertheless.
   const isNeverPlaced = mistakes.some(({ hint }) => hint?.includes("wait_for_nodes"));
   const spec = check.state === "good" && "template" in check.value ? check.value.template : null;
   const diagnostics = useMemo(() => diagnosticsOf(text, mistakes), [text, mistakes]);
-  // One key per text: sent again after a lost answer, it makes no second study.
+  // One key per text: a retry after a lost response creates no second study.
   const key = useRef({ text: "", key: "" });
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -110,7 +110,9 @@ function Draft({ start, original }: DraftProps) {
     setError(null);
     try {
       const params = { header: { "Idempotency-Key": key.current.key } };
-      const made = await unwrap(api.POST("/api/v1/studies", { params, body: { spec_text: sent, wait_for_nodes: waits } }));
+      const made = await unwrap(
+        api.POST("/api/v1/studies", { params, body: { spec_text: sent, wait_for_nodes: waits } }),
+      );
       if (!("namesakes" in made)) return;
       await client.invalidateQueries({ queryKey: studyKeys.all });
       const others = made.namesakes?.length ?? 0;
@@ -118,8 +120,8 @@ function Draft({ start, original }: DraftProps) {
         others === 0
           ? ""
           : others === 1
-            ? " Another one of this name goes on."
-            : ` ${others} others of this name go on.`;
+            ? " Another study of this name is still running."
+            : ` ${others} others of this name are still running.`;
       toast(`Created ${made.name}.${namesakeNote}`);
       await navigate({ to: "/studies/$study", params: { study: made.id } });
     } catch (failure) {
@@ -131,12 +133,9 @@ function Draft({ start, original }: DraftProps) {
   const hasWarm = /^warm_start:/m.test(text);
   return (
     <div className="page-body fill">
-      <PageHead
-        title={original ? "Clone and edit" : "Create a study"}
-        about={original && `From ${original.name}. The clone is a study of its own.`}
-      >
+      <PageHead title={original ? "Clone and edit" : "Create a study"} about={original && `Clone of ${original.name}.`}>
         {original && (
-          <label className="row small" title={hasWarm ? "The text says already what it learns from." : undefined}>
+          <label className="row small" title={hasWarm ? "The YAML already has a warm_start." : undefined}>
             <input
               type="checkbox"
               className="check"
@@ -144,18 +143,18 @@ function Draft({ start, original }: DraftProps) {
               disabled={hasWarm}
               onChange={(event) => setWarm(event.target.checked)}
             />
-            learn from its trials
+            warm start from its trials
           </label>
         )}
         {(isNeverPlaced || waits) && (
-          <label className="row small" title="Its trials wait until such nodes are there, and its time runs.">
+          <label className="row small" title="Its trials wait until such nodes join. The time budget runs meanwhile.">
             <input
               type="checkbox"
               className="check"
               checked={waits}
               onChange={(event) => setWaits(event.target.checked)}
             />
-            wait for nodes that are to come
+            wait for future nodes
           </label>
         )}
         <CheckStatus check={check} isBroken={document.errors.length > 0} />
@@ -179,7 +178,7 @@ function Draft({ start, original }: DraftProps) {
           <header>
             <h2 className="grow">study.yaml</h2>
             <span className="dimmer">
-              the same as for <code>trainmaster study create</code>
+              as for <code>trainmaster study create</code>
             </span>
           </header>
           <Editor label="The study as YAML" text={text} change={setText} diagnostics={diagnostics} />

@@ -10,18 +10,18 @@ const SCALES = ["linear", "log", "reverse-log"];
 
 interface ParameterProps {
   row: ParameterRow;
-  /** The names of the others. */
+  /** Names of the other parameters. */
   others: readonly string[];
   mistakes: readonly Mistake[];
   set: (field: keyof ParameterRow, value: string) => void;
   remove: () => void;
 }
 
-/** One parameter: its range or values, and in which trials it is. */
+/** One parameter: its range or values, and its condition. */
 export function ParameterFields({ row, others, mistakes, set, remove }: ParameterProps) {
   const at = `parameters.${row.name}`;
   const fields = ["type", "min", "max", "scale", "values", "when"];
-  // What is wrong with the whole of it stands below; with one of its fields, there.
+  // Errors of the whole parameter are shown below, errors of a field at the field.
   const whole = mistakes.find(
     ({ path }) =>
       path === at || (path.startsWith(`${at}.`) && !fields.some((field) => path.startsWith(`${at}.${field}`))),
@@ -57,19 +57,15 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
         value={row.name}
         keepsTypedText
         validateTyped={(typed) =>
-          typed.trim() === ""
-            ? "A parameter has a name."
-            : others.includes(typed)
-              ? `There is another ${typed}.`
-              : undefined
+          typed.trim() === "" ? "Enter a name." : others.includes(typed) ? `The name ${typed} is taken.` : undefined
         }
         set={(value) => set("name", value)}
       />
       {choice("type", "Type", TYPES)}
       {isRange ? (
         <>
-          {input("min", "From", "0")}
-          {input("max", "To", "1")}
+          {input("min", "Min", "0")}
+          {input("max", "Max", "1")}
           {choice("scale", "Scale", SCALES)}
         </>
       ) : (
@@ -78,7 +74,7 @@ export function ParameterFields({ row, others, mistakes, set, remove }: Paramete
         </div>
       )}
       <div className="parameter-when">
-        {input("when", "Only when", others[0] ? `always; or ${others[0]}=value` : "always")}
+        {input("when", "Condition", others[0] ? `always; or ${others[0]}=value` : "always")}
       </div>
       <button type="button" className="button quiet icon small" aria-label={`Remove ${row.name}`} onClick={remove}>
         <Trash2 size={14} aria-hidden="true" />

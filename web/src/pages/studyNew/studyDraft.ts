@@ -1,7 +1,7 @@
 import { type Document, isMap, isPair, isScalar, parse, Scalar, stringify } from "yaml";
 import { plainValues, readYaml } from "~/lib/yaml/yamlDraft";
 
-/* A study's YAML as the form beside it reads and writes it. The text is the truth: comments and order stay as they are. */
+/* A study's YAML as read and written by its form. The text is the source of truth: comments and order are preserved. */
 
 export type Path = readonly string[];
 
@@ -11,20 +11,20 @@ export interface ParameterRow {
   min: string;
   max: string;
   scale: string;
-  /** As a person would list them: `sgd, adam`. */
+  /** As typed: `sgd, adam`. */
   values: string;
-  /** `optimizer=sgd|adam`, several with a comma. */
+  /** `optimizer=sgd|adam`, several separated by commas. */
   when: string;
 }
 
-/** The value at a path, as a person would type it; empty where there is none. */
+/** The value at a path, as a person would type it; empty if there is none. */
 export function textAt(document: Document, path: Path): string {
   const value = plainAt(document, path);
   if (value === undefined || value === null) return "";
   return typeof value === "object" ? JSON.stringify(value) : written(document, path, value);
 }
 
-/** A number as it stands in the text: 0.00001 is not to become 1e-5 while somebody looks. */
+/** A number as written in the text, so that 0.00001 does not turn into 1e-5 while typing. */
 function written(document: Document, path: Path, value: unknown): string {
   const node: unknown = document.getIn(path, true);
   return isScalar(node) && typeof value === "number" && node.source ? node.source : String(value);
@@ -37,7 +37,7 @@ function plainAt(document: Document, path: Path): unknown {
   return value;
 }
 
-/** The text with the value at a path set, or taken out where it is empty. A text that cannot be read stays. */
+/** The text with the value at a path set, or removed if it is empty. A text with syntax errors stays unchanged. */
 export function withAt(text: string, path: Path, value: unknown): string {
   const document = readYaml(text);
   if (document.errors.length > 0) return text;
@@ -46,14 +46,14 @@ export function withAt(text: string, path: Path, value: unknown): string {
   if (value === "" || value === undefined) {
     if (document.hasIn(path)) document.deleteIn(path);
   } else {
-    // `stopping: asha` is short for its rule: a map takes its place.
+    // Expand `stopping: asha`, which is short for its rule, to a map.
     for (let length = 1; length < path.length; length += 1) {
       const at = path.slice(0, length);
       if (!isMap(document.getIn(at)))
         document.setIn(at, document.createNode({}, { flow: length > 1 || at[0] !== "parameters" }));
     }
     const node: unknown = document.getIn(path, true);
-    // Set in place, a comment behind the old value stays.
+    // Set in place, so that a comment after the old value stays.
     if (isScalar(node) && typeof value !== "object") {
       node.value = value;
       delete node.source;
@@ -64,7 +64,7 @@ export function withAt(text: string, path: Path, value: unknown): string {
   return document.toString({ lineWidth: 0, flowCollectionPadding: false });
 }
 
-/** What was typed as the value that is meant: numbers as numbers, everything else as text. */
+/** The typed text as a number if it is one, else as text. */
 export function typed(text: string): string | number {
   const word = text.trim();
   return word !== "" && /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i.test(word) ? Number(word) : word;
@@ -91,7 +91,7 @@ export function parametersOf(document: Document): ParameterRow[] {
 
 const isRange = (type: string): boolean => type === "float" || type === "integer";
 
-/** One field of a parameter. Another type takes away what it has no use for. */
+/** Sets a field of a parameter. A new type removes fields that do not apply to it. */
 export function withParameter(text: string, name: string, field: keyof ParameterRow, value: string): string {
   const at = ["parameters", name];
   switch (field) {
@@ -125,7 +125,7 @@ function withFlow(text: string, path: Path, value: object): string {
   return document.toString({ lineWidth: 0, flowCollectionPadding: false });
 }
 
-/** Another name, also where other parameters depend on it. A name that is there already, or none, changes nothing. */
+/** Renames a parameter, also in conditions of others. An existing or empty name changes nothing. */
 function withName(text: string, name: string, next: string): string {
   const document = readYaml(text);
   const parameters: unknown = document.get("parameters");
@@ -143,7 +143,7 @@ export function withoutParameter(text: string, name: string): string {
   return withAt(text, ["parameters", name], "");
 }
 
-/** With one more, of a name that none has yet. */
+/** Adds a parameter with an unused name. */
 export function withNewParameter(text: string): string {
   const document = readYaml(text);
   if (document.errors.length > 0) return text;
@@ -160,7 +160,7 @@ export function listOf(text: string): unknown[] {
     const found: unknown = parse(`[${inner}]`);
     if (Array.isArray(found)) return found.filter((item) => item !== null);
   } catch {
-    // Not as YAML has it: by the commas.
+    // Not valid YAML: split at commas.
   }
   return inner
     .split(",")
@@ -173,7 +173,7 @@ function listText(value: unknown): string {
   return (Array.isArray(value) ? value : [value]).map(itemText).join(", ");
 }
 
-/** As it would stand in a list of YAML: what looks like a number but is text keeps its quotes. */
+/** An item of a YAML list: text that looks like a number keeps its quotes. */
 function itemText(item: unknown): string {
   const scalar = new Scalar(item);
   return stringify([scalar], { lineWidth: 0, flowCollectionPadding: false, collectionStyle: "flow" })
@@ -181,7 +181,7 @@ function itemText(item: unknown): string {
     .slice(1, -1);
 }
 
-/** `optimizer=sgd|adam, depth=2` as the map that it means. */
+/** `optimizer=sgd|adam, depth=2` as a map. */
 export function whenOf(text: string): Record<string, unknown> {
   const found: Record<string, unknown> = {};
   for (const part of text.split(",")) {

@@ -85,12 +85,7 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
                 <span className="cut" title={digest}>
                   {label}
                 </span>
-                <button
-                  type="button"
-                  className="button quiet small"
-                  aria-label="Remove code"
-                  onClick={() => set("")}
-                >
+                <button type="button" className="button quiet small" aria-label="Remove code" onClick={() => set("")}>
                   <X size={14} aria-hidden="true" />
                 </button>
               </>
@@ -121,7 +116,9 @@ export function Code({ digest, isDisabled, set }: CodeProps) {
           {error}
         </span>
       ) : (
-        <span className="hint">Unpacked at /data. Files matched by .gitignore and .trainmasterignore are left out.</span>
+        <span className="hint">
+          Unpacked at /data. Files matched by .gitignore and .trainmasterignore are left out.
+        </span>
       )}
     </div>
   );

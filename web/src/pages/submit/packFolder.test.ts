@@ -34,7 +34,7 @@ describe("a folder's files", () => {
     ]);
   });
   it("must be some, and not too many", async () => {
-    await expect(selectFiles([source(".git/config")])).rejects.toThrow("no file that may be packed");
+    await expect(selectFiles([source(".git/config")])).rejects.toThrow("no file to pack");
     const large = { path: "weights.bin", file: { size: 2 ** 30 } as Blob };
     await expect(selectFiles([source("a.py"), large])).rejects.toThrow(/1025 MiB.*largest is weights.bin/);
   });

@@ -4,7 +4,7 @@ import ignore from "ignore";
 import { packTar } from "modern-tar";
 
 /* Packs a folder like `trainmaster submit --code`. Without crypto.subtle: browsers have it only in
- * * secure contexts (TLS), and a team's platform may be served without TLS. */
+ * secure contexts (TLS), and a team's platform may be served without TLS. */
 
 // The same as on the command line.
 export const IGNORED = [
@@ -72,12 +72,14 @@ export async function selectFiles(sources: readonly Source[]): Promise<Source[]>
   if (size > MOST_BYTES) {
     const [largest] = [...included].sort((a, b) => b.file.size - a.file.size);
     throw new Error(
-      `The folder's files have ${Math.ceil(size / 2 ** 20)} MiB; the limit here is ${MOST_BYTES / 2 ** 20} MiB. Exclude files ` +
+      `The folder's files have ${mebibytes(size)} MiB; the limit here is ${mebibytes(MOST_BYTES)} MiB. Exclude files ` +
         `with .trainmasterignore (the largest is ${largest?.path}), or submit with the command line.`,
     );
   }
   return included.sort((a, b) => (a.path < b.path ? -1 : 1));
 }
+
+const mebibytes = (count: number): number => Math.ceil(count / 2 ** 20);
 
 export async function packFolder(files: Iterable<File>): Promise<Packed> {
   const { name, sources } = sourcesOf(files);
@@ -85,7 +87,7 @@ export async function packFolder(files: Iterable<File>): Promise<Packed> {
   const entries = await Promise.all(
     included.map(async ({ path, file }) => {
       const body = new Uint8Array(await file.arrayBuffer());
-      const isScript = body[0] === 35 && body[1] === 33; // browsers do not expose the executable bit; `#!` marks scripts
+      const isScript = body[0] === 35 && body[1] === 33; // `#!`: browsers do not expose the executable bit
       return { header: { name: path, size: body.length, mode: isScript ? 0o755 : 0o644, mtime: new Date(0) }, body };
     }),
   );

@@ -30,7 +30,9 @@ export function SubmitPage() {
   const sameName = useQuery({
     queryKey: [...keys.jobs, "alike", name],
     queryFn: () =>
-      unwrap(api.GET("/api/v1/jobs", { params: { query: { name: [`${name.replace(/-\d{1,6}$/, "")}*`], limit: 200 } } })),
+      unwrap(
+        api.GET("/api/v1/jobs", { params: { query: { name: [`${name.replace(/-\d{1,6}$/, "")}*`], limit: 200 } } }),
+      ),
     enabled: name !== "",
     refetchInterval: false,
     staleTime: Number.POSITIVE_INFINITY,
@@ -63,10 +65,7 @@ export function SubmitPage() {
     <Draft
       key={`${from ?? ""} ${checkpoint ?? ""}`}
       start={start}
-      about={
-        original.data &&
-        `Clone of ${name}${checkpoint === undefined ? "" : `, resuming from ${checkpoint}`}.`
-      }
+      about={original.data && `Clone of ${name}${checkpoint === undefined ? "" : `, resuming from ${checkpoint}`}.`}
       original={original.data}
       checkpoint={checkpoint}
     />
@@ -181,7 +180,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   );
 }
 
-/** Submits the edited text as a clone: the API gets the difference to the original's spec, so that it records the origin. */
+/** Submits the edited text as a clone: the API gets the difference to the original's spec, and records the origin. */
 async function cloned(original: JobDetail, text: string, checkpoint: string | undefined, key: string) {
   const spec = await unwrap(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true } }));
   const changes = mergePatch({ ...original.spec, output: null }, spec) as Record<string, unknown>;

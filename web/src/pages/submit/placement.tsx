@@ -19,11 +19,7 @@ interface PlacementProps {
 export function PlacementPreview({ spec, apply }: PlacementProps) {
   const { data, error, isPlaceholderData, refetch } = useQuery(forecastQuery(spec));
   return (
-    <section
-      className="card submit-placement"
-      aria-label="Placement"
-      aria-busy={spec !== null && isPlaceholderData}
-    >
+    <section className="card submit-placement" aria-label="Placement" aria-busy={spec !== null && isPlaceholderData}>
       <div className="body stack tight">
         <div className="row top" role="status">
           <ForecastSummary spec={spec} found={data} isOld={isPlaceholderData} hasFailed={error !== null} />
@@ -51,9 +47,7 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
       <>
         <Server size={16} aria-hidden="true" className="dimmer lead" />
         <span className="dim">
-          {spec === null
-            ? "The placement appears here once the spec is valid."
-            : "The placement is unknown."}
+          {spec === null ? "The placement appears here once the spec is valid." : "The placement is unknown."}
         </span>
       </>
     );
@@ -96,8 +90,7 @@ function ForecastSummary({ spec, found, isOld, hasFailed }: VerdictProps) {
 }
 
 function Options({ options, apply }: { options: readonly ForecastOption[]; apply: (option: ForecastOption) => void }) {
-  if (options.length === 0)
-    return <p className="dim placement-options">No similar configuration could start now.</p>;
+  if (options.length === 0) return <p className="dim placement-options">No similar configuration could start now.</p>;
   return (
     <ul className="placement-options stack tight">
       {options.map((option) => (

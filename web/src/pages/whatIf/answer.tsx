@@ -54,7 +54,9 @@ function AnswerDetails({ found, base }: { found: Forecast; base: Forecast | unde
       <Difference found={found} base={base} />
       {reason ? (
         <>
-          {found.start && !isInfeasible(reason) && found.start.code !== "never" && <ExpectedStartText start={found.start} />}
+          {found.start && !isInfeasible(reason) && found.start.code !== "never" && (
+            <ExpectedStartText start={found.start} />
+          )}
           <p className="dim">
             <Sentence text={withFullStop(reason.sentence)} />
           </p>

@@ -5,7 +5,7 @@ import type { JobSpec } from "~/api/types";
 import type { Question } from "./question";
 import { WhatIfPanel } from "./panel";
 
-/** What-if questions about a spec that is being edited. The questions survive closing, and apply to the present spec. */
+/** What-if questions about a spec that is being edited. They survive closing, and apply to the present spec. */
 export function WhatIfDialog({ spec }: { spec: JobSpec | null }) {
   const [questions, setQuestions] = useState<readonly Question[]>([]);
   return (

@@ -51,12 +51,12 @@ describe("what if", () => {
   });
 
   it("says in words what is asked, and why something cannot be", () => {
-    expect(questionText(UNCHANGED)).toBe("As it is");
+    expect(questionText(UNCHANGED)).toBe("Unchanged");
     expect(questionText({ ...UNCHANGED, replicas: { worker: "1" }, gpus: "4" })).toBe("1 worker, 4 GPUs each");
-    expect(validateQuestion(UNCHANGED)).toBe("Change at least one thing.");
-    expect(validateQuestion({ ...UNCHANGED, like: "gpu-1" })).toBe("Change at least one thing.");
+    expect(validateQuestion(UNCHANGED)).toBe("Change at least one field.");
+    expect(validateQuestion({ ...UNCHANGED, like: "gpu-1" })).toBe("Change at least one field.");
     expect(validateQuestion({ ...UNCHANGED, labels: "a100" })).toContain("pool=a100");
-    expect(validateQuestion({ ...UNCHANGED, moreNodes: "4" })).toContain("Name a node");
+    expect(validateQuestion({ ...UNCHANGED, moreNodes: "4" })).toContain("Name the node");
     expect(validateQuestion({ ...UNCHANGED, replicas: { worker: "3" } })).toBe("");
   });
 

@@ -34,7 +34,7 @@ def fetch(
     """Write the archive to ``path``. Its digest is for the caller to check.
 
     Args:
-        say: writes a line into the replica's log; told once when the API is away.
+        say: writes a line into the replica's log; called once when the API is away.
         wait: waits so many seconds, and raises when the replica is to stop.
 
     Raises:

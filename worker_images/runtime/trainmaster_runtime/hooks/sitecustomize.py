@@ -8,7 +8,8 @@ Python imports this at start, for the folder is on PYTHONPATH. It takes itself o
 sitecustomize run, and registers one atexit function. It is registered first, so it runs last: after it, only the
 interpreter's teardown is left, and that may hang (PyTorch's DDP on the GIL does). TRAINMASTER_EXIT_HOOK=0 turns it off.
 
-In a gang it also lets JAX find its peers: see trainmaster_jax.py. In a job of Vertex AI's client it points Google's SDK at the
+In a gang it also lets JAX find its peers: see trainmaster_jax.py. In a job of Vertex AI's client it points Google's SDK
+at the
 platform: see trainmaster_vertex.py.
 """
 
@@ -40,14 +41,14 @@ def _watch_vertex():
 def _chain():
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    own = sys.modules.pop("sitecustomize")
+    this_module = sys.modules.pop("sitecustomize")
     try:
         __import__("sitecustomize")
     except ImportError as error:
         # None there is the usual case; what a user's own one fails to import is the user's to see.
         if getattr(error, "name", str(error).rpartition(" ")[2]) != "sitecustomize":
             raise
-        sys.modules["sitecustomize"] = own
+        sys.modules["sitecustomize"] = this_module
 
 
 def _install(path):
@@ -60,7 +61,7 @@ def _install(path):
     main = get_ident()
 
     class _Exit(SystemExit):
-        """Tells when nobody but the interpreter has caught it: then it dies with no Python frame around."""
+        """Notes when only the interpreter has caught it: then it dies with no Python frame around."""
 
         def __del__(self):
             try:

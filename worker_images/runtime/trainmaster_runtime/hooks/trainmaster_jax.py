@@ -3,9 +3,9 @@
 # ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN205, INP001
 """Lets ``jax.distributed.initialize()`` find the gang without an argument.
 
-JAX reads the coordinator's address from the environment, and nothing else: the number of processes and one's own it asks
-of Slurm, Open MPI, Kubernetes or a TPU alone. So they are filled in from JAX_NUM_PROCESSES and JAX_PROCESS_ID when JAX
-is imported and a program calls it without them. A program that names any of them gets what it names.
+JAX reads the coordinator's address from the environment, and nothing else: the number of processes and one's own it
+asks of Slurm, Open MPI, Kubernetes or a TPU alone. So they are filled in from JAX_NUM_PROCESSES and JAX_PROCESS_ID when
+JAX is imported and a program calls it without them. A program that names any of them gets what it names.
 """
 
 import functools

@@ -1,14 +1,14 @@
 # Read by whatever Python the user's code runs on: no annotations.
 # mypy: ignore-errors
 # ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN205, ARG002, INP001, SLF001
-"""Points Google's SDK for Vertex AI at the platform that runs this job, as whoever this attempt is.
+"""Points Google's SDK for Vertex AI at the platform that runs this job, with the attempt's credentials.
 
-The SDK has no variable for its server. So when it is imported, its settings get other defaults; what the program says itself,
-as in aiplatform.init(api_endpoint=...), still wins. Nothing is imported that the program does not import. Where
-GOOGLE_APPLICATION_CREDENTIALS names credentials of the program's own, those stay the default ones of all other clients of
-Google's. Else the attempt's token is the default, which is sent to this platform alone: a client that would send it
-elsewhere gets an error instead. And a client of Cloud Storage that is given other credentials speaks to Google, though the
-job's variables point such clients here.
+The SDK has no variable for its server. So when it is imported, its settings get other defaults; what the program says
+itself, as in aiplatform.init(api_endpoint=...), still wins. Nothing is imported that the program does not import. Where
+GOOGLE_APPLICATION_CREDENTIALS names credentials of the program's own, those stay the default ones of all other clients
+of Google's. Else the attempt's token is the default, which is sent to this platform alone: a client that would send it
+elsewhere gets an error instead. And a client of Cloud Storage that is given other credentials speaks to Google, though
+the job's variables point such clients here.
 """
 
 import copy
@@ -60,7 +60,7 @@ def _default_credentials(module):
     default = module.default
 
     def own_or_ours(*args, **kwargs):
-        # Nothing that the machine may happen to have, such as the node's own: there, too, a job is somebody else.
+        # Never credentials of the machine, such as the node's own: a job has an identity of its own.
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
             return default(*args, **kwargs)
         return _credentials(), os.environ.get("CLOUD_ML_PROJECT_ID")
@@ -69,8 +69,9 @@ def _default_credentials(module):
 
 
 def _addresses_of(name):
-    """AIP_MODEL_DIR and its like are paths here, which TensorFlow and open() write to. Where Google's samples take them for
-    the addresses that they are there, as in Blob.from_string(os.environ["AIP_MODEL_DIR"] + "/model.joblib"), they are those.
+    """AIP_MODEL_DIR and its like are paths here, which TensorFlow and open() write to. Where Google's samples take them
+    for the addresses that they are there, as in Blob.from_string(os.environ["AIP_MODEL_DIR"] + "/model.joblib"), they
+    are those.
     """
 
     def after(module):
@@ -101,10 +102,10 @@ def _address(uri):
 
 
 def _clients_of_storage(module):
-    """Whoever gives a client credentials of Google's, or none at all, means Google's server, and its token goes nowhere else.
+    """A client with credentials of Google's, or with none, is for Google's server, and its token goes only there.
 
-    The variable that points clients here counts for all of them, so such a client is told its server, unless the program says
-    one itself.
+    The variable that points clients here applies to all of them, so such a client gets Google's server, unless the
+    program names one itself.
     """
     theirs = module.Client.__init__
 
@@ -216,11 +217,13 @@ def _place(parts):
 _MADE = []
 _GOOGLE = "https://storage.{}"
 _ELSEWHERE = (
-    "These credentials are not for the platform that runs this job, and GCSFileSystem was about to send them there. For Google's "
+    "These credentials are not for the platform that runs this job, and GCSFileSystem was about to send them there. "
+    "For Google's "
     "Cloud Storage give it endpoint_url='https://storage.googleapis.com'; for the platform's buckets give it no token."
 )
 _FOREIGN = (
-    "This job has no credentials for {}: its own token is for the platform that runs it. For Google's services give the job "
+    "This job has no credentials for {}: its own token is for the platform that runs it. For Google's services give "
+    "the job "
     "credentials of its own, in a file that GOOGLE_APPLICATION_CREDENTIALS names."
 )
 _AFTER = {

@@ -1,4 +1,4 @@
-"""Control groups, version 1 and 2: one group per start of a replica, beside or below the runtime's own."""
+"""Control groups, version 1 and 2: one group per start of a replica, next to or below the runtime's own."""
 
 from __future__ import annotations
 
@@ -122,22 +122,24 @@ def name_of(mark: str) -> str:
 
 def folders_to_be(name: str) -> list[str]:
     """Every folder that :func:`make_groups` may make, whether it does or not."""
-    own = own_groups()
-    unified = own.get("unified")
-    parents = {own[controller] for controller in _CONTROLLERS if controller in own}
+    own_folders = own_groups()
+    unified = own_folders.get("unified")
+    parents = {own_folders[controller] for controller in _CONTROLLERS if controller in own_folders}
     parents.update(_and_above(unified) if unified is not None else ())
     return sorted(parent + "/" + name for parent in parents)
 
 
 def make_groups(name: str) -> Groups:
-    """Groups called ``name`` for every controller that can be had; :meth:`Groups.settle` tells whether they serve."""
-    own = own_groups()
-    found = _make_v2(name, own)
+    """Groups called ``name`` for every available controller; :meth:`Groups.settle` checks whether processes may
+    join.
+    """
+    own_folders = own_groups()
+    found = _make_v2(name, own_folders)
     if found is not None:
         return found
     paths = {}
     for controller in (*_CONTROLLERS, "unified"):
-        folder = own.get(controller)
+        folder = own_folders.get(controller)
         if folder is not None and _make(folder + "/" + name):
             paths[controller] = folder + "/" + name
     return Groups(paths, 1)
@@ -161,7 +163,7 @@ def own_groups() -> dict[str, str]:
         for controller in ["unified"] if number == "0" else controllers.split(","):
             if controller in where:
                 root, point = where[controller]
-                # In a container the path may be told as the host sees it, and the mount shows a part of it.
+                # In a container the path may be the host's, and the mount shows a part of it.
                 below = path[len(root) :] if root != "/" and path.startswith(root) else path
                 folder = (point + "/" + below.strip("/")).rstrip("/")
                 found[controller] = folder if os.path.isdir(folder) else point
@@ -173,9 +175,9 @@ def own_oom_kills() -> int | None:
 
     ``None`` where the kernel does not tell.
     """
-    own = own_groups()
+    own_folders = own_groups()
     for controller, name in (("memory", "memory.oom_control"), ("unified", "memory.events")):
-        count = _count(_read(own.get(controller, "") + "/" + name))
+        count = _count(_read(own_folders.get(controller, "") + "/" + name))
         if count is not None:
             return count
     return None
@@ -218,14 +220,14 @@ def _kill(folder: str) -> None:
                 pass
 
 
-def _make_v2(name: str, own: dict[str, str]) -> Groups | None:
+def _make_v2(name: str, own_folders: dict[str, str]) -> Groups | None:
     """A version 2 group with at least the memory controller.
 
     A group that holds processes cannot hand controllers to groups below it ("no internal processes",
     https://docs.kernel.org/admin-guide/cgroup-v2.html), and ours holds the platform. The nearest ancestor that hands
     them out already and lets us in is taken instead: with systemd's delegation that is the slice of the service.
     """
-    for folder in _and_above(own.get("unified") or ""):
+    for folder in _and_above(own_folders.get("unified") or ""):
         handed_out = _read(folder + "/cgroup.subtree_control").split()
         if "memory" in handed_out and _make(folder + "/" + name):
             return Groups(

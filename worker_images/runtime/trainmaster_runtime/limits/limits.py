@@ -1,4 +1,4 @@
-"""What the replica may use: who keeps each limit, the watch over those that nobody keeps, and whether memory ran out."""
+"""Resource limits: what enforces each of them, the watchdog for the others, and whether memory ran out."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Limits:
 
     @property
     def lacks_cpu(self) -> bool:
-        """Whether there is a CPU limit that nobody keeps."""
+        """Whether there is a CPU limit that neither a group nor the engine enforces."""
         return self._order.cpu_limit_milli is not None and "cpu" not in self._enforced
 
     def enforcers(self) -> list[str]:
-        """Who keeps what, for the replica's facts."""
+        """What enforces each limit, for the replica's facts."""
         limits = ["%s by cgroup" % name for name in self._prepared.groups.limited]
         limits += ["%s by the engine" % name for name in self._order.enforced]
         if self.cores:
@@ -61,7 +61,7 @@ class Limits:
             free = sorted(os.sched_getaffinity(0))
             if wanted >= len(free):
                 return len(free)
-            # Any of them: by chance replicas spread over the cores, and nobody has to keep a list of who took which.
+            # A random start: replicas spread over the cores without a shared list of assignments.
             start = int.from_bytes(os.urandom(4), "big") % len(free)
             os.sched_setaffinity(0, [free[(start + number) % len(free)] for number in range(wanted)])
         except OSError:  # forbidden here

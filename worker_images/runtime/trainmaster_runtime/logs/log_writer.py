@@ -20,10 +20,10 @@ class JobLog:
     """An append-only file of ``<time> <text>`` lines.
 
     A failed write (disk full) never raises: the lines are dropped and counted, tried again after a second, and the
-    loss is told in the log as soon as it can be written.
+    loss is noted in the log as soon as it can be written.
 
-    The file takes at most about ``limit_bytes`` of the disk: its first and its newest half of that stay, what is between
-    gives its room back. Offsets in the file never change, so whoever reads it goes on undisturbed. Where the file system
+    The file takes at most about ``limit_bytes`` of the disk: its first and its newest half of that stay, what is
+    between gives its room back. Offsets in the file never change, so readers go on undisturbed. Where the file system
     cannot do that (NFS before 4.2), nothing more is written at the limit.
     """
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Outputs:
-    """The pipes of the processes, and beside them the one that a signal writes to: nothing waits past a signal.
+    """The pipes of the processes, and the pipe that a signal writes to: no wait lasts past a signal.
 
-    ``wake_fd``: for ``signal.set_wakeup_fd``. ``note``: hears the lines of the first process, once there is somebody.
+    ``wake_fd``: for ``signal.set_wakeup_fd``. ``note``: called with the lines of the first process, once it is set.
     """
 
     def __init__(self, log: JobLog) -> None:
@@ -62,7 +62,7 @@ class Outputs:
             poll = select.poll()
             poll.register(process.output, select.POLLIN)
             while clock.monotonic() < end:
-                # Everybody who could write is dead; what holds the pipe open now is no longer ours.
+                # Every writer of the replica is dead; a process that holds the pipe open now is not ours.
                 if not poll.poll(200) or not self._read(process):
                     break
             self._take(process, process.splitter.finish())

@@ -1,7 +1,7 @@
-"""Which replica reads which event file: all see the same output, and each file must count once.
+"""Claims on event files: all replicas see the same output, and each file must be read by one of them.
 
-A claim is a file beside the logs, made by whoever is first, with how far the file was read; so the next attempt, or the
-next start of this replica, goes on there.
+A claim is a file next to the logs, created by the first replica, with the offset that was read; so the next attempt, or
+the next start of this replica, goes on there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class FileClaim:
         self.offset = offset
 
     def advance(self, offset: int) -> None:
-        """What is before ``offset`` is in the spool. Never fails: at worst some points are sent again after a restart."""
+        """What is before ``offset`` is in the spool. Never fails: at worst some points are sent again after a
+        restart.
+        """
         self.offset = offset
         try:
             os.pwrite(self._fd, _line(self._owner, offset), 0)
@@ -43,7 +45,8 @@ class FileClaims:
         self._owner = owner
 
     def take(self, path: str, offset: int) -> Optional[FileClaim]:
-        """Claim ``path`` (relative to the output) from ``offset`` on; ``None`` when another replica of this attempt has it.
+        """Claim ``path`` (relative to the output) from ``offset`` on; ``None`` when another replica of this attempt has
+        it.
 
         What an earlier attempt read, or an earlier start of this replica, is not read again.
         """

@@ -1,6 +1,7 @@
 """Everything that a replica reports without a line of code in its script, as items for the reporter's spool.
 
-All of it runs in the reporter's thread, a bounded piece at a time: what the job prints and how it ends is never held up.
+All of it runs in the reporter's thread, a bounded piece at a time: what the job prints and how it ends is never held
+up.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class PointColumns:
 
 
 class Collector:
-    """Args: each source; ``None``: the replica has it not. ``sources``: counts what each of them tells."""
+    """Args: each source; ``None``: the replica does not have it. ``sources``: counts the values of each."""
 
     def __init__(
         self,
@@ -186,16 +187,14 @@ class Collector:
                 step = self._unnumbered
                 self._unnumbered += 1 if found else 0
             for name, value in found.items():
-                # What the script tells otherwise counts once.
+                # A metric that the script reports itself counts once.
                 if name in PROGRESS:
                     continue
                 self._count_value("log", name)
                 if patterns.has_own:
                     columns.add(name, step, time_s, value)
                 elif not (self.reports_metrics or name in self._names):
-                    printed.add(
-                        name, step, time_s, value
-                    )  # MLflow may tell it: what comes by it the platform alone knows
+                    printed.add(name, step, time_s, value)  # MLflow may report it too, which only the platform knows
 
     def _take_events(self, columns: PointColumns, now: float, *, is_last: bool) -> None:
         if self._events is None:

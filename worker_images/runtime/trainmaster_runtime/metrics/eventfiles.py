@@ -1,7 +1,7 @@
 """TensorBoard event files under the output and in the work folder: found, read as they grow, each point once.
 
-A file belongs to the replica whose process has it open; one that nobody has open is taken by whoever comes first, after
-a while. What was there before the replica began is not its own, and is not read.
+A file belongs to the replica whose process has it open; a file that no process has open goes to the first replica,
+after a while. What was there before the replica began is not its own, and is not read.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class EventFileReader:
                 self._take(known)
 
     def _is_waiting(self, known: _File) -> bool:
-        """Whether something is in it for a replica that nobody is yet."""
+        """Whether the file has unread data and no owner yet."""
         if known.is_ours or known.is_done:
             return False
         try:
@@ -146,8 +146,8 @@ class EventFileReader:
         return found
 
     def _prefix(self, path: str) -> str:
-        """What tells this file's tags from the same tags of others: ``train/`` and ``validation/`` of Keras, and folders below
-        another file's, such as torch's ``add_scalars`` makes.
+        """A prefix that keeps this file's tags apart from the same tags of others: ``train/`` and ``validation/`` of
+        Keras, and folders below another file's, such as torch's ``add_scalars`` makes.
         """
         folder, _, name = os.path.dirname(path).rpartition("/")
         if name in _SPLITS:

@@ -1,4 +1,4 @@
-"""The file of ``cloudml-hypertune``: the last 100 reports, one JSON object a line, written anew each time.
+"""The file of ``cloudml-hypertune``: the last 100 reports, one JSON object a line, rewritten each time.
 
 It may be seen empty or cut inside of a line, and what has fallen out of its hundred is gone, so it is read whole and
 what was seen already is known by its time and step.

@@ -1,9 +1,9 @@
 """Numbers in log lines: ``loss=0.31 step=20``, or what a job's own patterns say.
 
-A pattern is plain text with names in braces where numbers stand: ``Epoch {epoch}/{epochs}: loss {loss}``. It is no regular
-expression, because one of those can take for ever on a line that was made for it, and it would take the log with it: a
-number that was read is never given back to be read otherwise, so that the time is linear in the line. ``{step}``, ``{steps}``, ``{epoch}`` and ``{epochs}`` tell the
-progress, all others are metrics.
+A pattern is plain text with names in braces where numbers stand: ``Epoch {epoch}/{epochs}: loss {loss}``. It is no
+regular expression, because one of those can take for ever on a line that was made for it, and it would take the log
+with it: a number that was read is never given back to be read otherwise, so that the time is linear in the line.
+``{step}``, ``{steps}``, ``{epoch}`` and ``{epochs}`` tell the progress, all others are metrics.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class LinePatterns:
-    """Args: ``patterns``: the job's own; none: pairs of name and value are looked for, in lines that name a step, and else
-    the usual words and bars that tell how far it is.
+    """Args: ``patterns``: the job's own; none: pairs of name and value are looked for, in lines that name a step, and
+    else the usual words and bars that tell how far it is.
     """
 
     def __init__(self, patterns: List[str]) -> None:
@@ -73,7 +73,9 @@ class LinePatterns:
 
 
 def _metrics(text: str) -> Dict[str, float]:
-    """Pairs of a line that tells how far it is in other words: `Epoch 3/10 loss=0.31`, `Epoch [3/10], Step [2/8], Loss: 0.31`."""
+    """Pairs of a line that names its progress in other words: `Epoch 3/10 loss=0.31`, `Epoch [3/10], Step [2/8], Loss:
+    0.31`.
+    """
     found: Dict[str, float] = {}
     for match in _PAIR.finditer(text):
         is_time = text[match.end() : match.end() + 1] == ":"  # `eta: 0:00:50`

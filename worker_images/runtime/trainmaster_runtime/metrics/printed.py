@@ -1,8 +1,9 @@
-"""How far a training is, from what the field prints: ``step 115/600``, ``Epoch [3/10], Step [115/600]``, bars of tqdm and Keras.
+"""How far a training is, from what the field prints: ``step 115/600``, ``Epoch [3/10], Step [115/600]``, bars of tqdm
+and Keras.
 
-What counts within an epoch is told as a part of the whole, where it is known how many epochs there will be. Counts of something
-else (downloads, validation, layers of an image) and counts that begin again and again are not taken for the job's progress. All
-patterns are bounded, so that the time is linear in the line.
+A count within an epoch becomes a part of the whole, where the number of epochs is known. Counts of something
+else (downloads, validation, layers of an image) and counts that begin again and again are not taken for the job's
+progress. All patterns are bounded, so that the time is linear in the line.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _MEASURES = re.compile(r"loss|acc|ppl|perplexity", re.IGNORECASE)
-_FEW = 10  # steps that nobody would count as a training's: `Step 2/5 : RUN pip install`
+_FEW = 10  # a loop this short is no training: `Step 2/5 : RUN pip install`
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def may_tell(line: bytes) -> bool:
 
 
 def counted(text: str) -> Dict[str, float]:
-    """``step`` or ``epoch`` where nothing tells of how many: `Epoch 3: loss=0.31`. To be asked of lines with metrics alone."""
+    """``step`` or ``epoch`` without a total: `Epoch 3: loss=0.31`. Only for lines with metrics."""
     match = _COUNTED.search(text)
     if match is None or _FRACTION.search(text) or _OTHERS.search(text[: match.start()]):
         return {}
@@ -88,7 +89,7 @@ class PrintedProgress:
         self._is_whole = False  # the counts go on from epoch to epoch
 
     def find(self, text: str) -> Dict[str, float]:
-        """``step`` and ``steps``, ``epoch`` and ``epochs`` (0 of them: nobody knows); empty: the line tells nothing."""
+        """``step`` and ``steps``, ``epoch`` and ``epochs`` (0: unknown); empty: the line names no progress."""
         epoch = self._find_epoch(text)
         match, is_bar = _first(text)
         if match is None:
@@ -116,7 +117,7 @@ class PrintedProgress:
         return self._epoch
 
     def _epochs(self, text: str) -> Dict[str, float]:
-        """A line that tells an epoch alone: a headline where nothing else stands there, else of one that is done."""
+        """Progress of a line that names only an epoch: a headline begins one, any other line ends one."""
         if self._epoch is None or not self._epoch[1] or self._all:
             return {}
         done, whole = self._epoch

@@ -17,7 +17,7 @@ from trainmaster_runtime.prepare import OUTPUT
 
 # What the job's spec says under `metric_patterns`, as JSON.
 PATTERNS_VARIABLE = "TRAINMASTER_METRIC_PATTERNS"
-# Set for a study's trial, which says what came on each road where its metric is missing.
+# Set for a study's trial, which reports the counts of each metric source where its metric is missing.
 TRIAL_VARIABLE = "TRAINMASTER_TRIAL"
 
 TYPE_CHECKING = False
@@ -33,7 +33,7 @@ def make_collector(
 ) -> Collector:
     """The collector of a replica whose processes started at ``began``, in seconds since 1970.
 
-    Call it where waiting for disks and drivers harms nobody.
+    Call it in a thread that may wait for disks and drivers.
     """
     output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
     work = os.path.dirname(prepared.own)

@@ -1,4 +1,4 @@
-"""What came on each road of a metric, for whoever asks why it is missing: names, how many values, how many lines and files."""
+"""Counts the values of each metric source, to explain a missing metric: names, values, lines and files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class SourceCounts:
-    """Counts; nothing is kept but the first names. Each road is written by one thread."""
+    """Counters by source, with the first names only. Each source is written by one thread."""
 
     def __init__(self) -> None:
         self._values: Dict[str, Dict[str, int]] = {}
         self._counts: Dict[str, Dict[str, int]] = {}
 
     def count_value(self, source: str, name: str) -> None:
-        """One value of ``name`` came on it."""
+        """Count one value of ``name``."""
         names = self._values.setdefault(source, {})
         name = name[:_NAME_CHARS]
-        # Of more names, one stands for all that are not told.
+        # Above the limit, one empty name stands for all further ones.
         key = name if name in names or len(names) < 10 * _NAMES else ""
         names[key] = names.get(key, 0) + 1
 
@@ -30,7 +30,7 @@ class SourceCounts:
         counts[counter] = counts.get(counter, 0) + more
 
     def summary(self) -> Dict[str, Any]:
-        """By road: ``names``, at most eight; ``name_count``, ``values``; and its counts."""
+        """By source: ``names``, at most eight; ``name_count``, ``values``; and its counts."""
         summary_by_source = {}
         for source in sorted(set(self._values) | set(self._counts)):
             names = dict(self._values.get(source, {}))

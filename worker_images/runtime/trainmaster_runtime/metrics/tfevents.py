@@ -1,7 +1,7 @@
-"""What an event of a TensorBoard file says: scalars, histograms, images and texts, whoever wrote it.
+"""What an event of a TensorBoard file says: scalars, histograms, images and texts, of any writer.
 
-torch and tensorboardX write scalars as ``simple_value``; TensorFlow 2 and Keras write tensors, whose plug-in's name tells
-what they are, in the first event of a tag at the latest. The messages:
+torch and tensorboardX write scalars as ``simple_value``; TensorFlow 2 and Keras write tensors, whose plug-in's name
+says what they are, in the first event of a tag at the latest. The messages:
 https://github.com/tensorflow/tensorboard/tree/master/tensorboard/compat/proto (event, summary, tensor)
 """
 

@@ -26,7 +26,8 @@ class Broken(ValueError):
 
 
 def read_records(fd: int, offset: int, limit_bytes: int) -> Tuple[List[bytes], int]:
-    """The whole records from ``offset`` on and the offset behind them; some ``limit_bytes`` at most, at least one record.
+    """The whole records from ``offset`` on and the offset behind them; some ``limit_bytes`` at most, at least one
+    record.
 
     A record that is still being written is left for the next time. Raises :class:`Broken` and ``OSError``.
     """

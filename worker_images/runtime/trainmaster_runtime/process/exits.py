@@ -1,4 +1,4 @@
-"""What an end means: from wait statuses and counters to a cause, a code and a sentence."""
+"""Classifies exits: from wait statuses and counters to a cause, a code and a sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class ReplicaEnd:
-    """A cause (``executors.base.ExitCause``), an exit code (``None``: unknown) and a sentence for people."""
+    """A replica's end: a cause (``executors.base.ExitCause``), an exit code (``None``: unknown) and a sentence for
+    people.
+    """
 
     __slots__ = ("cause", "code", "sentence")
 

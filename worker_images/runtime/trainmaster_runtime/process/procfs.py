@@ -1,4 +1,4 @@
-"""What /proc tells of processes: who lives, since when, whose child, and who carries a mark."""
+"""Processes from /proc: which live, since when, their parents, and which carry a mark."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import signal
 
 from trainmaster_runtime.process import syscalls
 
-# The kernel, short of memory, takes the jobs before the platform (-1000 … 1000, 0 is everybody's).
+# The kernel, short of memory, takes the jobs before the platform (-1000 … 1000, 0 is the default).
 OOM_SCORE_ADJ = "500"
 _HOW_ENDS = "\0"
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class StopRequest:
-    """The wish as it stands in the state folder, beside the signal that tells of it.
+    """The stop request in the state folder; a signal announces it.
 
-    ``asked_path``: the engine's file that asks instead, where a signal would cost it the exit; ``None``: it has none.
+    ``asked_path``: the engine's file with the request, where a signal would lose the exit; ``None``: it has none.
     """
 
     def __init__(self, state: StateFolder, asked_path: str | None, default_grace_s: float) -> None:
@@ -34,7 +34,9 @@ class StopRequest:
         return float((self._state.read(_STOP_FILE) or {}).get("grace_s", self._default_grace_s))
 
     def is_new(self) -> bool:
-        """Whether the engine's file asks anew. From here on it is a stop like any other, and a shorter grace may follow."""
+        """Whether the engine's file holds a new request, which is copied to the state folder; a shorter grace may
+        follow.
+        """
         text = "" if self._asked_path is None else read_text(self._asked_path)
         if not text or text == self._last_request:
             return False
@@ -47,7 +49,7 @@ class StopRequest:
         return True
 
     def ending(self) -> ReplicaEnd:
-        """How a replica ends that was told to: by the platform, or by somebody else."""
+        """The end of a replica after SIGTERM: from the platform, or from outside of it."""
         if self.is_there:
             return ReplicaEnd("stopped", None, "Stopped because the platform asked.")
         return ReplicaEnd("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")

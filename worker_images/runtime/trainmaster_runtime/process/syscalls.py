@@ -67,14 +67,15 @@ class _MemoryMap(ctypes.Structure):
 
 
 def show_words(argv: list[str], env: dict[str, str]) -> None:
-    """Let /proc/self/cmdline and /proc/self/environ show these, as after an execution. Any user may, from Linux 3.18 on.
+    """Let /proc/self/cmdline and /proc/self/environ show these, as after an execution. Any user may, from Linux 3.18
+    on.
 
     Raises ``OSError`` where the kernel was built without CONFIG_CHECKPOINT_RESTORE.
     """
     words = b"".join(os.fsencode(word) + b"\0" for word in argv)
     text = words + b"".join(os.fsencode("%s=%s" % item) + b"\0" for item in env.items())
     _libc.mmap.restype = _libc.sbrk.restype = ctypes.c_void_p
-    # Memory of its own that nobody gives back: the kernel reads from it for as long as the process lives.
+    # Memory that is never freed: the kernel reads from it for as long as the process lives.
     area = _libc.mmap(
         None, ctypes.c_size_t(len(text) or 1), _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS, -1, ctypes.c_long(0)
     )
@@ -110,7 +111,7 @@ def show_words(argv: list[str], env: dict[str, str]) -> None:
 
 
 def drop_rights() -> None:
-    """Give up all capabilities, as a user who is not root does by executing a program."""
+    """Drop all capabilities, as an execve by a user other than root does."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
     _call(_libc.capset, ctypes.byref(header), ctypes.byref(none))
@@ -147,7 +148,9 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def punch_hole(fd: int, start: int, end: int) -> None:
-    """Give the room of these bytes back; the file's size stays, and they read as zeros. Raises ``OSError`` EOPNOTSUPP."""
+    """Give the room of these bytes back; the file's size stays, and they read as zeros. Raises ``OSError``
+    EOPNOTSUPP.
+    """
     _call(_libc.fallocate, fd, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, _Offset(start), _Offset(end - start))
 
 

@@ -63,10 +63,10 @@ def kill_all(limit_s: float = 10.0) -> list[tuple[int, int]]:
     end = clock.monotonic() + limit_s
     wait = 0.001
     while True:
-        left = procfs.descendants(os.getpid())
-        if not left or clock.monotonic() > end:
+        remaining = procfs.descendants(os.getpid())
+        if not remaining or clock.monotonic() > end:
             return ended
-        for pid in left:
+        for pid in remaining:
             send(pid, signal.SIGKILL)
         clock.pause(wait)
         wait = min(wait * 2, 0.05)

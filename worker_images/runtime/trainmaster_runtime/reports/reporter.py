@@ -1,9 +1,9 @@
-"""Tells the API how the replica is doing, in order, each thing once, whatever the network does.
+"""Reports the replica's progress to the API: in order, each item once, over an unreliable network.
 
 A thread collects what user code appends to the report file into a spool on disk and sends it in numbered batches. A
 batch keeps its numbers until the server has it, so a repeated one is recognised there. Heartbeats are never spooled:
 only the newest means something. The spool is bounded; when the API stays away too long, progress is thinned out and
-checkpoints are kept. What cannot be sent is kept in the output as well, now and then and at the end: see ``spool_file``.
+checkpoints are kept. Unsent items are saved in the output as well, periodically and at the end: see ``spool``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DRAIN_S = 10.0  # and while the API takes one after the other, or there is stil
 # allows 15 s behind `max_run_time` before it ends a container itself
 _DRAIN_TIMEOUT_S = 2.0  # of a request meanwhile
 _KEEP_S = 4.0  # for keeping what was not sent, where the platform waits for the end
-_KEEP_CALMLY_S = 20.0  # and where nobody does: on a machine that gives this process next to no time it takes long
+_KEEP_CALMLY_S = 20.0  # and where it does not wait: on a machine that gives this process next to no time it takes long
 _STUCK_S = 6.0  # so long a request takes at the end that cannot be ended
 _KEEP_EVERY_S = 30.0  # while the job runs and the API is away,
 _KEEP_FAILURES = 3  # as so many failures in a row say
@@ -35,7 +35,7 @@ _CONNECT_S = 3.0
 _BATCH_ITEMS = 500
 _BATCH_BYTES = 512 * 1024
 _LINE_BYTES = 1024 * 1024  # an image is such a line
-_ROUND_BYTES = 8 * 2**20  # of the report file: who writes a flood of it shall not hold up the heartbeat
+_ROUND_BYTES = 8 * 2**20  # of the report file: a flood of lines must not hold up the heartbeat
 _PRESSED_BYTES = 1024  # bodies from here on are compressed
 _SPOOL_BYTES = 16 * 2**20
 _BACK_OFF_S = 30.0
@@ -125,12 +125,12 @@ class Reporter:
     """The thread. Nothing in it can delay or fail the job.
 
     Args:
-        who: ``role``, ``index`` and ``generation``.
+        replica: ``role``, ``index`` and ``generation``.
         source: the report file; each line is ``{"kind": …, …}``.
         say: writes a line into the replica's log; called once for each API that refuses us for good.
         api_file: says where the API is when it has moved; read when a report does not arrive.
-        collector: makes what else the replica tells; called in the thread. ``None``: it tells nothing else.
-        kept: where what cannot be sent is kept; ``None``: nowhere.
+        collector: makes the collector of metrics; called in the thread. ``None``: no metrics.
+        spool_file: where unsent items are saved; ``None``: nowhere.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Reporter:
         self._failures = 0
         self._retry_at = 0.0
         self._is_refused = False
-        self.has_attempt_ended = False  # the platform said so: whoever still runs is of a gang that was given up
+        self.has_attempt_ended = False  # says the platform: this replica's gang was replaced, as after a lost node
         self._connection: HTTPConnection | None = None
         self._flush_by = 0.0
         self._end_by: float | None = None
@@ -207,11 +207,11 @@ class Reporter:
             waited = 0.0 if since is None or clock.monotonic() < self._flush_by else clock.monotonic() - since
             if since is not None and waited and (since < now or waited > _DRAIN_TIMEOUT_S):
                 self._cut()
-            if waited > _STUCK_S:  # as where names are not resolved: what was kept before is all
+            if waited > _STUCK_S:  # as where names are not resolved: what was saved before is all
                 return
 
     def hurry(self) -> None:
-        """Send nothing more of what is left, and keep it."""
+        """Stop sending, and save what is left."""
         self._flush_by = min(self._flush_by, clock.monotonic())
         self._end_by = self._flush_by
 
@@ -266,7 +266,7 @@ class Reporter:
         return now < self._flush_by or (not self._failures and now < self._end_by)
 
     def _save_periodically(self) -> None:
-        """While the API is away: whatever happens to this node, what was reported until now is not lost."""
+        """While the API is away: save unsent items, so that a lost node does not lose them."""
         now = clock.monotonic()
         is_away = self._failures >= _KEEP_FAILURES or self._is_refused
         if is_away and now >= self._keep_at:
@@ -277,7 +277,7 @@ class Reporter:
             self._spool_file.drop()
 
     def _save_unsent(self) -> None:
-        """Write down what was not sent, if there is any and the attempt lives."""
+        """Save unsent items, if there are any and the attempt lives."""
         if self._spool_file is None:
             return
         lines = [_line(item) for item in self._in_flight]
@@ -293,7 +293,7 @@ class Reporter:
             self._saved_state = place
         except (OSError, ImportError) as error:  # not all of the standard library is in every image
             if self._end_by is not None:
-                self._say("its last reports are lost: the API is away and they cannot be kept (%s)" % error)
+                self._say("its last reports are lost: the API is away and they cannot be saved (%s)" % error)
 
     def _start_collector(self) -> None:
         if self._make_collector is not None:
@@ -329,14 +329,14 @@ class Reporter:
             self.collector = None
 
     def _report_sources(self, collector: Collector) -> None:
-        """At the end, what came on each road. Progress of which an API that does not know it takes nothing."""
+        """At the end, report the counts of each metric source. An API of an older version ignores this progress."""
         if collector.sources is not None:
             self._spool.add(
                 {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.sources.summary()}}
             )
 
     def _follow_api_url(self) -> None:
-        """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
+        """Go on at the API's new address, if it has moved: a server at the old one is another program."""
         try:
             with open(self._api_file or "", "rb") as stream:
                 url = _report_url(json.loads(stream.read())["url"])
@@ -378,7 +378,7 @@ class Reporter:
         if item is not None:
             self._spool.add(item)
             if self.collector is not None:
-                # A checkpoint's metrics stand beside it: they draw no curve that printed lines would double.
+                # A checkpoint's metrics belong to it: they draw no curve that printed lines would double.
                 self.collector.reports_metrics |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
                 self.collector.reports_step |= item["kind"] == "progress" and "step" in item["data"]
                 if self.collector.sources is not None:
@@ -392,7 +392,7 @@ class Reporter:
         try:
             with open(self._source, "r+b") as stream:
                 syscalls.punch_hole(stream.fileno(), 0, end)
-        except OSError:  # a file system that cannot: a report file is small beside what a job writes
+        except OSError:  # a file system that cannot: a report file is small compared with a job's output
             pass
         self._freed_to = end
 
@@ -440,7 +440,7 @@ class Reporter:
         return self._later("HTTP %d" % status)
 
     def _part(self) -> bool:
-        """The server dislikes the batch: send its halves; of a single item, forget what it says."""
+        """The server rejects the batch: send its halves; replace a single item by a heartbeat."""
         if len(self._in_flight) > 1:
             back = self._in_flight[len(self._in_flight) // 2 :]
             self._in_flight = self._in_flight[: len(self._in_flight) // 2]

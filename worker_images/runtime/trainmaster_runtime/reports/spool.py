@@ -1,6 +1,7 @@
-"""What a replica could not report: a file in its output, which the platform reads before it writes the attempt's end.
+"""Spool of unsent reports: a file in the replica's output, which the platform reads before it records the attempt's
+end.
 
-A container holds its node's resources, so nobody stays in one until the API is back; and what is written while the job
+A container holds its node's resources, so none stays until the API is back; and what is written while the job
 still runs outlives its node. The file's lines:
 
 - ``{"role", "index", "generation", "first_seq"}``;
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SpoolFile:
-    """The file ``path``; there only while there is something to keep."""
+    """The file ``path``; it exists only while there are unsent reports."""
 
     def __init__(self, path: str, token: str) -> None:
         self.path = path
@@ -60,7 +61,7 @@ class SpoolFile:
 
 
 def spool_file_of(order: RuntimeOrder, output: str | None, token: str) -> SpoolFile | None:
-    """Where ``order``'s replica keeps its reports; ``None`` without an output."""
+    """The spool file of ``order``'s replica; ``None`` without an output."""
     if output is None:
         return None
     start = "%s-%d.%d" % (order.role, order.index, order.generation)

@@ -9,6 +9,6 @@
 ``pool_files``  files and locks of the folder that all of them share with the executor
 ==============  =======================================================================================================
 
-The runtime itself is what is forked, and it forks the user's processes as ever: who is whose child, the limits, the view
-and the exit are the same on both roads. Where something stands against it the process executes its command, as without.
+The parent forks the runtime, which forks the user's processes as usual: the process tree, the limits, the view
+and the exit are the same as without warm starts. Where forking does not fit, the process executes its command.
 """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PreloadedParent:
-    """What a preloaded parent knows of itself; every fork inherits it.
+    """State of a preloaded parent; every fork inherits it.
 
     Attributes:
         python: the path that was executed; ``argv0``: the name it was called by.
@@ -75,14 +75,15 @@ class ProgramStarted(BaseException):
 
 
 class Fork:
-    """The warm road of one replica. ``is_known``: its command was seen to use the framework."""
+    """The warm start of one replica. ``is_known``: its command was seen to use the framework."""
 
     def __init__(self, parent: PreloadedParent, *, is_known: bool) -> None:
         self._parent = parent
         self._is_known = is_known
 
     def take(self, program: UserProgram) -> Ready | str:
-        """Whether the calling process, in its place already, may run ``program`` as it is; else why it must be executed.
+        """Whether the calling process, in its place already, may run ``program`` as it is; else why it must be
+        executed.
 
         On ``Ready`` the process shows the program's command line and environment.
         """
@@ -104,7 +105,7 @@ class Fork:
         folder = os.path.dirname(os.path.realpath(ready.target)) if ready.code is not None else os.getcwd()
         hidden = _shadowed(folder)
         if hidden is not None:
-            return "%s lies beside the program and has a loaded module's name" % hidden
+            return "%s lies next to the program and has a loaded module's name" % hidden
         try:
             if os.geteuid() != 0:
                 # As executing would: rights of the user namespace that it has just entered are not the job's.
@@ -129,13 +130,13 @@ class Fork:
     def _load(self, ready: Ready) -> str | None:
         if ready.code is None and ready.file is None:
             return None if self._is_known else "it is not known whether the module uses %s" % self._parent.framework
-        assert ready.file is not None  # noqa: S101 - set by _parse beside `target`
+        assert ready.file is not None  # noqa: S101 - set by _parse with `target`
         try:
             with open(ready.file, "rb") as stream:
                 source = stream.read()
             ready.code = compile(source, ready.file, "exec", dont_inherit=True)
         except (OSError, SyntaxError, ValueError):
-            return "the program cannot be read"  # the interpreter tells it in its own words
+            return "the program cannot be read"  # the interpreter reports the error itself
         if not self._is_known and self._parent.framework not in _imports(source):
             return "the program does not import %s itself" % self._parent.framework
         return None

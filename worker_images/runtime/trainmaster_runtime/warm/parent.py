@@ -65,7 +65,7 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     parent.end = end
     try:
         _preload(parent, about["memory_bytes"])
-    except BaseException as error:  # noqa: BLE001 - whatever an import raises, SystemExit too, is told and is no job's affair
+    except BaseException as error:  # noqa: BLE001 - an import's error, SystemExit too, is recorded and must not reach a job
         pool_files.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
         os._exit(1)
     pool_files.write(
@@ -171,7 +171,7 @@ def _preload(parent: PreloadedParent, memory_bytes: int) -> None:
         os.dup2(0, fd)
     parent.path = list(sys.path)
     gc.collect()
-    # Libraries with a pool of threads (OpenBLAS) end it before a fork and make it anew when it is used.
+    # Libraries with a pool of threads (OpenBLAS) end it before a fork and make it again when it is used.
     child = os.fork()
     if child == 0:
         os._exit(0 if can_look_fresh() else 1)
@@ -210,7 +210,7 @@ class _Service:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._address = folder + "/socket"
         self._inode = self._listen()
-        # The runtimes that it forks end whenever they do; nobody here wants to know.
+        # The exits of the forked runtimes do not matter here.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     def _listen(self) -> int:
@@ -241,7 +241,7 @@ class _Service:
                     return started
 
     def _is_over(self) -> bool:
-        """Whether the environment has changed, or somebody has taken the socket away."""
+        """Whether the environment has changed, or the socket was removed or replaced."""
         try:
             is_mine = os.stat(self._address).st_ino == self._inode
         except OSError:

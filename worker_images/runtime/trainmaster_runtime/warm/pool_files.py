@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def take(path: str) -> int | None:
-    """The held lock ``path`` as a descriptor; ``None``: somebody else has it."""
+    """Lock ``path`` and return its descriptor; ``None``: another process holds the lock."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,9 +73,10 @@ def is_unfit(folder: str) -> bool:
 
 
 def make_room(root: str, most: int) -> bool:
-    """End the parents that have rested longest until there are fewer than ``most``; forget what nobody has used for long.
+    """End the parents that have rested longest until there are fewer than ``most``; remove pools that were unused for
+    long.
 
-    ``False``: somebody else was at it for so long that it has not been done.
+    ``False``: another process held the lock for so long that nothing was done.
     """
     end = clock.monotonic() + _ROOM_S
     while True:

@@ -1,8 +1,9 @@
 """The end of a forked process that has used torch.distributed.
 
-A DDP module that is freed after ``destroy_process_group()``, as at the end of most programs, may hang on the interpreter's
-lock: 15 of 40 forked ranks did. When everything of the user's has run (threads joined, ``atexit`` called), such a process
-writes out what is still in the buffers of open files, and leaves without the interpreter's teardown.
+A DDP module that is freed after ``destroy_process_group()``, as at the end of most programs, may hang on the
+interpreter's
+lock: 15 of 40 forked ranks did. When everything of the user's has run (threads joined, ``atexit`` called), such a
+process writes out what is still in the buffers of open files, and leaves without the interpreter's teardown.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def leave(code: int) -> None:
 def _close_files() -> None:
     standard = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
     spared = {id(part) for stream in standard for part in (stream, getattr(stream, "buffer", None))}
-    # By their types alone: `isinstance` asks the object too, and some of torch's warn whoever asks them anything.
+    # By their types alone: `isinstance` asks the object too, and some of torch's warn at any access.
     found = [o for o in gc.get_objects() if issubclass(type(o), _FILE) and id(o) not in spared]
     # What wraps another one goes first: its own buffer is still to be written.
     found.sort(key=lambda o: 0 if isinstance(o, io.TextIOBase) else 2 if isinstance(o, io.BufferedWriter) else 1)

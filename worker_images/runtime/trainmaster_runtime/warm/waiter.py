@@ -1,4 +1,5 @@
-"""``python -I -S waiter.py <key folder> <state folder> <hint file>``: becomes a parent when that is in nobody's way.
+"""``python -I -S waiter.py <key folder> <state folder> <hint file>``: becomes a parent when no job's start is disturbed
+by it.
 
 The first job of its kind starts cold, and nothing competes with its start: this process looks on, twice a second, which
 framework the job loads, and imports it for the jobs to come when the job has had it for a while, or has ended.
@@ -33,39 +34,39 @@ def main(folder: str, state: str, hint: str) -> None:
     if waiting is None or about is None or os.fork() > 0:
         return
     os.setsid()
-    framework = _see(state, about["settle_s"])
+    framework = _watch_replica(state, about["settle_s"])
     if framework is None:
         return
     os.makedirs(os.path.dirname(hint), mode=0o700, exist_ok=True)
     pool_files.write(hint, framework)
-    own = folder + "/" + framework
-    os.makedirs(own, mode=0o700, exist_ok=True)
-    if pool_files.is_unfit(own):
+    parent_folder = folder + "/" + framework
+    os.makedirs(parent_folder, mode=0o700, exist_ok=True)
+    if pool_files.is_unfit(parent_folder):
         return
-    lock = pool_files.take(own + "/lock")
+    lock = pool_files.take(parent_folder + "/lock")
     if lock is None:
         return
     if pool_files.make_room(os.path.dirname(folder), about["parents"]):
-        _become_parent(about, own, lock)
+        _become_parent(about, parent_folder, lock)
 
 
-def _see(state: str, settle_s: float) -> str | None:
+def _watch_replica(state: str, settle_s: float) -> str | None:
     """The framework that the replica of ``state`` has loaded, when it has run with it for ``settle_s`` or has ended.
 
     ``None``: it ended without one, or has loaded none for long.
     """
-    found = None
+    framework_seen = None
     found_at = 0.0
     end = clock.monotonic() + _GIVE_UP_S
-    while found is not None or clock.monotonic() < end:
+    while framework_seen is not None or clock.monotonic() < end:
         runtime = pool_files.read(state + "/runtime.json")
         has_ended = runtime is None or procfs.start_ticks(runtime["pid"]) != runtime["start_ticks"]
         has_ended = has_ended or os.path.exists(state + "/exit.json")
-        if found is None and runtime is not None and not has_ended:
-            found = _loaded_below(runtime["pid"])
+        if framework_seen is None and runtime is not None and not has_ended:
+            framework_seen = _loaded_below(runtime["pid"])
             found_at = clock.monotonic()
-        if has_ended or (found is not None and clock.monotonic() > found_at + settle_s):
-            return found
+        if has_ended or (framework_seen is not None and clock.monotonic() > found_at + settle_s):
+            return framework_seen
         clock.pause(_LOOK_S)
     return None
 
@@ -83,11 +84,11 @@ def _loaded_below(runtime: int) -> str | None:
     return None
 
 
-def _become_parent(about: dict[str, Any], own: str, lock: int) -> None:
+def _become_parent(about: dict[str, Any], parent_folder: str, lock: int) -> None:
     env = dict(about["env"])
-    env.update(exit_hook_env(env, os.devnull), TRAINMASTER_WARM=own, TRAINMASTER_WARM_LOCK=str(lock))
+    env.update(exit_hook_env(env, os.devnull), TRAINMASTER_WARM=parent_folder, TRAINMASTER_WARM_LOCK=str(lock))
     for fd, name in ((1, "stdout"), (2, "stderr")):
-        opened = os.open(own + "/" + name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        opened = os.open(parent_folder + "/" + name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(opened, fd)
         os.close(opened)
     os.set_inheritable(lock, True)

@@ -17,7 +17,7 @@ from trainmaster_train.checkpoint.folder import (
     stage_checkpoint,
     staged_path,
 )
-from trainmaster_train.checkpoint.formats import Found
+from trainmaster_train.checkpoint.formats import FoundCheckpoint
 from trainmaster_train.checkpoint.saver import Saver
 from trainmaster_train.checkpoint.sharded import load_sharded, save_sharded
 from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint, load_state, save_checkpoint
@@ -29,7 +29,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointNotWrittenError",
-    "Found",
+    "FoundCheckpoint",
     "Keep",
     "Saver",
     "best_checkpoint",

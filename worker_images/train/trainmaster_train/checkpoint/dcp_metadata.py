@@ -51,10 +51,10 @@ def _ends(path: Path) -> Dict[str, int]:
         metadata = _Reader(file).load()
     ends: Dict[str, int] = {}
     for info in metadata.storage_data.values():
-        name, begin, length = _place(info)
+        name, begin, length = _extent(info)
         ends[name] = max(ends.get(name, 0), begin + length)
     return ends
 
 
-def _place(info: Any) -> Tuple[str, int, int]:
+def _extent(info: Any) -> Tuple[str, int, int]:
     return str(info.relative_path), int(info.offset), int(info.length)

@@ -24,13 +24,13 @@ _NO_ROOM = re.compile(
 )
 
 
-def told_by_torch(sentence: str) -> str:
+def explain_torch_error(sentence: str) -> str:
     """What torch says of a file that it could not write, with what to do where the volume is full."""
     return f"{FULL} (torch: {sentence})" if _NO_ROOM.search(sentence) else sentence
 
 
 @contextmanager
-def told_as_not_written(step: int, folder: Path) -> Iterator[None]:
+def raising_not_written(step: int, folder: Path) -> Iterator[None]:
     """What the file system refuses in the block becomes a :class:`CheckpointNotWrittenError` that says why."""
     try:
         yield

@@ -10,12 +10,12 @@ from trainmaster_train import report
 from trainmaster_train.checkpoint import formats, manifest, sharded
 from trainmaster_train.checkpoint.errors import CheckpointError
 from trainmaster_train.checkpoint.folder import STATE_FILE, newer_than, read_meta
-from trainmaster_train.checkpoint.formats import Found
+from trainmaster_train.checkpoint.formats import FoundCheckpoint
 from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint
 from trainmaster_train.context import current
 
 
-def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[Found]:
+def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[FoundCheckpoint]:
     """The newest complete checkpoint of any format, for a framework that reads its own: give it the ``path``.
 
     Looks at ``TRAINMASTER_RESUME_FROM``, else into ``directory``; unstated: the job's ``checkpoints`` folder and its
@@ -51,7 +51,9 @@ def resume(
             one that is not there. Starting from the beginning instead would hide the loss.
     """
     if into is not None:
-        return sharded.together(lambda: _newest_whole(directory, verify=verify), lambda found: _fill(found, into))
+        return sharded.on_all_ranks(
+            lambda: _newest_undamaged(directory, verify=verify), lambda found: _fill(found, into)
+        )
     problem: Optional[CheckpointError] = None
     for found in _candidates(directory):
         try:
@@ -61,7 +63,7 @@ def resume(
             problem = problem or CheckpointError(str(error))
             _warn(f"{error}; trying the one before it")
             continue
-        _tell(found)
+        _report_resume(found)
         return checkpoint
     if problem is not None:
         raise problem
@@ -72,7 +74,7 @@ class _DamagedError(CheckpointError):
     """This checkpoint is of no use; an older one may be."""
 
 
-def _candidates(directory: Optional[Union[str, Path]]) -> List[Found]:
+def _candidates(directory: Optional[Union[str, Path]]) -> List[FoundCheckpoint]:
     context = current()
     wanted = context.resume_from
     if wanted is None:
@@ -82,21 +84,21 @@ def _candidates(directory: Optional[Union[str, Path]]) -> List[Found]:
         # Frameworks that know no `checkpoints` folder write into the output itself. Steps of two of them do not
         # compare, so these come second.
         return found + formats.find_all(context.output_dir)
-    chosen = formats.judge(wanted)
-    beside = formats.find_all(wanted.parent)
+    chosen = formats.detect(wanted)
+    siblings = formats.find_all(wanted.parent)
     if chosen is None and not wanted.exists():
         if newer_than(wanted) is None:
             raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not there; choose another checkpoint")
         _warn(f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; taking the newest one of its folder")
-        return beside
+        return siblings
     if chosen is None:
         _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was never finished; looking for another one in its folder")
-        return beside
+        return siblings
     # A checkpoint that nobody chose is no better for being newer.
-    return [chosen, *[one for one in beside if one.path != wanted and (one.step or 0) <= (chosen.step or 0)]]
+    return [chosen, *[other for other in siblings if other.path != wanted and (other.step or 0) <= (chosen.step or 0)]]
 
 
-def _verify(found: Found, *, verify: bool) -> None:
+def _verify(found: FoundCheckpoint, *, verify: bool) -> None:
     if found.format == "trainmaster":
         try:
             manifest.check(found.path, hashes=verify)
@@ -104,7 +106,7 @@ def _verify(found: Found, *, verify: bool) -> None:
             raise _DamagedError(str(error)) from error
 
 
-def _open(found: Found, map_location: Any) -> Checkpoint:
+def _open(found: FoundCheckpoint, map_location: Any) -> Checkpoint:
     meta = read_meta(found.path) if found.format == "trainmaster" else {}
     step, metrics = int(meta.get("step") or found.step or 0), meta.get("metrics", {})
     state = None
@@ -118,7 +120,7 @@ def _open(found: Found, map_location: Any) -> Checkpoint:
     return Checkpoint(found.path, step, metrics, state, found.format)
 
 
-def _newest_whole(directory: Optional[Union[str, Path]], *, verify: bool) -> Optional[Found]:
+def _newest_undamaged(directory: Optional[Union[str, Path]], *, verify: bool) -> Optional[FoundCheckpoint]:
     problem: Optional[CheckpointError] = None
     for found in _candidates(directory):
         try:
@@ -133,14 +135,14 @@ def _newest_whole(directory: Optional[Union[str, Path]], *, verify: bool) -> Opt
     return None
 
 
-def _fill(found: Found, into: Dict[str, Any]) -> Checkpoint:
+def _fill(found: FoundCheckpoint, into: Dict[str, Any]) -> Checkpoint:
     sharded.load_sharded(into, found.path)
     meta = read_meta(found.path) if found.format == "trainmaster" else {}
-    _tell(found)
+    _report_resume(found)
     return Checkpoint(found.path, int(meta.get("step") or found.step or 0), meta.get("metrics", {}), into, found.format)
 
 
-def _tell(found: Found) -> None:
+def _report_resume(found: FoundCheckpoint) -> None:
     if current().is_writer:
         at_step = "" if found.step is None else f" at step {found.step}"
         report.append({"kind": "event", "reason": f"goes on from {found.path.name}{at_step} ({found.format})"})

@@ -26,12 +26,12 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Union
 
 from trainmaster_train import report
 from trainmaster_train.checkpoint import manifest
-from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
+from trainmaster_train.checkpoint.errors import CheckpointError, raising_not_written
 from trainmaster_train.checkpoint.validation import checked_directory, checked_step
 from trainmaster_train.context import current
 
 COMPLETE = ".complete"
-KEPT = ".kept"  # the platform's mark in a folder that a user keeps for ever
+KEEP_MARK = ".kept"  # the platform's mark in a folder that a user keeps for ever
 STATE_FILE = "state.pt"
 META_FILE = "checkpoint.json"
 
@@ -86,8 +86,8 @@ def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
     successor = newer_than(wanted)
     if successor is None:
         raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not a complete checkpoint")
-    told = f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; going on from {successor.name}"
-    print(f"trainmaster: {told}.", file=sys.stderr, flush=True)
+    sentence = f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; going on from {successor.name}"
+    print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)
     return successor
 
 
@@ -157,7 +157,7 @@ def staged_path(step: int, *, directory: Optional[Union[str, Path]] = None) -> P
 def stage_checkpoint(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
     """An empty folder for the files of the coming checkpoint of ``step``; what a killed writer left there is gone."""
     staged = staged_path(step, directory=directory)
-    with told_as_not_written(step, staged.parent):
+    with raising_not_written(step, staged.parent):
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
     return staged
@@ -186,11 +186,11 @@ def seal_checkpoint(
     Raises:
         CheckpointNotWrittenError: the disk is full or away; earlier checkpoints are untouched.
     """
-    kept = keep if isinstance(keep, Keep) else Keep(last=keep)
+    policy = keep if isinstance(keep, Keep) else Keep(last=keep)
     root = checked_directory(directory)
     staged = staged_path(step, directory=root)
     final = root / _name(step)
-    with told_as_not_written(step, root):
+    with raising_not_written(step, root):
         meta = {"step": int(step), "metrics": report.plain_metrics(metrics or {})}
         (staged / META_FILE).write_text(json.dumps(meta) + "\n", encoding="utf-8")
         made = manifest.make(staged, digests)
@@ -199,19 +199,19 @@ def seal_checkpoint(
             _fsync(path)
         _fsync(staged)
 
-        aside = root / f".{_name(step)}.a{current().attempt}.old"
+        displaced = root / f".{_name(step)}.a{current().attempt}.old"
         if final.exists():  # a folder cannot be renamed over one that is not empty
-            told = f"{final}: a checkpoint of this step was there already; the new one takes its place"
-            print(f"trainmaster: {told}.", file=sys.stderr, flush=True)
-            shutil.rmtree(aside, ignore_errors=True)
-            final.rename(aside)
+            sentence = f"{final}: a checkpoint of this step was there already; the new one takes its place"
+            print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)
+            shutil.rmtree(displaced, ignore_errors=True)
+            final.rename(displaced)
         staged.rename(final)
         _fsync(root)
         with open(final / COMPLETE, "wb") as file:
             os.fsync(file.fileno())
         _fsync(final)
 
-    _prune(root, written=final, step=int(step), keep=kept)
+    _prune(root, written=final, step=int(step), keep=policy)
     size_bytes = sum(file["size_bytes"] for file in made["files"].values())
     report.checkpoint_written(_relative(final), step, metrics or {}, size_bytes)
     return final
@@ -221,13 +221,13 @@ def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
     # A training that went back to an older step writes below checkpoints that are newer by number: never remove
     # the one just written.
     # Nor the one that this attempt came from: it is where a successor starts, should all that follows be of no use.
-    kept = {written.resolve()}
+    retained = {written.resolve()}
     resumed = current().resume_from
     if resumed is not None:
-        kept.add(resumed.resolve())
+        retained.add(resumed.resolve())
     for path in root.iterdir():
         leftover = _LEFTOVER.match(path.name)
-        if not leftover or path.resolve() in kept:
+        if not leftover or path.resolve() in retained:
             continue
         # Of an earlier attempt: it may live on where nobody reaches it, but what it gathers is of no use any more. Of
         # this one, only the step just written: another writer of this attempt may be gathering files for its own.
@@ -237,12 +237,12 @@ def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
     if keep.last is None:
         return
     complete = complete_checkpoints(root)
-    kept |= _resolved([path for path in complete if (path / KEPT).exists()])
-    kept |= _resolved(complete[-keep.last :])
+    retained |= _resolved([path for path in complete if (path / KEEP_MARK).exists()])
+    retained |= _resolved(complete[-keep.last :])
     if keep.best:
-        kept |= _resolved(_best_first(complete, keep.metric, keep.mode)[: keep.best])
+        retained |= _resolved(_best_first(complete, keep.metric, keep.mode)[: keep.best])
     for path in complete:
-        if path.resolve() not in kept:
+        if path.resolve() not in retained:
             _remove(path)
 
 

@@ -59,7 +59,7 @@ _HEADER_LIMIT = 100 * 2**20  # safetensors' own limit
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A complete checkpoint. ``path``: what its framework takes (for TensorFlow a prefix, otherwise file or folder).
 
     ``step``: as its files or its name tell; ``None`` when they do not. ``modified_at``: seconds since 1970.
@@ -71,14 +71,14 @@ class Found:
     modified_at: float
 
 
-def find_all(folder: Path) -> List[Found]:
+def find_all(folder: Path) -> List[FoundCheckpoint]:
     """The complete checkpoints directly in ``folder``, best to go on from first: the largest step, then the newest.
 
     Those whose step nobody knows come last. One that is not complete is left out.
     """
-    found = [one for path in _entries(folder) for one in [judge(path)] if one is not None]
+    found = [candidate for path in _entries(folder) for candidate in [detect(path)] if candidate is not None]
     found += [
-        Found(path, "trainmaster", _number_in(path.name), path.stat().st_mtime)
+        FoundCheckpoint(path, "trainmaster", _number_in(path.name), path.stat().st_mtime)
         for path in complete_checkpoints(folder)
         if path.name.startswith(".") and _is_whole(path)  # moved aside for one that was never finished
     ]
@@ -86,14 +86,14 @@ def find_all(folder: Path) -> List[Found]:
     return sorted(found, key=_rank, reverse=True)
 
 
-def judge(path: Path) -> Optional[Found]:
+def detect(path: Path) -> Optional[FoundCheckpoint]:
     """What is at ``path``; ``None`` where that is no complete checkpoint."""
     try:
         if path.is_dir():
-            return _judge_folder(path)
+            return _detect_folder(path)
         if path.is_file():
-            return _judge_file(path)
-        return next((one for one in _tensorflow(path.parent) if one.path == path), None)
+            return _detect_file(path)
+        return next((candidate for candidate in _tensorflow(path.parent) if candidate.path == path), None)
     except OSError:
         return None  # being written or removed at this moment
 
@@ -118,22 +118,24 @@ def _entries(folder: Path) -> List[Path]:
         return []
 
 
-def _rank(found: Found) -> Tuple[bool, int, float, str]:
+def _rank(found: FoundCheckpoint) -> Tuple[bool, int, float, str]:
     return (found.step is not None, found.step or 0, found.modified_at, str(found.path))
 
 
-def _judge_folder(path: Path) -> Optional[Found]:
+def _detect_folder(path: Path) -> Optional[FoundCheckpoint]:
     modified_at = path.stat().st_mtime
     if (path / COMPLETE).is_file():
         if not _is_whole(path):
             return None
         step = read_meta(path).get("step")
-        return Found(path, "trainmaster", step if isinstance(step, int) else _number_in(path.name), modified_at)
+        return FoundCheckpoint(
+            path, "trainmaster", step if isinstance(step, int) else _number_in(path.name), modified_at
+        )
     if (path / dcp_metadata.METADATA_FILE).is_file():
-        return Found(path, "dcp", _number_in(path.name), modified_at) if dcp_metadata.is_whole(path) else None
+        return FoundCheckpoint(path, "dcp", _number_in(path.name), modified_at) if dcp_metadata.is_whole(path) else None
     if any((path / name).is_file() for name in _HUGGINGFACE):
         step = _huggingface_step(path)
-        return None if step is None else Found(path, "huggingface", step[0], modified_at)
+        return None if step is None else FoundCheckpoint(path, "huggingface", step[0], modified_at)
     return None
 
 
@@ -170,11 +172,11 @@ def _weights(index: Path) -> Dict[str, str]:
     return found
 
 
-def _judge_file(path: Path) -> Optional[Found]:
+def _detect_file(path: Path) -> Optional[FoundCheckpoint]:
     suffix = _suffix(path.name)
     if suffix not in _WHOLE or not _WHOLE[suffix](path):
         return None
-    return Found(path, _FORMAT_OF[suffix], _number_in(path.name), path.stat().st_mtime)
+    return FoundCheckpoint(path, _FORMAT_OF[suffix], _number_in(path.name), path.stat().st_mtime)
 
 
 def _suffix(name: str) -> str:
@@ -242,7 +244,7 @@ def _is_whole_hdf5(path: Path) -> bool:
     return path.stat().st_size == end
 
 
-def _tensorflow(folder: Path) -> Iterator[Found]:
+def _tensorflow(folder: Path) -> Iterator[FoundCheckpoint]:
     shards: Dict[str, List[str]] = {}
     try:
         names = os.listdir(folder)
@@ -257,7 +259,7 @@ def _tensorflow(folder: Path) -> Iterator[Found]:
         with suppress(OSError):
             # The index is written after all the data, and put in place by renaming.
             if len(set(counts)) == 1 and len(counts) == int(counts[0]) and _ends_with(index, _TABLE_FOOTER):
-                yield Found(folder / prefix, "tensorflow", _number_in(prefix), index.stat().st_mtime)
+                yield FoundCheckpoint(folder / prefix, "tensorflow", _number_in(prefix), index.stat().st_mtime)
 
 
 def _ends_with(path: Path, end: bytes) -> bool:

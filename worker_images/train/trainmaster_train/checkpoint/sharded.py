@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, Ty
 
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import dcp_metadata, manifest
-from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError, told_by_torch
+from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError, explain_torch_error
 from trainmaster_train.checkpoint.folder import Keep, seal_checkpoint, stage_checkpoint
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MEET_S = 3600.0  # training goes on meanwhile in the processes that come late
+_BARRIER_S = 3600.0  # training goes on meanwhile in the processes that come late
 
 
 def save_sharded(
@@ -30,7 +30,7 @@ def save_sharded(
     directory: Optional[Union[str, Path]] = None,
     keep: Optional[Union[int, Keep]] = 3,
     process_group: Any = None,
-    timeout_s: float = _MEET_S,
+    timeout_s: float = _BARRIER_S,
 ) -> Path:
     """Write ``state`` as the checkpoint of ``step``, each process its own shards. Blocks until it is on the disk.
 
@@ -63,7 +63,7 @@ def write_sharded(
     directory: Optional[Union[str, Path]] = None,
     keep: Optional[Union[int, Keep]] = 3,
     process_group: Any = None,
-    timeout_s: float = _MEET_S,
+    timeout_s: float = _BARRIER_S,
 ) -> Path:
     """What :func:`save_sharded` does, uncounted: for a thread behind the training's back."""
     from torch.distributed.checkpoint.api import CheckpointException
@@ -72,21 +72,21 @@ def write_sharded(
 
     rank = _rank(process_group)
     what = f"the checkpoint of step {step} was not written"
-    _meet(what, process_group, timeout_s, CheckpointNotWrittenError)
-    staged = _first(lambda: stage_checkpoint(step, directory=directory), process_group)
+    _barrier(what, process_group, timeout_s, CheckpointNotWrittenError)
+    staged = _on_first_rank(lambda: stage_checkpoint(step, directory=directory), process_group)
     try:
         # Flushed when the checkpoint is sealed, all files at once.
         writer = FileSystemWriter(staged, sync_files=False)
         try:
             save(state, storage_writer=writer, process_group=process_group)
         except CheckpointException as error:
-            reasons = told_by_torch(_reasons(error.failures))
+            reasons = explain_torch_error(_reasons(error.failures))
             raise CheckpointNotWrittenError(f"{what}: {reasons}; earlier ones are whole") from error
         except RuntimeError as error:
-            raise CheckpointNotWrittenError(f"{what}: {_of_lost(error)}; earlier ones are whole") from error
-        shares = _all(lambda: _own_digests(staged, rank), process_group)
+            raise CheckpointNotWrittenError(f"{what}: {_describe_lost_peer(error)}; earlier ones are whole") from error
+        shares = _on_each_rank(lambda: _own_digests(staged, rank), process_group)
         digests = {name: found for share in shares for name, found in share.items()}
-        return _first(
+        return _on_first_rank(
             lambda: seal_checkpoint(step, metrics, directory=directory, keep=keep, digests=digests), process_group
         )
     except BaseException:
@@ -110,17 +110,17 @@ def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group
     path = Path(path)
     if not (path / dcp_metadata.METADATA_FILE).is_file():
         raise CheckpointError(f"{path}: is no sharded checkpoint; read it with load_checkpoint")
-    _meet(f"{path}: was not read", process_group, _MEET_S)
+    _barrier(f"{path}: was not read", process_group, _BARRIER_S)
     try:
         load(state, storage_reader=FileSystemReader(path), process_group=process_group)
     except CheckpointException as error:
         raise CheckpointError(f"{path}: does not fit this model: {_reasons(error.failures)}") from error
 
 
-def together(find: Callable[[], Optional[T]], use: Callable[[T], R]) -> Optional[R]:
+def on_all_ranks(find: Callable[[], Optional[T]], use: Callable[[T], R]) -> Optional[R]:
     """Let rank 0 of the default group ``find`` something, and every process ``use`` it."""
-    _meet("no checkpoint was looked for", None, _MEET_S)
-    found = _first(find, None)
+    _barrier("no checkpoint was looked for", None, _BARRIER_S)
+    found = _on_first_rank(find, None)
     return None if found is None else use(found)
 
 
@@ -139,12 +139,12 @@ def _reasons(failures: Mapping[int, Any]) -> str:
     return f"rank {first}: {found[first]}{others}"
 
 
-def _all(call: Callable[[], T], group: Any) -> List[T]:
+def _on_each_rank(call: Callable[[], T], group: Any) -> List[T]:
     """What ``call`` gives in each process, in rank order, in every process."""
     return _exchange(_outcome(call), group)
 
 
-def _first(call: Callable[[], T], group: Any) -> T:
+def _on_first_rank(call: Callable[[], T], group: Any) -> T:
     """What ``call`` gives in the first process, in every process."""
     mine: Tuple[bool, Any] = _outcome(call) if _rank(group) == 0 else (True, None)
     found: List[T] = _exchange(mine, group)
@@ -167,7 +167,9 @@ def _exchange(mine: Tuple[bool, Any], group: Any) -> List[Any]:
         try:
             dist.all_gather_object(outcomes, mine, group=group)
         except RuntimeError as error:
-            raise CheckpointError(f"the processes could not agree on the checkpoint: {_of_lost(error)}") from error
+            raise CheckpointError(
+                f"the processes could not agree on the checkpoint: {_describe_lost_peer(error)}"
+            ) from error
     for rank, (is_good, value) in enumerate(outcomes):
         if not is_good:
             if isinstance(value, CheckpointError):
@@ -176,21 +178,21 @@ def _exchange(mine: Tuple[bool, Any], group: Any) -> List[Any]:
     return [value for _, value in outcomes]
 
 
-def _meet(what: str, group: Any, timeout_s: float, kind: Type[CheckpointError] = CheckpointError) -> None:
+def _barrier(what: str, group: Any, timeout_s: float, kind: Type[CheckpointError] = CheckpointError) -> None:
     """Wait for all processes. Raises ``kind``: without one of them it comes to ``what``."""
     if not _is_distributed():
         return
-    from trainmaster_train.distributed.group import meet
+    from trainmaster_train.distributed.group import monitored_barrier
 
     try:
-        meet(timedelta(seconds=timeout_s), group)
+        monitored_barrier(timedelta(seconds=timeout_s), group)
     except RuntimeError as error:
         raise kind(
             f"{what}: not all processes came within {timeout_s:g} s ({_first_line(error)}); every process must call it"
         ) from error
 
 
-def _of_lost(error: RuntimeError) -> str:
+def _describe_lost_peer(error: RuntimeError) -> str:
     return f"another process was lost, or did not answer in time ({_first_line(error)})"
 
 

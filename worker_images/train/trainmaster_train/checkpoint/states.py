@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional, Tuple, Union, cast
 
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import manifest
-from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
+from trainmaster_train.checkpoint.errors import CheckpointError, raising_not_written
 from trainmaster_train.checkpoint.folder import STATE_FILE, Keep, read_meta, seal_checkpoint, stage_checkpoint
 from trainmaster_train.checkpoint.validation import check_state
 
@@ -75,7 +75,7 @@ def write_state(
 
     staged = stage_checkpoint(step, directory=directory)
     try:
-        with told_as_not_written(step, staged.parent), closing(manifest.HashedFile(staged / STATE_FILE)) as file:
+        with raising_not_written(step, staged.parent), closing(manifest.HashedFile(staged / STATE_FILE)) as file:
             torch.save(state, cast("Any", file))
             file.check()
         digests = {STATE_FILE: file.hexdigest()}
@@ -184,7 +184,7 @@ def _misfits_of_optimizer(own: Mapping[str, Any], state: Mapping[str, Any]) -> L
     if have is None or want is None:
         return ["it has no param_groups"]
     if have != want:
-        return [f"it is of {_of_groups(have)}, this one has {_of_groups(want)}"]
+        return [f"it is of {_describe_groups(have)}, this one has {_describe_groups(want)}"]
     return []
 
 
@@ -195,7 +195,7 @@ def _groups(state: Mapping[str, Any]) -> Optional[Tuple[int, ...]]:
         return None
 
 
-def _of_groups(groups: Tuple[int, ...]) -> str:
+def _describe_groups(groups: Tuple[int, ...]) -> str:
     return f"{sum(groups)} parameters in {len(groups)} group{'' if len(groups) == 1 else 's'}"
 
 

@@ -52,23 +52,23 @@ def check_state(state: Any) -> None:
     import torch
 
     plain = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-    seen: Set[int] = set()
-    left: List[Tuple[str, Any]] = [("state", state)]
-    while left:
-        place, value = left.pop()
-        if isinstance(value, torch.Tensor) or type(value) in plain or id(value) in seen:
+    visited: Set[int] = set()
+    pending: List[Tuple[str, Any]] = [("state", state)]
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, torch.Tensor) or type(value) in plain or id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         if type(value) in (dict, OrderedDict):
-            left += [(f"the key {key!r} of {place}", key) for key in value if type(key) not in plain]
-            left += [(f"{place}[{key!r}]", inner) for key, inner in reversed(list(value.items()))]
+            pending += [(f"the key {key!r} of {place}", key) for key in value if type(key) not in plain]
+            pending += [(f"{place}[{key!r}]", inner) for key, inner in reversed(list(value.items()))]
         elif type(value) in (list, tuple):
-            left += [(f"{place}[{number}]", inner) for number, inner in reversed(list(enumerate(value)))]
-        elif not _comes_back(value):
+            pending += [(f"{place}[{number}]", inner) for number, inner in reversed(list(enumerate(value)))]
+        elif not _round_trips(value):
             raise ValueError(f"{place} is a {type(value).__name__}: {_advice(value)}")
 
 
-def _comes_back(value: Any) -> bool:
+def _round_trips(value: Any) -> bool:
     """Whether torch writes and reads it; what it reads is a matter of its version and of ``add_safe_globals``."""
     import torch
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from trainmaster_train.distributed.ddp import COMPRESSIONS, accumulate, watch, wrap
-from trainmaster_train.distributed.group import DistributedError, World, init, shutdown
+from trainmaster_train.distributed.group import DistributedError, RankInfo, init, shutdown
 from trainmaster_train.distributed.loading import batches
-from trainmaster_train.distributed.rank_discovery import Place, find_place
+from trainmaster_train.distributed.rank_discovery import RankAssignment, discover_ranks
 
 __all__ = [
     "COMPRESSIONS",
     "DistributedError",
-    "Place",
-    "World",
+    "RankAssignment",
+    "RankInfo",
     "accumulate",
     "batches",
-    "find_place",
+    "discover_ranks",
     "init",
     "shutdown",
     "watch",

@@ -21,9 +21,9 @@ def watch_sharded(model: Any) -> bool:
         for group in _groups(state()):
             for name in ("_all_gather_comm", "_reduce_scatter_comm"):
                 comm = getattr(group, name, None)
-                if comm is not None and not isinstance(comm, _Timed):
+                if comm is not None and not isinstance(comm, _TimedCollective):
                     # torch's public `set_custom_…` does the same, but does not tell what was set before.
-                    setattr(group, name, _Timed(comm))
+                    setattr(group, name, _TimedCollective(comm))
     return found
 
 
@@ -35,7 +35,7 @@ def _groups(state: Any) -> Sequence[Any]:
     return () if group is None else (group,)
 
 
-class _Timed:
+class _TimedCollective:
     """One of FSDP's collectives. On CPUs the training waits in it; on a GPU it is only put on a stream."""
 
     def __init__(self, comm: Any) -> None:
@@ -61,7 +61,7 @@ _POWERSGD_BEGINS = 100
 # With CUDA, reading torch's measurements waits for the device; this seldom it costs nothing.
 _READ_EVERY_ON_GPU = 100
 # Those whose steps end the timer's: a script may wrap one model after another and keep its optimizer.
-_stepping: Any = weakref.WeakSet()
+_step_optimizers: Any = weakref.WeakSet()
 
 
 def wrap(
@@ -91,7 +91,7 @@ def wrap(
         name = "compression" if compression is not None else _VARIABLE
         raise ValueError(f"{name}: {chosen!r} is none of {', '.join(COMPRESSIONS)}")
     if chosen == "powersgd":
-        options.update(_one_bucket(model))
+        options.update(_single_bucket_options(model))
     wrapped = DistributedDataParallel(model, **options)
     ratio = _compress(wrapped, chosen, rank)
     watch(wrapped, optimizer=optimizer, sent_share=ratio)
@@ -113,10 +113,10 @@ def watch(model: Any, *, optimizer: Optional[Any] = None, sent_share: float = 1.
     from torch.nn.parallel import DistributedDataParallel
 
     if not watch_sharded(model) and isinstance(model, DistributedDataParallel):
-        forget = steps.timer().at_end(_Watcher(model, sent_share).read)
+        forget = steps.timer().at_end(_DdpTiming(model, sent_share).read)
         weakref.finalize(model, forget).atexit = False
-    if optimizer is not None and optimizer not in _stepping:
-        _stepping.add(optimizer)
+    if optimizer is not None and optimizer not in _step_optimizers:
+        _step_optimizers.add(optimizer)
         optimizer.register_step_post_hook(_end_step)
 
 
@@ -176,7 +176,7 @@ def _unexchanged(model: Any) -> Iterator[None]:
         yield
 
 
-class _Watcher:
+class _DdpTiming:
     """Reads what torch itself measures of each backward pass."""
 
     def __init__(self, model: Any, sent_share: float) -> None:
@@ -214,7 +214,7 @@ class _Watcher:
         timer.add_bytes_sent(self._sent_bytes)
 
 
-def _one_bucket(model: Any) -> Dict[str, float]:
+def _single_bucket_options(model: Any) -> Dict[str, float]:
     """Options by which all gradients are one bucket: with two or more, PowerSGD's collectives dead-lock on gloo."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     types = sorted({str(parameter.dtype) for parameter in trained})

@@ -10,16 +10,16 @@ from typing import Any, Callable, Optional
 
 from trainmaster_train.arguments import shown
 from trainmaster_train.context import ContextError, current
-from trainmaster_train.distributed.peer_monitor import Peers, sign_key
-from trainmaster_train.distributed.rank_discovery import Place, find_place
+from trainmaster_train.distributed.peer_monitor import PeerMonitor, heartbeat_key
+from trainmaster_train.distributed.rank_discovery import RankAssignment, discover_ranks
 
 # How long a process that has finished waits for the others before it leaves.
 _LEAVE_TIMEOUT = timedelta(minutes=5)
 # torch's own.
-_MEET_TIMEOUT = timedelta(minutes=5)
+_RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
 _SILENCE = timedelta(minutes=5)
 _SHOWN = 8  # ranks in one sentence
-_watch: Optional[Peers] = None
+_monitor: Optional[PeerMonitor] = None
 
 
 class DistributedError(RuntimeError):
@@ -27,7 +27,7 @@ class DistributedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class World:
+class RankInfo:
     """All processes of this training. ``device``: a ``torch.device``, this process's own. ``contract``: who told."""
 
     rank: int
@@ -49,7 +49,7 @@ def init(
     local_rank: Optional[int] = None,
     timeout: Optional[timedelta] = None,
     silence: Optional[timedelta] = _SILENCE,
-) -> World:
+) -> RankInfo:
     """Meet the other processes of this training and bind this one to its device.
 
     Reads whichever contract is in the environment, see :func:`find_place`; a process that is alone gets a group of
@@ -75,37 +75,37 @@ def init(
 
     _check_time("timeout", timeout)
     _check_time("silence", silence)
-    place = find_place(local_rank=local_rank)
-    share = _gpu_share(place.local_world_size)
-    device = _bind(place.local_rank, share)
+    assignment = discover_ranks(local_rank=local_rank)
+    share = _gpu_share(assignment.local_world_size)
+    device = _bind(assignment.local_rank, share)
     if not dist.is_initialized():
         # An address in the environment serves torch's own look-ups; the rest of it may be of another contract.
-        host, port = place.address or ("127.0.0.1", 0)
-        who = f"rank {place.rank} of {place.world_size} ({place.contract})"
+        host, port = assignment.address or ("127.0.0.1", 0)
+        own_name = f"rank {assignment.rank} of {assignment.world_size} ({assignment.contract})"
         try:
-            store = _store(host, port, place, timeout, is_server=place.rank == 0)
-            _wait_for_all(store, place, who, timeout or _MEET_TIMEOUT)
+            store = _store(host, port, assignment, timeout, is_server=assignment.rank == 0)
+            _wait_for_all(store, assignment, own_name, timeout or _RENDEZVOUS_TIMEOUT)
             dist.init_process_group(
                 backend or ("cpu:gloo,cuda:nccl" if device.type == "cuda" and share is None else "gloo"),
                 store=store,
-                rank=place.rank,
-                world_size=place.world_size,
+                rank=assignment.rank,
+                world_size=assignment.world_size,
                 timeout=timeout,
             )
-            if silence is not None and place.world_size > 1:
-                _start_watch(_store(host, port, place, timeout, is_server=False), place, silence)
+            if silence is not None and assignment.world_size > 1:
+                _start_monitor(_store(host, port, assignment, timeout, is_server=False), assignment, silence)
         except (torch.distributed.DistError, TimeoutError) as error:
             raise DistributedError(
-                f"{who} could not meet the others at {host}:{port}: look whether all of them were started, and whether "
+                f"{own_name} could not meet the others at {host}:{port}: look whether all of them were started, and whether "
                 "that address is rank 0's"
             ) from error
-    return World(
+    return RankInfo(
         rank=dist.get_rank(),
         size=dist.get_world_size(),
-        local_rank=place.local_rank,
-        local_size=place.local_world_size,
+        local_rank=assignment.local_rank,
+        local_size=assignment.local_world_size,
         device=device,
-        contract=place.contract,
+        contract=assignment.contract,
     )
 
 
@@ -118,23 +118,23 @@ def shutdown() -> None:
     Raises:
         DistributedError: another process did not come in 5 minutes; the message names the ranks (with gloo).
     """
-    global _watch  # noqa: PLW0603 (of the default group, which is one in each process)
+    global _monitor  # noqa: PLW0603 (of the default group, which is one in each process)
     import torch.distributed as dist
 
     if not dist.is_initialized():
         return
     try:
-        meet(_LEAVE_TIMEOUT)
+        monitored_barrier(_LEAVE_TIMEOUT)
     except RuntimeError as error:
         raise DistributedError(f"not all processes came to the end: {error}") from error
-    if _watch is not None:
-        _watch.leave()
-        _watch = None
-    _let_go()
+    if _monitor is not None:
+        _monitor.leave()
+        _monitor = None
+    _release_ddp_references()
     dist.destroy_process_group()
 
 
-def meet(timeout: timedelta, group: Optional[Any] = None) -> None:
+def monitored_barrier(timeout: timedelta, group: Optional[Any] = None) -> None:
     """Wait for all processes of ``group`` (the default one).
 
     Raises:
@@ -144,31 +144,31 @@ def meet(timeout: timedelta, group: Optional[Any] = None) -> None:
 
     if "gloo" in dist.get_backend(group):
         # torch's function of this name refuses a group that has gloo beside another backend; the group itself does it.
-        everyone: Any = group or dist.group.WORLD
-        everyone.monitored_barrier(timeout, wait_all_ranks=True)
+        target_group: Any = group or dist.group.WORLD
+        target_group.monitored_barrier(timeout, wait_all_ranks=True)
     else:
         dist.barrier(group)
 
 
-def _let_go() -> None:
+def _release_ddp_references() -> None:
     from torch.nn.parallel import DistributedDataParallel
 
-    for thing in gc.get_objects():
+    for candidate in gc.get_objects():
         # Asking a thing for its class, as isinstance does, runs code of lazy ones.
-        if issubclass(type(thing), DistributedDataParallel):
-            thing.__dict__.pop("reducer", None)
-            thing.__dict__.pop("logger", None)
+        if issubclass(type(candidate), DistributedDataParallel):
+            candidate.__dict__.pop("reducer", None)
+            candidate.__dict__.pop("logger", None)
 
 
 def _gpu_share(local_size: int) -> Optional[float]:
     """This process's share of one device, 0 to 1; ``None``: it has whole ones, or none."""
-    told = os.environ.get("TRAINMASTER_GPU_FRACTION", "")
+    text = os.environ.get("TRAINMASTER_GPU_FRACTION", "")
     try:
-        fraction = float(told) if told else 1.0
+        fraction = float(text) if text else 1.0
     except ValueError as error:
-        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {told[:40]!r} is no number between 0 and 1") from error
+        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {text[:40]!r} is no number between 0 and 1") from error
     if not 0 < fraction <= 1:
-        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {told[:40]!r} is no number between 0 and 1")
+        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {text[:40]!r} is no number between 0 and 1")
     return None if fraction == 1 else fraction / max(1, local_size)
 
 
@@ -190,55 +190,59 @@ def _check_time(name: str, value: Optional[timedelta]) -> None:
         raise ValueError(f"{name}: {shown(value)} is not a timedelta above 0, such as timedelta(minutes=5)")
 
 
-def _store(host: str, port: int, place: Place, timeout: Optional[timedelta], *, is_server: bool) -> Any:
+def _store(host: str, port: int, assignment: RankAssignment, timeout: Optional[timedelta], *, is_server: bool) -> Any:
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # torch exports them by a star
 
     # Under torchrun its agent serves the store at this address; everywhere else rank 0 does.
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    limit = timeout or _MEET_TIMEOUT
-    store = TCPStore(host, port, place.world_size, is_server and not is_served, limit, wait_for_workers=False)
+    limit = timeout or _RENDEZVOUS_TIMEOUT
+    store = TCPStore(host, port, assignment.world_size, is_server and not is_served, limit, wait_for_workers=False)
     if is_served:
         # Each attempt its own keys: the addresses of the dead would be found otherwise.
         return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store
 
 
-def _wait_for_all(store: Any, place: Place, who: str, timeout: timedelta) -> None:
+def _wait_for_all(store: Any, assignment: RankAssignment, own_name: str, timeout: timedelta) -> None:
     import torch
 
-    store.set(sign_key(place.rank), "null")
-    keys = [sign_key(rank) for rank in range(place.world_size)]
+    store.set(heartbeat_key(assignment.rank), "null")
+    keys = [heartbeat_key(rank) for rank in range(assignment.world_size)]
     try:
         store.wait(keys, timeout)
     except torch.distributed.DistError as error:
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         if not missing:
             raise
-        name_of = _names(place)
+        name_of = _rank_namer(assignment)
         names = ", ".join(map(name_of, missing[:_SHOWN]))
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise DistributedError(
-            f"{who} waited for {timeout.total_seconds():g} s, and {names}{more} did not come: look into their logs, and "
+            f"{own_name} waited for {timeout.total_seconds():g} s, and {names}{more} did not come: look into their logs, and "
             "whether all of them were started"
         ) from error
 
 
-def _start_watch(store: Any, place: Place, silence: timedelta) -> None:
-    global _watch  # noqa: PLW0603 (as above)
-    _watch = Peers(
-        store, rank=place.rank, size=place.world_size, silence_s=silence.total_seconds(), name_of=_names(place)
+def _start_monitor(store: Any, assignment: RankAssignment, silence: timedelta) -> None:
+    global _monitor  # noqa: PLW0603 (as above)
+    _monitor = PeerMonitor(
+        store,
+        rank=assignment.rank,
+        size=assignment.world_size,
+        silence_s=silence.total_seconds(),
+        name_of=_rank_namer(assignment),
     )
-    _watch.start()
+    _monitor.start()
 
 
-def _names(place: Place) -> Callable[[int], str]:
+def _rank_namer(assignment: RankAssignment) -> Callable[[int], str]:
     """What ranks are called: with their replica, where the platform tells all of them."""
     try:
         peers = current().peers
     except ContextError:
         peers = {}
     replicas = [f"{role}-{index}" for role in ("chief", "worker") for index in range(len(peers.get(role, ())))]
-    processes = max(1, place.local_world_size)
-    if len(replicas) * processes != place.world_size:
+    processes = max(1, assignment.local_world_size)
+    if len(replicas) * processes != assignment.world_size:
         return lambda rank: f"rank {rank}"
     return lambda rank: f"rank {rank} ({replicas[rank // processes]})"

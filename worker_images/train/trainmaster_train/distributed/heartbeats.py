@@ -8,28 +8,28 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 _SHOWN = 4  # ranks in one sentence
 
 
-class Sign(NamedTuple):
+class Heartbeat(NamedTuple):
     """``beat`` grows with each sign. ``collectives``: how many this process has begun. ``still_s``: for how long it has
     not moved. ``at``: the line of the script that it is at.
     """
 
-    beat: int
+    sequence: int
     collectives: int
-    still_s: float
-    at: str
+    stalled_s: float
+    location: str
     has_left: bool = False
 
     def to_text(self) -> str:
         return json.dumps(self)
 
 
-def read_sign(text: bytes) -> Optional[Sign]:
+def parse_heartbeat(text: bytes) -> Optional[Heartbeat]:
     """``None``: the process has only come so far."""
     fields: List[Any] = json.loads(text)
-    return Sign(*fields) if fields else None
+    return Heartbeat(*fields) if fields else None
 
 
-class Board:
+class HeartbeatTable:
     """The newest signs of all, as one process sees them.
 
     Args:
@@ -39,53 +39,63 @@ class Board:
 
     def __init__(self, size: int, name_of: Callable[[int], str], now_s: float) -> None:
         self._name_of = name_of
-        self._signs: Dict[int, Sign] = {}
-        self._heard_at = dict.fromkeys(range(size), now_s)
+        self._heartbeats: Dict[int, Heartbeat] = {}
+        self._received_at = dict.fromkeys(range(size), now_s)
 
-    def note(self, rank: int, sign: Optional[Sign], now_s: float) -> None:
+    def note(self, rank: int, heartbeat: Optional[Heartbeat], now_s: float) -> None:
         """Keep what ``rank`` tells; the same sign twice is no sign of life."""
-        known = self._signs.get(rank)
-        if sign is not None and (known is None or sign.beat != known.beat):
-            self._signs[rank] = sign
-            self._heard_at[rank] = now_s
+        known = self._heartbeats.get(rank)
+        if heartbeat is not None and (known is None or heartbeat.sequence != known.sequence):
+            self._heartbeats[rank] = heartbeat
+            self._received_at[rank] = now_s
 
-    def begin_anew(self, now_s: float) -> None:
+    def reset(self, now_s: float) -> None:
         """Take all for heard of now."""
-        self._heard_at = dict.fromkeys(self._heard_at, now_s)
+        self._received_at = dict.fromkeys(self._received_at, now_s)
 
     def silent(self, now_s: float, for_s: float) -> List[int]:
         """Who has given no sign for so long, and did not say that it leaves."""
-        return [rank for rank, at in self._heard_at.items() if now_s - at >= for_s and not self._of(rank).has_left]
+        return [
+            rank
+            for rank, location in self._received_at.items()
+            if now_s - location >= for_s and not self._latest(rank).has_left
+        ]
 
     def sentence(self, now_s: float, after_s: float) -> str:
         """Who has waited for whom, for ``after_s`` or longer; empty when nobody has."""
-        signs = {rank: self._of(rank) for rank in self._heard_at if not self._of(rank).has_left}
+        heartbeats = {rank: self._latest(rank) for rank in self._received_at if not self._latest(rank).has_left}
         silent = self.silent(now_s, after_s)
-        furthest = max((sign.collectives for sign in signs.values()), default=0)
-        late = [rank for rank, sign in signs.items() if rank in silent or sign.collectives < furthest]
-        still = [rank for rank, sign in signs.items() if rank not in late and sign.still_s >= after_s]
-        if not still:
+        furthest = max((heartbeat.collectives for heartbeat in heartbeats.values()), default=0)
+        late = [rank for rank, heartbeat in heartbeats.items() if rank in silent or heartbeat.collectives < furthest]
+        stalled = [
+            rank for rank, heartbeat in heartbeats.items() if rank not in late and heartbeat.stalled_s >= after_s
+        ]
+        if not stalled:
             return ""
-        waited_s = min(signs[rank].still_s for rank in still)
-        where = signs[still[0]].at
+        waited_s = min(heartbeats[rank].stalled_s for rank in stalled)
+        where = heartbeats[stalled[0]].location
         if late:
-            others = "; ".join(f"{self._name_of(rank)} {self._doing(rank, silent, now_s)}" for rank in late[:_SHOWN])
+            others = "; ".join(
+                f"{self._name_of(rank)} {self._describe_late(rank, silent, now_s)}" for rank in late[:_SHOWN]
+            )
             more = f"; and {len(late) - _SHOWN} more" if len(late) > _SHOWN else ""
-            return f"{_ranks(still)} waited for {waited_s:.0f} s at {where}: {others}{more}"
-        if len(still) == len(signs) and len(still) > 1:
-            return f"all {len(still)} processes have stood still for {waited_s:.0f} s, {_ranks(still[:1])} at {where}"
+            return f"{_ranks(stalled)} waited for {waited_s:.0f} s at {where}: {others}{more}"
+        if len(stalled) == len(heartbeats) and len(stalled) > 1:
+            return (
+                f"all {len(stalled)} processes have stood still for {waited_s:.0f} s, {_ranks(stalled[:1])} at {where}"
+            )
         return ""
 
-    def _doing(self, rank: int, silent: Sequence[int], now_s: float) -> str:
+    def _describe_late(self, rank: int, silent: Sequence[int], now_s: float) -> str:
         if rank in silent:
-            return missing(now_s - self._heard_at[rank])
-        return f"is still at {self._of(rank).at}"
+            return describe_silence(now_s - self._received_at[rank])
+        return f"is still at {self._latest(rank).location}"
 
-    def _of(self, rank: int) -> Sign:
-        return self._signs.get(rank, Sign(-1, 0, 0.0, "its start"))
+    def _latest(self, rank: int) -> Heartbeat:
+        return self._heartbeats.get(rank, Heartbeat(-1, 0, 0.0, "its start"))
 
 
-def missing(for_s: float) -> str:
+def describe_silence(for_s: float) -> str:
     """What is said of a process that is silent."""
     return f"has given no sign of life for {for_s:.0f} s, so it is stopped or its machine is away"
 

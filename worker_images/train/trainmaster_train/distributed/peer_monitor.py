@@ -16,22 +16,22 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, Tuple
 
 from trainmaster_train import steps
-from trainmaster_train.distributed.heartbeats import Board, Sign, missing, read_sign
+from trainmaster_train.distributed.heartbeats import Heartbeat, HeartbeatTable, describe_silence, parse_heartbeat
 
 # Seldom enough to cost nothing, often enough that a process which moves is hardly ever seen twice in the same place.
-_LOOK_S = 0.25
-_TALK_S = 5.0
+_SAMPLE_S = 0.25
+_HEARTBEAT_S = 5.0
 _VERDICT = "trainmaster/verdict"
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", os.path.dirname(os.__file__) + os.sep)
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def sign_key(rank: int) -> str:
+def heartbeat_key(rank: int) -> str:
     """Where in the store ``rank`` leaves its signs; there from the moment when it has come."""
     return f"trainmaster/rank/{rank}"
 
 
-class Peers:
+class PeerMonitor:
     """The watch of one process over the others of its training, from :meth:`start` to :meth:`leave`.
 
     Args:
@@ -47,19 +47,20 @@ class Peers:
         self._rank = rank
         self._size = size
         self._silence_s = silence_s
-        self._tell_s = self._tell_at_s = silence_s / 5
-        self._talk_s = min(_TALK_S, silence_s / 20)
+        self._warn_after_s = self._next_warning_s = silence_s / 5
+        self._interval_s = min(_HEARTBEAT_S, silence_s / 20)
         self._name_of = name_of
-        self._motion = _Motion(threading.main_thread().ident or 0)
-        self._board = Board(size, name_of, now)
-        self._heard_at = now  # of rank 0, where the store is as a rule
-        self._heard_beat = -1
+        self._activity = _ThreadActivity(threading.main_thread().ident or 0)
+        self._table = HeartbeatTable(size, name_of, now)
+        self._verdict_at = now  # of rank 0, where the store is as a rule
+        self._verdict_sequence = -1
         self._stall = ""  # what holds this training up now, as rank 0 sees it
         self._silent: List[int] = []  # for too long, as rank 0 sees it
         self._is_store_gone = False
-        self._left = threading.Event()
+        self._stopped = threading.Event()
         self._threads = [
-            threading.Thread(target=loop, name="trainmaster peers", daemon=True) for loop in (self._talk, self._look)
+            threading.Thread(target=loop, name="trainmaster peers", daemon=True)
+            for loop in (self._exchange_heartbeats, self._watch_peers)
         ]
 
     def start(self) -> None:
@@ -69,9 +70,9 @@ class Peers:
 
     def leave(self) -> None:
         """Tell the others that this process needs them no more."""
-        self._left.set()
+        self._stopped.set()
         for thread in self._threads:
-            thread.join(2 * self._talk_s)
+            thread.join(2 * self._interval_s)
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
@@ -79,74 +80,78 @@ class Peers:
         if self._stall:  # torch has ended the wait: the last line says for whom it was
             print(f"trainmaster: {self._stall}.", file=sys.stderr, flush=True)
 
-    def _talk(self) -> None:
-        beat = 0
+    def _exchange_heartbeats(self) -> None:
+        sequence = 0
         with suppress(RuntimeError):  # the store ends with its process, which gloo and the platform notice themselves
             while True:
-                has_left = self._left.wait(self._talk_s)
-                beat += 1
-                self._store.set(sign_key(self._rank), self._motion.sign(beat, has_left=has_left).to_text())
+                has_left = self._stopped.wait(self._interval_s)
+                sequence += 1
+                self._store.set(
+                    heartbeat_key(self._rank), self._activity.heartbeat(sequence, has_left=has_left).to_text()
+                )
                 if has_left:
                     return
                 if self._rank == 0:
-                    self._gather(beat)
+                    self._gather(sequence)
                 elif self._store.check([_VERDICT]):
-                    self._take(json.loads(self._store.get(_VERDICT)))
+                    self._apply_verdict(json.loads(self._store.get(_VERDICT)))
         self._is_store_gone = True
 
-    def _gather(self, beat: int) -> None:
+    def _gather(self, sequence: int) -> None:
         for rank in range(self._size):
-            sign = read_sign(self._store.get(sign_key(rank)))
-            self._board.note(rank, sign, time.monotonic())
+            heartbeat = parse_heartbeat(self._store.get(heartbeat_key(rank)))
+            self._table.note(rank, heartbeat, time.monotonic())
         now = time.monotonic()
-        silent = self._board.silent(now, self._silence_s)
-        told = {"beat": beat, "stall": self._board.sentence(now, self._tell_s), "silent": silent}
-        self._store.set(_VERDICT, json.dumps(told))
-        self._take(told)
+        silent = self._table.silent(now, self._silence_s)
+        verdict = {"sequence": sequence, "stall": self._table.sentence(now, self._warn_after_s), "silent": silent}
+        self._store.set(_VERDICT, json.dumps(verdict))
+        self._apply_verdict(verdict)
 
-    def _take(self, told: Dict[str, Any]) -> None:
-        if told["beat"] != self._heard_beat:
-            self._heard_beat, self._heard_at = told["beat"], time.monotonic()
-            self._stall, self._silent = told["stall"], told["silent"]
+    def _apply_verdict(self, verdict: Dict[str, Any]) -> None:
+        if verdict["sequence"] != self._verdict_sequence:
+            self._verdict_sequence, self._verdict_at = verdict["sequence"], time.monotonic()
+            self._stall, self._silent = verdict["stall"], verdict["silent"]
 
-    def _look(self) -> None:
-        looked_at = time.monotonic()
+    def _watch_peers(self) -> None:
+        sampled_at = time.monotonic()
         # Rank 0 ends last: the others have it from its store for whom they wait in vain.
-        patience_s = self._silence_s + (2 * self._talk_s if self._rank == 0 else 0.0)
-        while not self._left.wait(min(_LOOK_S, self._talk_s)):
+        patience_s = self._silence_s + (2 * self._interval_s if self._rank == 0 else 0.0)
+        while not self._stopped.wait(min(_SAMPLE_S, self._interval_s)):
             now = time.monotonic()
-            if now - looked_at >= self._tell_s / 2:
-                self._begin_anew(now)
-            looked_at = now
-            self._motion.look(now)
-            still_s = self._motion.still_s(now)
-            unheard_s = 0.0 if self._is_store_gone else now - self._heard_at
-            if unheard_s >= self._tell_s:
-                self._stall = f"{self._name_of(0)} {missing(unheard_s)}" if still_s >= self._tell_s else ""
-            if self._rank == 0 or unheard_s >= self._tell_s:
-                self._tell(still_s)
-            silent = [0] if unheard_s >= self._silence_s else self._silent
-            if silent and still_s >= patience_s:
-                self._end(silent)
+            if now - sampled_at >= self._warn_after_s / 2:
+                self._reset(now)
+            sampled_at = now
+            self._activity.sample(now)
+            stalled_s = self._activity.stalled_s(now)
+            silent_s = 0.0 if self._is_store_gone else now - self._verdict_at
+            if silent_s >= self._warn_after_s:
+                self._stall = (
+                    f"{self._name_of(0)} {describe_silence(silent_s)}" if stalled_s >= self._warn_after_s else ""
+                )
+            if self._rank == 0 or silent_s >= self._warn_after_s:
+                self._report_stall(stalled_s)
+            silent = [0] if silent_s >= self._silence_s else self._silent
+            if silent and stalled_s >= patience_s:
+                self._terminate(silent)
 
-    def _begin_anew(self, now: float) -> None:
+    def _reset(self, now: float) -> None:
         """This process was stopped itself, or its whole machine: what it knows of the others is old."""
-        self._heard_at, self._silent = now, []
-        self._motion.begin_anew(now)
-        self._board.begin_anew(now)
+        self._verdict_at, self._silent = now, []
+        self._activity.reset(now)
+        self._table.reset(now)
 
-    def _tell(self, still_s: float) -> None:
+    def _report_stall(self, stalled_s: float) -> None:
         """Print what holds the training up, less often the longer it lasts."""
         if not self._stall:
-            self._tell_at_s = self._tell_s
-        elif max(still_s, self._tell_s) >= self._tell_at_s:
-            self._tell_at_s *= 2
+            self._next_warning_s = self._warn_after_s
+        elif max(stalled_s, self._warn_after_s) >= self._next_warning_s:
+            self._next_warning_s *= 2
             print(f"trainmaster: {self._stall}.", file=sys.stderr, flush=True)
 
-    def _end(self, silent: List[int]) -> None:
+    def _terminate(self, silent: List[int]) -> None:
         names = ", ".join(self._name_of(rank) for rank in silent)
         print(
-            f"trainmaster: {names} {missing(self._silence_s)}: this process has waited for it as long, and ends "
+            f"trainmaster: {names} {describe_silence(self._silence_s)}: this process has waited for it as long, and ends "
             "(`init(silence=…)` says for how long it waits).",
             file=sys.stderr,
             flush=True,
@@ -156,41 +161,41 @@ class Peers:
         os._exit(1)
 
 
-class _Motion:
+class _ThreadActivity:
     """Whether a thread gets on: it moves when it begins a collective or a step, or is seen somewhere else."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
-        self._seen: Tuple[Any, ...] = ()
+        self._position: Tuple[Any, ...] = ()
         self._since = time.monotonic()
         self._timer = steps.timer()
         self._collectives = 0
-        self._at = "its start"
+        self._location = "its start"
 
-    def look(self, now: float) -> None:
+    def sample(self, now: float) -> None:
         # Without a reference to it that stays: a frame keeps all that its function holds.
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 (the documented way to another thread's stack)
         self._collectives = _collectives()
-        seen: List[Any] = [self._collectives, self._timer.count]
+        position: List[Any] = [self._collectives, self._timer.count]
         place = ""
         while frame is not None:
-            seen.append((id(frame), frame.f_lasti))
+            position.append((id(frame), frame.f_lasti))
             code = frame.f_code
             if not place and not code.co_filename.startswith(("<frozen", _OWN)) and not _is_library(code.co_filename):
                 place = f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
             frame = frame.f_back
-        if tuple(seen) != self._seen:
-            self._seen, self._since, self._at = tuple(seen), now, place or "its end"
+        if tuple(position) != self._position:
+            self._position, self._since, self._location = tuple(position), now, place or "its end"
 
-    def still_s(self, now: float) -> float:
+    def stalled_s(self, now: float) -> float:
         return max(0.0, now - self._since)
 
-    def begin_anew(self, now: float) -> None:
+    def reset(self, now: float) -> None:
         self._since = now
 
-    def sign(self, beat: int, *, has_left: bool) -> Sign:
-        still_s = round(self.still_s(time.monotonic()), 1)
-        return Sign(beat, self._collectives, still_s, self._at, has_left)
+    def heartbeat(self, sequence: int, *, has_left: bool) -> Heartbeat:
+        stalled_s = round(self.stalled_s(time.monotonic()), 1)
+        return Heartbeat(sequence, self._collectives, stalled_s, self._location, has_left)
 
 
 def _is_library(filename: str) -> bool:

@@ -15,7 +15,7 @@ _UNRANKED = frozenset({"ps", "evaluator"})
 
 
 @dataclass(frozen=True)
-class Place:
+class RankAssignment:
     """``address``: host and port where rank 0 waits for the others; ``None`` for a process that is alone.
 
     ``contract``: who said so, such as ``torchrun`` or ``TF_CONFIG``.
@@ -29,7 +29,7 @@ class Place:
     contract: str = "alone"
 
 
-def find_place(environ: Optional[Mapping[str, str]] = None, *, local_rank: Optional[int] = None) -> Place:
+def discover_ranks(environ: Optional[Mapping[str, str]] = None, *, local_rank: Optional[int] = None) -> RankAssignment:
     """The place that the environment tells, by the first contract of which it has all that is needed.
 
     In this order: torch (torchrun, the platform), UAI Train (``RANK`` is the node's number there), Horovod, Open MPI and
@@ -44,16 +44,16 @@ def find_place(environ: Optional[Mapping[str, str]] = None, *, local_rank: Optio
     """
     env = os.environ if environ is None else environ
     for read in _CONTRACTS:
-        place = read(env, local_rank)
-        if place is not None:
-            return _checked(place)
-    return Place()
+        assignment = read(env, local_rank)
+        if assignment is not None:
+            return _checked(assignment)
+    return RankAssignment()
 
 
-def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         return None
-    return Place(
+    return RankAssignment(
         rank=_number(env, "RANK"),
         world_size=_number(env, "WORLD_SIZE"),
         local_rank=_number(env, "LOCAL_RANK", 0) if local_rank is None else local_rank,
@@ -63,27 +63,27 @@ def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]
     )
 
 
-def _uai(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+def _uai(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     if not {"RANK", "WORKER_NUM", "MASTER_ADDR"} <= env.keys():
         return None
     processes = 1 if local_rank is None else max(1, _number(env, "WORKER_GPU_NUM", 1))
-    within = local_rank or 0
-    return Place(
-        rank=_number(env, "RANK") * processes + within,
+    index_on_node = local_rank or 0
+    return RankAssignment(
+        rank=_number(env, "RANK") * processes + index_on_node,
         world_size=_number(env, "WORKER_NUM") * processes,
-        local_rank=within,
+        local_rank=index_on_node,
         local_world_size=processes,
         address=(env["MASTER_ADDR"], _number(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract="UAI Train",
     )
 
 
-def _horovod(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+def _horovod(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     del local_rank
     return _of_launcher(env, "Horovod", "HOROVOD_{}", env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"))
 
 
-def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     del local_rank
     host = env.get("TRAINMASTER_HOSTS", "").split(",")[0].partition(":")[0]
     found = _of_launcher(env, "Open MPI", "OMPI_COMM_WORLD_{}", host or None)
@@ -98,35 +98,35 @@ def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
     )
 
 
-def _of_launcher(env: Mapping[str, str], contract: str, form: str, host: Optional[str]) -> Optional[Place]:
+def _of_launcher(env: Mapping[str, str], contract: str, pattern: str, host: Optional[str]) -> Optional[RankAssignment]:
     """``form`` makes a variable's name of ``RANK``, ``SIZE``, ``LOCAL_RANK`` and ``LOCAL_SIZE``."""
-    if form.format("RANK") not in env or form.format("SIZE") not in env:
+    if pattern.format("RANK") not in env or pattern.format("SIZE") not in env:
         return None
-    size = _number(env, form.format("SIZE"))
-    local_size = _number(env, form.format("LOCAL_SIZE"), 1)
+    size = _number(env, pattern.format("SIZE"))
+    local_size = _number(env, pattern.format("LOCAL_SIZE"), 1)
     host = env.get("MASTER_ADDR") or host or ("127.0.0.1" if local_size == size else None)
     if host is None:
         raise ContextError(
             f"MASTER_ADDR: {contract} tells the ranks, but not where rank 0 is; set it to that host's name"
         )
-    return Place(
-        rank=_number(env, form.format("RANK")),
+    return RankAssignment(
+        rank=_number(env, pattern.format("RANK")),
         world_size=size,
-        local_rank=_number(env, form.format("LOCAL_RANK"), 0),
+        local_rank=_number(env, pattern.format("LOCAL_RANK"), 0),
         local_world_size=local_size,
         address=(host, _number(env, "MASTER_PORT", _DEFAULT_PORT)),
         contract=contract,
     )
 
 
-def _tf_config(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+def _tf_config(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     del local_rank
     cluster, task = _cluster(env, "TF_CONFIG")
     ranked = [role for role in ("chief", "master", "worker") if role in cluster]
     return _of_cluster("TF_CONFIG", cluster, task, ranked)
 
 
-def _vertex(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+def _vertex(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[RankAssignment]:
     del local_rank
     cluster, task = _cluster(env, "CLUSTER_SPEC")
     return _of_cluster(
@@ -136,7 +136,7 @@ def _vertex(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place
 
 def _of_cluster(
     name: str, cluster: Mapping[str, List[str]], task: Mapping[str, Any], ranked: Sequence[str]
-) -> Optional[Place]:
+) -> Optional[RankAssignment]:
     if not ranked or not task:
         return None
     role = task.get("type")
@@ -150,7 +150,9 @@ def _of_cluster(
         rank = before + int(task.get("index", 0))
     except (LookupError, ValueError, TypeError) as error:
         raise ContextError(f"{name}: must map each role to its list of host:port, and name the task's index") from error
-    return Place(rank=rank, world_size=sum(len(cluster[other]) for other in ranked), address=address, contract=name)
+    return RankAssignment(
+        rank=rank, world_size=sum(len(cluster[other]) for other in ranked), address=address, contract=name
+    )
 
 
 def _cluster(env: Mapping[str, str], name: str) -> Tuple[Dict[str, List[str]], Dict[str, Any]]:
@@ -178,15 +180,15 @@ def _number(env: Mapping[str, str], name: str, default: Optional[int] = None) ->
         raise ContextError(f"{name}: {text!r} is not a whole number") from error
 
 
-def _checked(place: Place) -> Place:
-    if not 0 <= place.rank < place.world_size:
+def _checked(assignment: RankAssignment) -> RankAssignment:
+    if not 0 <= assignment.rank < assignment.world_size:
         raise ContextError(
-            f"{place.contract}: rank {place.rank} of {place.world_size} processes cannot be; ranks begin with 0"
+            f"{assignment.contract}: rank {assignment.rank} of {assignment.world_size} processes cannot be; ranks begin with 0"
         )
-    return place
+    return assignment
 
 
-_CONTRACTS: Tuple[Callable[[Mapping[str, str], Optional[int]], Optional[Place]], ...] = (
+_CONTRACTS: Tuple[Callable[[Mapping[str, str], Optional[int]], Optional[RankAssignment]], ...] = (
     _torch,
     _uai,
     _horovod,

@@ -22,7 +22,7 @@ from trainmaster_train.elastic.group import Group, PeerLost, WorldChanged, is_pe
 from trainmaster_train.elastic.running import run, world
 from trainmaster_train.elastic.state import State
 from trainmaster_train.elastic.worlds import (
-    World,
+    ElasticWorld,
     WorldError,
     enter,
     first_world,
@@ -33,10 +33,10 @@ from trainmaster_train.elastic.worlds import (
 )
 
 __all__ = [
+    "ElasticWorld",
     "Group",
     "PeerLost",
     "State",
-    "World",
     "WorldChanged",
     "WorldError",
     "enter",

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Dict, Optional
 
 from trainmaster_train.arguments import seconds
-from trainmaster_train.elastic.worlds import World, newest_number
+from trainmaster_train.elastic.worlds import ElasticWorld, newest_number
 
 # The words of torch's transports for a peer that is gone, or a store that is, where the error has no type of its own. A
 # script's own errors tell of time-outs and sockets, too: single words will not do.
@@ -25,9 +25,9 @@ _LOST_PEER = (
     "Socket Timeout",
 )
 _CONNECT_S = 1.0
-_MEET_LOOK_S = 0.003
+_POLL_S = 0.003
 # A port that is taken is refused at once.
-_AGAIN_S = 0.1
+_RETRY_S = 0.1
 # From the moment when all are there, they need milliseconds to connect.
 _INIT_S = 30.0
 
@@ -61,9 +61,9 @@ class Group:
         self._backend = backend
         self._timeout = timedelta(seconds=seconds("timeout_s", timeout_s))
         self._store: Any = None
-        self._wires: Dict[int, str] = {}
+        self._connections: Dict[int, str] = {}
 
-    def join(self, world: World) -> None:
+    def join(self, world: ElasticWorld) -> None:
         """Meet all others of ``world`` and connect to them; blocks until all are there.
 
         Raises:
@@ -78,7 +78,7 @@ class Group:
         if world.size == 1 and not world.master_port:
             self._store = stores.HashStore()
         else:
-            self._store = self._meet(world)
+            self._store = self._rendezvous(world)
         before = _sockets()
         try:
             dist.init_process_group(
@@ -92,7 +92,7 @@ class Group:
             raise PeerLost(f"world {world.number} could not be joined: {error}") from None
         # A peer that dies while all connect is noticed soon; a collective may take as long as the script allows.
         dist.distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001 - torch has no public one
-        self._wires = dict(_sockets().items() - before.items())
+        self._connections = dict(_sockets().items() - before.items())
 
     def cut(self) -> None:
         """Cut the connections to all peers, from another thread: a collective that waits for one of them fails at once.
@@ -105,18 +105,18 @@ class Group:
             dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public one
             return
         now = _sockets()
-        for fd, name in self._wires.items():
+        for fd, name in self._connections.items():
             if now.get(fd) == name:
-                with suppress(OSError), socket.socket(fileno=os.dup(fd)) as wire:
-                    wire.getpeername()  # raises for the one that listens: gloo ends the process when that one fails
-                    wire.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                    connection.getpeername()  # raises for the one that listens: gloo ends the process when that one fails
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def leave(self) -> None:
         """Give the group up; the peers notice. Frees what is left of it first: torch may hang if it is freed after."""
         import torch.distributed as dist
 
         gc.collect()
-        self._wires = {}
+        self._connections = {}
         if dist.is_available() and dist.is_initialized():
             try:
                 if dist.get_backend() == "nccl":
@@ -128,7 +128,7 @@ class Group:
                 pass  # it is gone all the same
         self._store = None
 
-    def _meet(self, world: World) -> Any:
+    def _rendezvous(self, world: ElasticWorld) -> Any:
         """The world's store, once every rank has shown itself there."""
         import torch.distributed as dist
 
@@ -149,7 +149,7 @@ class Group:
                 )
             except (RuntimeError, OSError) as error:
                 self._check(world, end, f"rank 0 at {world.master_addr}:{world.master_port}", str(error))
-                time.sleep(_AGAIN_S)  # noqa: TID251 - the port is asked, with a deadline above
+                time.sleep(_RETRY_S)  # noqa: TID251 - the port is asked, with a deadline above
         missing = [f"here/{rank}" for rank in range(world.size)]
         try:
             store.set(f"here/{world.rank}", b"1")
@@ -158,14 +158,14 @@ class Group:
                 if missing:
                     ranks = ", ".join(key.rpartition("/")[2] for key in missing[:8])
                     self._check(world, end, f"rank {ranks}", "not there")
-                    time.sleep(_MEET_LOOK_S)  # noqa: TID251 - the store is asked, with a deadline above
+                    time.sleep(_POLL_S)  # noqa: TID251 - the store is asked, with a deadline above
             store.set_timeout(timedelta(seconds=_INIT_S))
         except RuntimeError as error:
             raise PeerLost(f"world {world.number}: the store of rank 0 is gone: {error}") from None
         return store
 
     @staticmethod
-    def _check(world: World, end: float, who: str, why: str) -> None:
+    def _check(world: ElasticWorld, end: float, who: str, why: str) -> None:
         if newest_number() > world.number:
             raise WorldChanged
         if time.monotonic() >= end:

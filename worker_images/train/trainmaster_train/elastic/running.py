@@ -11,21 +11,21 @@ from typing import Any, Callable, Optional, TypeVar
 from trainmaster_train.elastic import worlds
 from trainmaster_train.elastic.group import Group, WorldChanged, is_peer_loss
 from trainmaster_train.elastic.state import State
-from trainmaster_train.elastic.worlds import World, WorldError, is_elastic, newest_number, newest_size
+from trainmaster_train.elastic.worlds import ElasticWorld, WorldError, is_elastic, newest_number, newest_size
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 # For those who notice by themselves, which most do.
 _PATIENCE_S = 3.0
 
 
-class Watch:
+class WorldWatch:
     """``with Watch(group, world):`` while this process trains in ``world``.
 
     When a smaller world has come and the process is still in this one a few seconds later, its connections are cut: what it
     waits in, or tries next, fails as with any lost peer. A world that is not smaller waits for the next commit.
     """
 
-    def __init__(self, group: Group, world: World, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, group: Group, world: ElasticWorld, patience_s: float = _PATIENCE_S) -> None:
         self._group = group
         self._world = world
         self._patience_s = patience_s
@@ -34,7 +34,7 @@ class Watch:
 
     def __enter__(self) -> None:
         if is_elastic() and self._world.size > 1:
-            self._thread = threading.Thread(target=self._look, name="trainmaster world", daemon=True)
+            self._thread = threading.Thread(target=self._cut_when_smaller, name="trainmaster world", daemon=True)
             self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -42,8 +42,8 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def _look(self) -> None:
-        while not self._left.wait(_LOOK_S):
+    def _cut_when_smaller(self) -> None:
+        while not self._left.wait(_POLL_S):
             if newest_number() > self._world.number and newest_size() < self._world.size:
                 if not self._left.wait(self._patience_s):
                     self._group.cut()
@@ -52,10 +52,10 @@ class Watch:
 
 ResultT = TypeVar("ResultT")
 
-_world = World()
+_world = ElasticWorld()
 
 
-def world() -> World:
+def world() -> ElasticWorld:
     """The world that this process trains in now."""
     return _world
 
@@ -116,25 +116,25 @@ def _in_world(
         worlds.enter(_world)
         group.join(_world)
         if worlds.is_elastic():
-            print(_told(_world, before), file=sys.stderr, flush=True)
-        with Watch(group, _world):
+            print(_transition_message(_world, before), file=sys.stderr, flush=True)
+        with WorldWatch(group, _world):
             state.sync(_world.number)
             done[:] = [call()]
             _wait_for_all()
         return None
     except WorldChanged as changed:
-        return _forgotten(changed)
+        return _without_references(changed)
     except RuntimeError as error:
         if not worlds.is_elastic() or not is_peer_loss(error):
             raise
-        told = _forgotten(error)
+        stripped = _without_references(error)
         state.restore()
-        return told
+        return stripped
     finally:
         group.leave()
 
 
-def _told(now: World, before: int) -> str:
+def _transition_message(now: ElasticWorld, before: int) -> str:
     rank = f"(world {now.number}, rank {now.rank})"
     processes = f"{now.size} {'process' if now.size == 1 else 'processes'}"
     if not before:
@@ -149,9 +149,9 @@ def _wait_for_all() -> None:
     dist.barrier()
 
 
-def _forgotten(error: BaseException) -> BaseException:
+def _without_references(error: BaseException) -> BaseException:
     """``error`` without what it holds: a DistributedDataParallel that outlives its group may hang when it is freed."""
     traceback.clear_frames(error.__traceback__)
-    told = error.with_traceback(None)
-    told.__context__ = told.__cause__ = None
-    return told
+    stripped = error.with_traceback(None)
+    stripped.__context__ = stripped.__cause__ = None
+    return stripped

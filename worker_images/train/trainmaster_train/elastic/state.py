@@ -47,7 +47,7 @@ class State:
             raise WorldChanged
 
     def _has_changed(self) -> bool:
-        return is_elastic() and _agreed(newest_number()) > self._world
+        return is_elastic() and _newest_known(newest_number()) > self._world
 
     def restore(self) -> None:
         """Go back to the last commit; without any, nothing changes."""
@@ -91,12 +91,12 @@ def _is_stateful(part: Any) -> bool:
     return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")
 
 
-def _agreed(number: int) -> int:
+def _newest_known(number: int) -> int:
     """The largest number that any rank knows, so that all leave after the same step."""
     import torch
     import torch.distributed as dist
 
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    told = torch.tensor([number], dtype=torch.int64, device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return int(told.item())
+    newest = torch.tensor([number], dtype=torch.int64, device=device)
+    dist.all_reduce(newest, op=dist.ReduceOp.MAX)
+    return int(newest.item())

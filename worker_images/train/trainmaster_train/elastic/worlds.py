@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional
 
-_LOOK_S = 0.01
+_POLL_S = 0.01
 # The platform makes a new world in a fraction of a second once it knows who is lost; a node counts as lost after a minute.
 PATIENCE_S = 180.0
 _JOIN_PATIENCE_S = 1800.0
@@ -19,7 +19,7 @@ class WorldError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class World:
+class ElasticWorld:
     """One layout of the gang. ``number`` grows with each; ``rank`` counts the processes from 0 to ``size`` - 1.
 
     Who was in the world before keeps its place in the order and stands before those that join. ``env``: what the
@@ -40,7 +40,7 @@ def is_elastic() -> bool:
     return bool(os.environ.get("TRAINMASTER_WORLD_FILE"))
 
 
-def first_world() -> World:
+def first_world() -> ElasticWorld:
     """The world to begin with; one that joins a gang which runs waits for its place.
 
     Raises:
@@ -52,25 +52,25 @@ def first_world() -> World:
     return next_world(0, _JOIN_PATIENCE_S)
 
 
-def own_world() -> World:
+def own_world() -> ElasticWorld:
     """The world that this process's environment is of: the one it was started in, or has entered since."""
     return _world(int(os.environ.get("TRAINMASTER_WORLD") or 1), os.environ)
 
 
 def newest_number() -> int:
     """The number of the newest world that this process was told of; 0: it joins, and has none yet. Cheap."""
-    told = _told()
-    return int(told.get("world") or 0) if told is not None else 1
+    content = _read_world_file()
+    return int(content.get("world") or 0) if content is not None else 1
 
 
 def newest_size() -> int:
     """How many processes the newest world has that this process was told of."""
-    told = _told()
-    processes = told["processes"] if told is not None else [os.environ]
+    content = _read_world_file()
+    processes = content["processes"] if content is not None else [os.environ]
     return int(processes[0].get("WORLD_SIZE") or 1)
 
 
-def next_world(after: int, patience_s: float = PATIENCE_S) -> World:
+def next_world(after: int, patience_s: float = PATIENCE_S) -> ElasticWorld:
     """The newest world, as soon as its number is larger than ``after``.
 
     Raises:
@@ -80,19 +80,19 @@ def next_world(after: int, patience_s: float = PATIENCE_S) -> World:
         raise WorldError("this gang is not elastic: the platform starts it again as a whole")
     end = time.monotonic() + patience_s
     while True:
-        told = _told()
-        number = int(told.get("world") or 0) if told is not None else 0
-        if told is not None and number > after:
-            processes = told["processes"]
+        content = _read_world_file()
+        number = int(content.get("world") or 0) if content is not None else 0
+        if content is not None and number > after:
+            processes = content["processes"]
             return _world(number, processes[_local_rank() if _local_rank() < len(processes) else 0])
         if time.monotonic() >= end:
             raise WorldError(
                 f"no world after {after} came within {patience_s:g} s: the platform is away, or too few are left"
             )
-        time.sleep(_LOOK_S)  # noqa: TID251 - a file is looked at, with a deadline above
+        time.sleep(_POLL_S)  # noqa: TID251 - a file is looked at, with a deadline above
 
 
-def enter(world: World) -> None:
+def enter(world: ElasticWorld) -> None:
     """Make the environment of this process the world's, for whoever reads it from now on."""
     os.environ.update(world.env)
     if is_elastic():
@@ -106,21 +106,21 @@ def _keep_process() -> None:
         stream.write(str(os.getpid()))
 
 
-def _told() -> Optional[Dict[str, Any]]:
+def _read_world_file() -> Optional[Dict[str, Any]]:
     try:
         with open(os.environ.get("TRAINMASTER_WORLD_FILE", ""), "rb") as stream:
-            told = json.loads(stream.read())
+            content = json.loads(stream.read())
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK") or 0)
 
 
-def _world(number: int, env: Mapping[str, str]) -> World:
-    return World(
+def _world(number: int, env: Mapping[str, str]) -> ElasticWorld:
+    return ElasticWorld(
         number,
         int(env.get("RANK") or 0),
         int(env.get("WORLD_SIZE") or 1),

@@ -1,5 +1,6 @@
-"""Horovod's API without Horovod: ``import trainmaster_train.horovod.torch as hvd`` instead of ``import horovod.torch as hvd``.
+"""Horovod's API without Horovod.
 
-``horovod.torch`` stands on torch.distributed; ``horovod.tensorflow`` and ``horovod.keras`` need nothing but numpy.
-docs/howto/horovod.md tells what is the same and what differs.
+``import trainmaster_train.horovod.torch as hvd`` replaces ``import horovod.torch as hvd``. ``horovod.torch`` is built
+on torch.distributed; ``horovod.tensorflow`` and ``horovod.keras`` need only numpy. docs/howto/horovod.md lists what is the
+same and what differs.
 """

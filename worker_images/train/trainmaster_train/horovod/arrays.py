@@ -1,4 +1,4 @@
-"""The engine's operations on numpy arrays, and how ranks meet where no torch is: by the platform's key-value store."""
+"""The engine's operations on numpy arrays, and the rendezvous without torch: by the platform's key-value store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from trainmaster_train.elastic import World
+from trainmaster_train.elastic import ElasticWorld
 from trainmaster_train.horovod import ranks
 from trainmaster_train.horovod.controller.handshake import KEY_BYTES, is_local, mac, own_key
 from trainmaster_train.horovod.controller.link import listen
@@ -28,12 +28,12 @@ from trainmaster_train.horovod.controller.messages import (
     CollectiveRequest,
     CollectiveResponse,
 )
+from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import ProcessGang, rendezvous
 from trainmaster_train.horovod.mesh import Mesh
 from trainmaster_train.horovod.reduction import AVERAGE, adasum, split_rows
 from trainmaster_train.horovod.settings import HorovodSettings
-from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S
 
 REDUCERS: Dict[str, Any] = {
     AVERAGE: np.add,
@@ -47,7 +47,7 @@ _KEY_PATH = "/trainmaster/key"
 
 
 class ArrayEntry:
-    """One array on its way; ``output`` is the result, a new array. ``received``: rows from each rank (alltoall)."""
+    """One submitted array; ``output`` is the result, a new array. ``received``: rows from each rank (alltoall)."""
 
     __slots__ = ("array", "output", "received", "request")
 
@@ -59,12 +59,12 @@ class ArrayEntry:
 
 
 class CompletedBatch(NamedTuple):
-    """A batch that was done when it started: sockets have no asynchronous side."""
+    """A batch that is done as soon as it started: operations over sockets are synchronous here."""
 
     def is_done(self) -> bool:
         return True
 
-    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002 (a batch's)
+    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002 (the protocol's signature)
         return True
 
     def finish(self) -> None:
@@ -72,14 +72,16 @@ class CompletedBatch(NamedTuple):
 
 
 class ArrayBackend:
-    """``mesh``: ``None`` for a lone process."""
+    """``mesh``: ``None`` for a single process."""
 
     has_fast_path = False  # one connection for each pair of ranks
 
     def __init__(self, rank: int, mesh: Optional[Mesh]) -> None:
         self._rank = rank
         self._mesh = mesh
-        self._runners: Dict[str, Callable[[CollectiveResponse, Sequence[Optional[ArrayEntry]], Sequence[int]], None]] = {
+        self._runners: Dict[
+            str, Callable[[CollectiveResponse, Sequence[Optional[ArrayEntry]], Sequence[int]], None]
+        ] = {
             ALLREDUCE: self._allreduce,
             ALLGATHER: self._allgather,
             BROADCAST: self._broadcast,
@@ -87,13 +89,15 @@ class ArrayBackend:
             REDUCESCATTER: self._reducescatter,
         }
 
-    def start(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> CompletedBatch:
+    def start(
+        self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]
+    ) -> CompletedBatch:
         runner = self._runners.get(response.kind)
         if runner is not None:
             try:
                 runner(response, entries, members)
             except OSError:
-                self.abort()  # the neighbours shall not wait
+                self.abort()  # so that the neighbours do not wait
                 raise
         return CompletedBatch()
 
@@ -106,7 +110,9 @@ class ArrayBackend:
     def close(self) -> None:
         self.abort()
 
-    def _allreduce(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+    def _allreduce(
+        self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]
+    ) -> None:
         requests = [response.zeros_like[i] if entry is None else entry.request for i, entry in enumerate(entries)]
         first = requests[0]
         if first.op == ADASUM:
@@ -127,7 +133,7 @@ class ArrayBackend:
             begin = end
 
     def _reduce(self, flat: Any, request: CollectiveRequest, members: Sequence[int]) -> Any:
-        """``flat``, which may be written to, of all members as one."""
+        """``flat`` reduced over all members; ``flat`` may be overwritten."""
         flat = _scaled(flat, request.prescale)
         if self._mesh is not None:
             self._mesh.allreduce(flat, members, REDUCERS[request.op])
@@ -136,9 +142,9 @@ class ArrayBackend:
         return _scaled(flat, request.postscale).astype(_dtype(request.dtype), copy=False)
 
     def _adasum(self, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
-        """Every rank gets all arrays and adds them pairwise, which is Adasum's tree."""
+        """Every rank gathers all arrays and adds them pairwise, which is Adasum's reduction tree."""
         (entry,) = entries
-        assert entry is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
+        assert entry is not None  # noqa: S101 (a joined rank takes no part in an Adasum: zeros would halve the result)
         position = list(members).index(self._rank)
         parts = [np.empty_like(entry.array) for _ in members]
         parts[position] = np.array(_scaled(entry.array, entry.request.prescale))
@@ -147,18 +153,22 @@ class ArrayBackend:
         total = adasum(parts, lambda part: part.astype(np.float64), lambda part: part.astype(entry.array.dtype))
         entry.output = _scaled(total, entry.request.postscale)
 
-    def _reducescatter(self, _response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+    def _reducescatter(
+        self, _response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]
+    ) -> None:
         (entry,) = entries
         assert entry is not None  # noqa: S101 (no reducescatter among ranks that joined)
         shape = entry.request.shape
-        # As an allreduce, of which each rank keeps its rows: twice the bytes, on a road that few take.
+        # An allreduce of which each rank keeps its rows: twice the bytes, but rarely used.
         whole = self._reduce(np.array(entry.array).reshape(-1), entry.request, members).reshape(shape)
         rows = split_rows(shape[0], len(members))
         position = list(members).index(self._rank)
         begin = sum(rows[:position])
         entry.output = whole[begin : begin + rows[position]].copy()
 
-    def _allgather(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+    def _allgather(
+        self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]
+    ) -> None:
         (entry,) = entries
         request = response.zeros_like[0] if entry is None else entry.request
         shape = request.shape[1:]
@@ -170,14 +180,18 @@ class ArrayBackend:
         if self._mesh is not None:
             self._mesh.allgather(parts, members)
 
-    def _broadcast(self, _response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+    def _broadcast(
+        self, _response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]
+    ) -> None:
         (entry,) = entries
         assert entry is not None  # noqa: S101 (no broadcast among ranks that joined)
         entry.output = entry.array.copy()
         if self._mesh is not None:
             self._mesh.broadcast(entry.output, entry.request.root, members)
 
-    def _alltoall(self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]) -> None:
+    def _alltoall(
+        self, response: CollectiveResponse, entries: Sequence[Optional[ArrayEntry]], members: Sequence[int]
+    ) -> None:
         (entry,) = entries
         assert entry is not None  # noqa: S101 (no alltoall among ranks that joined)
         position = list(members).index(self._rank)
@@ -190,26 +204,26 @@ class ArrayBackend:
             self._mesh.alltoall(np.split(entry.array, np.cumsum(entry.request.splits)[:-1]), into, members)
 
 
-def join_gang(settings: HorovodSettings, world: Optional[World] = None) -> ProcessGang:
-    """Meet the other processes; their ranks and the store are in ``HOROVOD_RANK HOROVOD_SIZE
+def join_gang(settings: HorovodSettings, world: Optional[ElasticWorld] = None) -> ProcessGang:
+    """Rendezvous with the other processes. The ranks and the store's address are in ``HOROVOD_RANK HOROVOD_SIZE
     HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT``, which the platform sets.
 
     Args:
-        world: of an elastic job, whose gangs follow one another.
+        world: that of an elastic job, in which gangs follow one another.
 
     Raises:
-        HorovodInternalError: not all came in time; says who is missing.
-        ValueError: there are ranks, but no store, or no key for one on the network.
+        HorovodInternalError: a rank did not come in time; names it.
+        ValueError: there are several ranks but no store, or no key although the store is on the network.
     """
-    rank, size = ranks..rank_and_size()
-    announcement = ranks..own_announcement()
+    rank, size = ranks.rank_and_size()
+    announcement = ranks.own_announcement()
     if size == 1:
         return ProcessGang(ranks.ranks_of(0, [announcement]), {}, ArrayBackend(0, None), settings)
     if world is not None:
         settings = replace(settings, start_s=min(settings.start_s, RENDEZVOUS_S))
     store = _RendezvousStore(settings)
     key = _key(rank, store)
-    # The store outlives a world where its host does: each gang has an address of its own there.
+    # The store may outlive a world: each gang has an address of its own there.
     label = b"address" if world is None else b"address in world %d" % world.number
     address = f"/trainmaster/gang/{mac(key, label).hex()}"
     listener = listen(store.host)
@@ -241,7 +255,7 @@ def join_gang(settings: HorovodSettings, world: Optional[World] = None) -> Proce
 
 
 def _key(rank: int, store: _RendezvousStore) -> bytes:
-    """The gang's. On one machine, where none was given, rank 0 makes one: only that machine's processes get at it."""
+    """The gang's key. On one machine without a given key, rank 0 creates one: only local processes can read it."""
     key = own_key()
     if key is not None:
         return key
@@ -256,9 +270,9 @@ def _key(rank: int, store: _RendezvousStore) -> bytes:
 
 
 class _RendezvousStore:
-    """The key-value store that the runtime of rank 0 serves, anew for each attempt.
+    """The key-value store that the runtime of rank 0 serves, a fresh one for each attempt.
 
-    Anybody can read and write there who knows a path; a gang's is made from its key.
+    Knowing a path suffices to read and write it; the path of a gang is derived from its key.
     """
 
     def __init__(self, settings: HorovodSettings) -> None:
@@ -266,8 +280,8 @@ class _RendezvousStore:
         port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
         if not self.host or not port.isdigit():
             raise ValueError(
-                "HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT are not set, but there are several ranks: "
-                "they name the key-value store where the ranks meet, which the platform serves."
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT are not set, but there are several "
+                "ranks: they name the key-value store for the rendezvous, which the platform serves."
             )
         self.port = int(port)
         self._timeout_s = settings.start_s
@@ -296,13 +310,13 @@ class _RendezvousStore:
                 connection.close()
             _pause(_RETRY_S)
         raise HorovodInternalError(
-            f"hvd.init: nothing of rank 0 at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): it did not "
-            "start, or has another key."
+            f"hvd.init: rank 0 published nothing at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): it "
+            "did not start, or has another key."
         )
 
 
 def _own_address(store: _RendezvousStore) -> str:
-    """The address by which this host reaches the store, and so the others this one."""
+    """The address from which this host reaches the store, and at which others reach this host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((store.host, store.port))
         return str(probe.getsockname()[0])

@@ -1,8 +1,8 @@
-"""What elastic training is for every framework: a state that is kept in memory, and a function that is run again.
+"""Elastic training, independent of the framework: a state in memory, and a function that is run again.
 
-The world changes outside of a script: whoever runs it (the platform) ends the old gang and says where the new one
-meets. :func:`meet_anew` is the place where it plugs in; without anything there, a broken gang ends the process, and
-the platform starts all of them again, from the last checkpoint.
+The launcher (the platform) changes the world: it ends the old gang and tells where the next one meets. It plugs in by
+:func:`register_rejoin`; without that, a broken gang ends the process, and the platform restarts all processes from the
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional
 
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 
-# Waits until the process may meet the others again, with the environment of the new gang set; False: it may not.
+# Waits until the next gang can meet, and sets its environment; False: there is none for this process.
 Rejoin = Callable[[], bool]
 # Whether the gang is about to change.
 Changing = Callable[[], bool]
@@ -24,11 +24,11 @@ _is_changing: Changing = lambda: False  # noqa: E731 (a default, not a function 
 
 
 def register_rejoin(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = None) -> None:
-    """Say how a process comes into the next gang, and how it learns that there is going to be one.
+    """Register how a process joins the next gang, and how it learns that the gang is about to change.
 
     Args:
         rejoin: called after the old gang was left, before ``init``; sets the ranks and the address in the environment.
-        is_changing: asked at each commit; ``True`` makes all ranks meet anew.
+        is_changing: called at each commit; ``True`` on any rank makes all ranks rejoin.
     """
     global _rejoin, _is_changing  # noqa: PLW0603 (one launcher for each process)
     _rejoin = rejoin
@@ -36,11 +36,11 @@ def register_rejoin(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = 
 
 
 class State(ABC):
-    """What training needs to go on: saved in memory by :meth:`commit`, restored after a failure, made the same on all
-    ranks by :meth:`sync`.
+    """The state from which training continues: saved in memory by :meth:`commit`, restored after a failure, made equal
+    on all ranks by :meth:`sync`.
 
     Args:
-        any_rank: whether it is true on any rank; the framework's.
+        any_rank: the framework's logical "or" over all ranks.
     """
 
     def __init__(self, any_rank: Callable[[bool], bool]) -> None:
@@ -49,7 +49,7 @@ class State(ABC):
         self._reset_callbacks: List[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: List[Callable[[], None]]) -> None:
-        """Called after each change of the gang, before training goes on: to scale a learning rate, say."""
+        """Register callbacks for each change of the gang, before training continues: to scale a learning rate, say."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -58,38 +58,38 @@ class State(ABC):
             callback()
 
     def commit(self) -> None:
-        """Keep the state as it is now, and let the gang change if it is to.
+        """Save the state in memory, and let the gang change if a change is due.
 
         Raises:
-            HostsUpdatedInterrupt: it changes; for :func:`run_elastic`.
+            HostsUpdatedInterrupt: the gang changes; :func:`run_elastic` catches it.
         """
         self.commit_only()
         self.check_host_updates()
 
     def commit_only(self) -> None:
-        """A commit without a look at the gang."""
+        """Commit without checking for a change of the gang."""
         self.save()
         self._commits += 1
 
     def check_host_updates(self) -> None:
-        """Raises :class:`HostsUpdatedInterrupt` on all ranks if any of them knows of a change."""
+        """Raise :class:`HostsUpdatedInterrupt` on all ranks if any of them knows of a change."""
         if _rejoin is not None and self._any_rank(_is_changing()):
             raise HostsUpdatedInterrupt
 
     @abstractmethod
     def save(self) -> None:
-        """Keep the state as it is now, in memory."""
+        """Save the state in memory."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Go back to what was kept last."""
+        """Go back to the state that was saved last."""
 
     @abstractmethod
     def sync(self) -> None:
         """Take the state of the newest commit that any rank has; collective."""
 
     def reset(self) -> None:  # noqa: B027 (nothing is the default)
-        """Whatever must be made anew for another gang; nothing by default."""
+        """Rebuild what depends on the gang; does nothing by default."""
 
 
 class ObjectState(State):
@@ -117,18 +117,18 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def sync(self) -> None:
-        """All take those of the newest commit, as they are there now; rank 0's before the first."""
+        """All ranks take the values of the rank with the newest commit; before the first commit, those of rank 0."""
         self.sync_values(self.newest_rank())
         self.restore()
 
     def newest_rank(self) -> int:
-        """Who has the newest commit: one that died in a step may have left some of the others a commit behind."""
+        """The rank with the newest commit: a rank that died during a step may have left others one commit behind."""
         counts = self._gather_objects(self._commits)
         self._commits = max(counts)
         return int(counts.index(self._commits))
 
     def sync_values(self, source: int) -> None:
-        """Keep the plain values of rank ``source``."""
+        """Save the plain values of rank ``source``."""
         self._values = self._bcast_object({name: getattr(self, name) for name in self._values}, source)
 
 
@@ -138,11 +138,11 @@ def run_elastic(
     shutdown: Callable[[], None],
     barrier: Callable[[], None],
 ) -> Callable[..., Any]:
-    """``function(state, …)`` run until it returns, over changes of the gang and deaths of its members.
+    """``function(state, …)``, called again after each change of the gang and each loss of a member until it returns.
 
-    A death takes the state back to the last commit; a change keeps it. Where nothing says how to meet anew
-    (:func:`meet_anew`), the first failure is raised. Else who is done waits for all: if one is lost in its last step,
-    all do that step again.
+    A loss takes the state back to the last commit; a change keeps it. Without :func:`register_rejoin` the first
+    failure is raised. Otherwise a rank that is done waits for all: if one is lost in its last step, all repeat that
+    step.
     """
 
     @functools.wraps(function)
@@ -163,12 +163,12 @@ def run_elastic(
                 shutdown()
                 if _rejoin is None or not _rejoin():
                     if done:
-                        return done[0]  # nobody is left to agree with
+                        return done[0]  # no other rank is left
                     raise
                 state.restore()
                 must_sync = True
             except HostsUpdatedInterrupt as change:
-                # Nothing is to be lost of what was done since the last commit, if another one is lost on the way.
+                # Commit, so that a rank lost during the change costs no steps.
                 state.commit_only()
                 shutdown()
                 if _rejoin is None or not _rejoin():

@@ -1,4 +1,4 @@
-"""The platform's worlds as Horovod's gangs: in an elastic job the platform says who meets anew, and where."""
+"""Worlds of an elastic job as Horovod's gangs: the platform announces each world, and the process joins it."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Callable, Optional
 from trainmaster_train import elastic
 from trainmaster_train.horovod.elastic import register_rejoin
 
-# All of them are there when the first connects: a peer that is lost in between must not be waited for as long as others.
+# All peers are there when the first one connects: one that is lost in between is not waited for as long as at a start.
 RENDEZVOUS_S = 30.0
 
 
 class ElasticMembership:
-    """This process's way from world to world. ``leave``: gives up what a framework itself keeps of the old one."""
+    """Takes this process from world to world. ``leave``: releases what the framework holds of the old world."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave = leave
         self._is_following = False
 
-    def own(self) -> Optional[elastic.World]:
-        """The world to meet the others in, where this process goes from world to world; ``None``: it does not."""
+    def own(self) -> Optional[elastic.ElasticWorld]:
+        """The current world if this process goes from world to world; else ``None``."""
         return elastic.own_world() if self._is_following else None
 
     def wait_to_join(self) -> None:
-        """One that is to join a gang which trains waits for its place; does nothing in any other process.
+        """Wait for the first world if this process joins a running gang; does nothing in any other process.
 
-        Only where the others go from world to world by themselves a process is started before it has a place.
+        A process is started before it has a rank only if the others go from world to world by themselves.
         """
         if elastic.is_elastic() and not self._is_following and elastic.newest_number() == 0:
             elastic.enter(elastic.first_world())
             self._follow()
 
     def follow(self) -> None:
-        """From now on go from world to world in this process, instead of being started again in place for each."""
+        """From now on go from world to world in this process, instead of being restarted for each world."""
         if elastic.is_elastic() and not self._is_following:
-            elastic.first_world()  # says that this process stays; a newer world than its own is met at the first commit
+            elastic.first_world()  # tells the runtime that this process stays; a newer world is joined at the first commit
             self._follow()
 
     def rejoin(self) -> bool:

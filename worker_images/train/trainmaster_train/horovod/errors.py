@@ -1,4 +1,4 @@
-"""What a script may catch, under the names that Horovod gave them."""
+"""Exceptions that a script may catch, with Horovod's names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ class HorovodInternalError(RuntimeError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The gang changes: ``elastic.run`` starts anew with what is in memory.
+    """The gang changes: ``elastic.run`` continues with the state in memory.
 
-    ``skip_sync``: ranks were only taken away, so that all that stay hold the same state already.
+    ``skip_sync``: ranks were only removed, so all remaining ones have the same state already.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -19,5 +19,5 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """Of what the libraries below say in many."""
+    """The first line of an error message; those of torch and gloo have many."""
     return (str(error).strip().splitlines() or [""])[0]

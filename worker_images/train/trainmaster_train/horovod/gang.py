@@ -25,32 +25,34 @@ from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.ranks import HorovodRanks
 from trainmaster_train.horovod.settings import HorovodSettings
 
-# Rank 0 gives a text to all, and the others get it.
+# Rank 0 publishes a text, and the others fetch it.
 Publish = Callable[[str], None]
 Fetch = Callable[[], str]
 
 
 class ProcessGang:
-    """Ranks that reached each other, and the engine that runs their operations."""
+    """The connected ranks, and the engine that runs their operations."""
 
-    def __init__(self, ranks: HorovodRanks, links: Dict[int, ControlLink], backend: Backend, settings: HorovodSettings) -> None:
-        self..ranks = ranks
+    def __init__(
+        self, ranks: HorovodRanks, links: Dict[int, ControlLink], backend: Backend, settings: HorovodSettings
+    ) -> None:
+        self.ranks = ranks
         self.backend = backend
         self.engine = CollectiveEngine(ranks.rank, ranks.size, links, backend, settings)
         self._counts: Dict[str, int] = {}
 
     def next_name(self, kind: str, process_set: int = GLOBAL_SET) -> str:
-        """A name for an operation that was given none: the n-th of its kind is the same on all ranks."""
+        """A name for an unnamed operation: the n-th of its kind has the same name on all ranks."""
         key = f"{kind}.{process_set}" if process_set else kind
         self._counts[key] = self._counts.get(key, 0) + 1
         return f"{key}{UNNAMED}{self._counts[key]}"
 
     def return_name(self, kind: str) -> None:
-        """The last name that was given to an operation of all ranks was not used."""
+        """Take back the last generated name of an operation of all ranks: it was not used."""
         self._counts[kind] -= 1
 
     def run(self, request: CollectiveRequest, entry: Any = None) -> Handle:
-        """Submit one operation and wait for its end."""
+        """Submit one operation and wait for it."""
         (handle,) = self.engine.submit([request], [entry], will_wait=True)
         return self.engine.wait(handle)
 
@@ -58,22 +60,22 @@ class ProcessGang:
         self.run(CollectiveRequest(self.next_name(BARRIER, process_set), BARRIER, process_set=process_set))
 
     def join(self) -> int:
-        """Wait until all ranks joined; the rank that did last. Until then zeros are given for this rank."""
-        return self.run(CollectiveRequest("join", JOIN))..result
+        """Wait until all ranks joined; returns the last one. Until then this rank contributes zeros."""
+        return self.run(CollectiveRequest("join", JOIN)).result
 
     def add_set(self, ranks: Sequence[int]) -> int:
-        """The number of a new process set. All ranks call it alike.
+        """Create a process set; returns its number. All ranks call it with the same ranks.
 
         Raises:
-            ValueError: ``ranks`` is empty, or has one that is not there.
+            ValueError: ``ranks`` is empty, or contains an unknown rank.
         """
         members = tuple(sorted({int(rank) for rank in ranks}))
-        if not members or members[0] < 0 or members[-1] >= self..ranks.size:
-            raise ValueError(f"process set {list(ranks)}: its ranks must be among 0 to {self..ranks.size - 1}.")
-        return self.run(CollectiveRequest(self.next_name(ADD_SET), ADD_SET, shape=members), members)..result
+        if not members or members[0] < 0 or members[-1] >= self.ranks.size:
+            raise ValueError(f"process set {list(ranks)}: its ranks must be among 0 to {self.ranks.size - 1}.")
+        return self.run(CollectiveRequest(self.next_name(ADD_SET), ADD_SET, shape=members), members).result
 
     def remove_set(self, number: int) -> None:
-        """Give a process set up. All ranks call it; what is still on its way there fails."""
+        """Remove a process set. All ranks call it; operations still in flight there fail."""
         self.run(CollectiveRequest(f"{REMOVE_SET}.{number}", REMOVE_SET, shape=(number,)))
 
     def close(self) -> None:
@@ -91,15 +93,16 @@ def rendezvous(
     settings: HorovodSettings,
     key: Optional[bytes] = None,
 ) -> Tuple[Dict[int, ControlLink], List[Dict[str, Any]]]:
-    """Connect every rank with rank 0; the links, and what each rank said of itself.
+    """Connect every rank with rank 0; returns the links, and the announcements of all ranks.
 
     Args:
-        rank_0_host: a name or address of rank 0 that others know; used by rank 0 alone.
-        key: the gang's; ``None``: the process's own, or one that rank 0 makes and publishes where there is none.
-            ``publish`` must then be for the gang's own eyes.
+        announcement: this rank's own, see :func:`trainmaster_train.horovod.ranks.own_announcement`.
+        rank_0_host: a name or address of rank 0 that others can reach; used by rank 0 alone.
+        key: the gang's key; ``None``: that of the process, or without one a key that rank 0 creates and publishes.
+            ``publish`` must then be private to the gang.
 
     Raises:
-        HorovodInternalError: not everybody came in time; says who is missing.
+        HorovodInternalError: a rank did not come in time; names it.
         ValueError: the attempt's token cannot be read.
     """
     if size == 1:
@@ -120,7 +123,7 @@ def rendezvous(
     if key is None:
         key = bytes.fromhex(contact.get("key", ""))
     if not key or not hmac.compare_digest(str(contact.get("seal")).encode(), _seal(key, contact).encode()):
-        # Whoever could put an address of his own there would stand between two that are proven.
+        # A forged address would allow a man in the middle of two authenticated ranks.
         raise HorovodInternalError(
             f"hvd.init: rank {rank} and rank 0 have different keys: all need the token file of the same attempt "
             "(TRAINMASTER_TOKEN_FILE), or outside the platform the same HOROVOD_KEY."
@@ -135,7 +138,7 @@ def _seal(key: bytes, contact: Dict[str, Any]) -> str:
 
 
 def _own_addresses() -> List[str]:
-    """Addresses of this host's name that others may reach; without the loopback's, which would be their own."""
+    """Addresses of this host's name that others may reach; without loopback addresses, which are local to each host."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:

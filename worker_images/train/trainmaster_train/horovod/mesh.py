@@ -1,6 +1,6 @@
-"""Arrays between ranks over plain sockets, where no torch is: one connection for each pair of ranks, ring algorithms.
+"""Collectives on numpy arrays over plain sockets, without torch: one connection per pair of ranks, ring algorithms.
 
-Only numpy and the standard library. Each side of a connection is proven by the gang's key.
+Needs only numpy and the standard library. Both sides of a connection are authenticated by the gang's key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK_BYTES = 1 << 20
 
 class Mesh:
     """``listener``: this rank's; ``addresses``: of every rank, in rank order. ``timeout_s``: for a peer that neither
-    sends nor hangs up.
+    sends nor closes its connection.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Mesh:
             link.setblocking(False)
 
     def close(self) -> None:
-        """Hang up on all, so that whoever waits for this rank fails at once."""
+        """Close all connections, so that operations that wait for this rank fail at once."""
         self._is_closed = True
         for link in self._links.values():
             link.close()
 
     def allreduce(self, flat: Any, members: Sequence[int], add: Any) -> None:
-        """``flat``, an array of one dimension, becomes what ``add(a, b, out=a)`` makes of all ranks', in place.
+        """Reduce ``flat``, an array of one dimension, over all ranks by ``add(a, b, out=a)``, in place.
 
-        The simple equivalent: gather all and add them up. The ring sends each byte twice instead of once for each rank:
-        first every rank ends with one part complete, then the parts go round.
+        The simple equivalent: gather all arrays and add them up. The ring sends each byte twice instead of once per
+        rank: a reduce-scatter leaves every rank with one complete part, then an allgather passes the parts on.
         """
         size, position = len(members), list(members).index(self._rank)
         if size == 1 or not flat.size:
@@ -87,7 +87,7 @@ class Mesh:
             )
 
     def allgather(self, parts: List[Any], members: Sequence[int]) -> None:
-        """Fill ``parts``, one array for each member, of which this rank's own is given."""
+        """Fill ``parts``, one array for each member; this rank's own part is the input."""
         size, position = len(members), list(members).index(self._rank)
         next_rank, previous_rank = members[(position + 1) % size], members[position - 1]
         for step in range(size - 1):
@@ -96,7 +96,7 @@ class Mesh:
             )
 
     def broadcast(self, array: Any, root: int, members: Sequence[int]) -> None:
-        """``array`` of ``root`` on all, in place: handed on along the ring piece by piece."""
+        """Copy ``array`` of ``root`` to all, in place: pipelined along the ring in chunks."""
         size, position = len(members), list(members).index(self._rank)
         root_position = list(members).index(root)
         distance = (position - root_position) % size
@@ -109,7 +109,7 @@ class Mesh:
                 self._move(members[(position + 1) % size], piece, None, None)
 
     def alltoall(self, sent: List[Any], received: List[Any], members: Sequence[int]) -> None:
-        """``sent[i]`` to member ``i``; ``received[i]`` is filled by it."""
+        """Send ``sent[i]`` to member ``i``; ``received[i]`` is filled with its data."""
         size, position = len(members), list(members).index(self._rank)
         received[position][...] = sent[position]
         for step in range(1, size):
@@ -122,7 +122,7 @@ class Mesh:
     def _move(
         self, to: Optional[int], out: Optional[memoryview], source: Optional[int], into: Optional[memoryview]
     ) -> None:
-        """Send ``out`` and fill ``into``, both at once. Raises ``ConnectionError`` or ``TimeoutError``."""
+        """Send ``out`` and fill ``into`` concurrently. Raises ``ConnectionError`` or ``TimeoutError``."""
         sending, receiving = out or memoryview(b""), into or memoryview(b"")
         quiet_since_s = time.monotonic()
         while len(sending) or len(receiving):

@@ -1,4 +1,4 @@
-"""Where a process stands among the others: Horovod's ranks, from whichever launcher's environment is there."""
+"""Horovod's ranks of a process, from the environment of any launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-# Who names ranks, most particular first: variables of rank, size, local rank, local size.
+# Launchers, the most specific first: variables of rank, size, local rank, local size.
 _LAUNCHERS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -16,7 +16,7 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class HorovodRanks:
-    """``local_*`` count inside a host (a replica), ``cross_*`` the hosts that have a process of this local rank."""
+    """``local_*`` count inside a host (a replica), ``cross_*`` over the hosts with this local rank."""
 
     rank: int = 0
     size: int = 1
@@ -28,10 +28,10 @@ class HorovodRanks:
 
 
 def rank_and_size(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int]:
-    """``(rank, size)`` of this process; ``(0, 1)`` where no launcher says anything.
+    """``(rank, size)`` of this process; ``(0, 1)`` without a launcher.
 
     Raises:
-        ValueError: a variable holds what it cannot hold; names it.
+        ValueError: a variable has an invalid value; names it.
     """
     env = os.environ if environ is None else environ
     for rank_name, size_name, _, _ in _LAUNCHERS:
@@ -44,7 +44,7 @@ def rank_and_size(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int
 
 
 def own_announcement(environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
-    """What a process says of itself, so that all can count the local and cross ranks alike."""
+    """This process's host and local rank, by which all ranks compute the same local and cross ranks."""
     env = os.environ if environ is None else environ
     host = env.get("HOROVOD_HOSTNAME") or env.get("GROUP_RANK") or socket.gethostname()
     for _, _, local_name, local_size_name in _LAUNCHERS:
@@ -54,11 +54,11 @@ def own_announcement(environ: Optional[Mapping[str, str]] = None) -> Dict[str, A
 
 
 def ranks_of(rank: int, announcements: List[Dict[str, Any]]) -> HorovodRanks:
-    """``everybody``: each rank's :func:`hello`, in rank order."""
+    """The ranks of ``rank``. ``announcements``: each rank's :func:`own_announcement`, in rank order."""
     hosts: Dict[str, List[int]] = {}
     for other, announcement in enumerate(announcements):
         hosts.setdefault(str(announcement["host"]), []).append(other)
-    # A launcher's own local ranks count, if they are complete on every host; else the order of ranks.
+    # The launcher's local ranks are used if they are complete on the host; else the order of ranks.
     local: Dict[int, int] = {}
     for members in hosts.values():
         local_ranks = [announcements[other]["local_rank"] for other in members]

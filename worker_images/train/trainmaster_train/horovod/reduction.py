@@ -1,4 +1,4 @@
-"""How the ranks' tensors become one: the ops of Horovod's API, for every framework."""
+"""Reduction operations of Horovod's API, independent of the framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AVERAGE = "average"
 
 
 class ReduceOp(NamedTuple):
-    """How the ranks' tensors become one."""
+    """How the tensors of all ranks are combined."""
 
     name: str
 
@@ -24,7 +24,7 @@ Product = ReduceOp("product")
 
 
 class Reduction(NamedTuple):
-    """An op with its factors, in a process set."""
+    """A reduction with its scale factors, in a process set."""
 
     op: ReduceOp
     prescale: float = 1.0
@@ -33,7 +33,7 @@ class Reduction(NamedTuple):
 
 
 def resolve_op(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
-    """Horovod's older ``average=`` and its ``op=`` as one. Raises ``ValueError`` for both, or for what is no op."""
+    """Merge Horovod's older ``average=`` with ``op=``. Raises ``ValueError`` for both, or for an unknown op."""
     if average is not None and op is not None:
         raise ValueError("give op= or average=, not both (average= is the older one).")
     if op is not None and not isinstance(op, ReduceOp):
@@ -44,14 +44,14 @@ def resolve_op(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
 
 
 def check_scatter_op(op: ReduceOp) -> ReduceOp:
-    """``op`` of a reducescatter. Raises ``ValueError`` for one that it does not know."""
+    """Check ``op`` of a reducescatter. Raises ``ValueError`` for an unsupported one."""
     if op not in (Average, Sum):
-        raise ValueError(f"reducescatter knows Average and Sum, not {getattr(op, 'name', op)}.")
+        raise ValueError(f"reducescatter supports Average and Sum, not {getattr(op, 'name', op)}.")
     return op
 
 
 def check_adasum(size: int, *, is_floating: bool) -> None:
-    """Raises ``ValueError`` where ``size`` ranks cannot add up by Adasum, or these tensors cannot."""
+    """Raises ``ValueError`` if Adasum does not support ``size`` ranks or these tensors."""
     if size & (size - 1):
         raise ValueError(f"Adasum needs a number of ranks that is a power of two; here are {size}.")
     if not is_floating:
@@ -63,7 +63,7 @@ def adasum(parts: Sequence[Any], widen: Callable[[Any], Any], narrow: Callable[[
     two where they are orthogonal, the mean where they are parallel.
 
     Args:
-        widen: to 64 bits, in which is counted; ``narrow``: back.
+        widen: converts to 64 bits, the precision of the computation; ``narrow``: converts back.
     """
     remaining: List[Any] = list(parts)
     while len(remaining) > 1:
@@ -79,5 +79,5 @@ def _pair(x: Any, y: Any) -> Any:
 
 
 def split_rows(rows: int, size: int) -> List[int]:
-    """How many of ``rows`` each of ``size`` ranks gets: the first ones one more, where they do not come out even."""
+    """How many of ``rows`` each of ``size`` ranks gets; the first ranks get the remainder, one row each."""
     return [rows // size + (1 if rank < rows % size else 0) for rank in range(size)]

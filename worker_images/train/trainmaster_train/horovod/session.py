@@ -1,6 +1,6 @@
-"""What ``hvd.init()`` made, and what it knows afterwards: the gang of this process, its ranks, its process sets.
+"""The state behind ``hvd.init()``: the gang of this process, its ranks, its process sets.
 
-Each framework has a session of its own; the functions of its ``hvd`` are that session's.
+Each framework has a session of its own, whose methods are the functions of its ``hvd``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import atexit
 from typing import Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from trainmaster_train.horovod.controller.messages import GLOBAL_SET
+from trainmaster_train.horovod.elastic_membership import ElasticMembership
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import ProcessGang
 from trainmaster_train.horovod.settings import HorovodSettings, read_settings
-from trainmaster_train.horovod.elastic_membership import ElasticMembership
 
 
 class ProcessSet:
-    """Some of the ranks, that run operations among themselves: ``process_set=`` of each operation."""
+    """A subset of the ranks that runs operations of its own: ``process_set=`` of each operation."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks: Optional[List[int]] = sorted({int(rank) for rank in ranks})
@@ -24,12 +24,12 @@ class ProcessSet:
         self._session: Optional[HorovodSession] = None
 
     def included(self) -> bool:
-        """Whether this process is one of them."""
+        """Whether this process is a member."""
         own_rank, members = self._rank_and_members()
         return own_rank in members
 
     def rank(self) -> int:
-        """This process's number in the set; -1 where it is not in it."""
+        """This process's rank in the set; -1 if it is not a member."""
         own_rank, members = self._rank_and_members()
         return members.index(own_rank) if own_rank in members else -1
 
@@ -40,23 +40,23 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
     def bind(self, session: Optional[HorovodSession], number: Optional[int]) -> None:
-        """Say whose set this is, and its number there; ``None``: it is nobody's any more."""
+        """Attach the set to a session, with its number there; ``None`` detaches it."""
         self._session, self.process_set_id = session, number
 
     def _rank_and_members(self) -> Tuple[int, Tuple[int, ...]]:
         """This process's rank among all, and the ranks of the set."""
         number = set_number(self)
-        assert self._session is not None  # noqa: S101 (who has a number is bound)
+        assert self._session is not None  # noqa: S101 (a set with a number is bound)
         gang = self._session.gang()
-        return gang..ranks.rank, gang.engine.members(number)
+        return gang.ranks.rank, gang.engine.members(number)
 
 
 class HorovodSession:
-    """A process's membership in a gang, as one framework's ``hvd`` shows it.
+    """A process's membership in a gang, for one framework's ``hvd``.
 
     Args:
-        meet: makes the gang of the world that the environment tells of.
-        worlds: where an elastic job's process goes on when its world ends.
+        form_gang: forms the gang of the world that the environment describes.
+        membership: takes the process of an elastic job to the next world.
     """
 
     def __init__(self, form_gang: Callable[[HorovodSettings], ProcessGang], membership: ElasticMembership) -> None:
@@ -65,34 +65,34 @@ class HorovodSession:
         self._gang: Optional[ProcessGang] = None
         self._sets: List[ProcessSet] = []
         self.global_process_set = ProcessSet([])
-        self.global_process_set.ranks = None  # all, whatever init finds
+        self.global_process_set.ranks = None  # all ranks, known after init
         self.global_process_set.bind(self, GLOBAL_SET)
         atexit.register(self.shutdown)
 
     def init(
         self, comm: Optional[Sequence[int]] = None, process_sets: Union[str, Sequence[ProcessSet], None] = None
     ) -> None:
-        """Meet the other processes. Does nothing the second time.
+        """Form the gang with the other processes. Does nothing the second time.
 
-        The ranks come from ``HOROVOD_RANK``/``HOROVOD_SIZE`` or ``RANK``/``WORLD_SIZE``, which the platform sets, and
-        so does torchrun. A process that nothing is said to is alone. Torch's ranks meet at ``MASTER_ADDR`` and
-        ``MASTER_PORT``, or where torch.distributed is initialized already, in that world; others at the key-value store
-        ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` and ``HOROVOD_GLOO_RENDEZVOUS_PORT``.
+        The ranks come from ``HOROVOD_RANK``/``HOROVOD_SIZE`` or ``RANK``/``WORLD_SIZE``, which the platform and
+        torchrun set. Without them the process is alone. With torch the ranks meet at ``MASTER_ADDR`` and
+        ``MASTER_PORT``, or use torch.distributed's world if that is initialized already; with other frameworks they
+        meet at the key-value store ``HOROVOD_GLOO_RENDEZVOUS_ADDR`` and ``HOROVOD_GLOO_RENDEZVOUS_PORT``.
 
         Args:
-            comm: as in Horovod; only all ranks can be given here.
-            process_sets: sets to add right away; ``"dynamic"`` is accepted, for sets can always be added.
+            comm: as in Horovod; only the list of all ranks is supported.
+            process_sets: sets to add right away; ``"dynamic"`` is accepted, because sets can always be added.
 
         Raises:
-            HorovodInternalError: not all processes came in time; says which are missing.
-            ValueError: a variable holds what it cannot hold, or says nothing where it must.
+            HorovodInternalError: some processes did not come in time; names them.
+            ValueError: a variable has an invalid value, or a required one is missing.
         """
         if self._gang is not None and self._gang.engine.failure is None:
             return
         self.shutdown()
         self._membership.wait_to_join()
         gang = self._gang = self._form_newest_gang(read_settings())
-        if comm is not None and sorted(comm) not in ([], list(range(gang..ranks.size))):
+        if comm is not None and sorted(comm) not in ([], list(range(gang.ranks.size))):
             self.shutdown()
             raise ValueError("hvd.init(comm=…) takes all ranks or none here; for some of them use process sets.")
         if process_sets is not None and not isinstance(process_sets, str):
@@ -100,7 +100,7 @@ class HorovodSession:
                 self.add_process_set(process_set)
 
     def shutdown(self) -> None:
-        """Leave the gang: what others still want of this process fails at once. ``init`` may be called again."""
+        """Leave the gang: operations that still need this process fail at once. ``init`` may be called again."""
         leaving, self._gang = self._gang, None
         while self._sets:
             self._sets.pop().bind(None, None)
@@ -117,35 +117,35 @@ class HorovodSession:
         return self._gang
 
     def rank(self) -> int:
-        return self.gang()..ranks.rank
+        return self.gang().ranks.rank
 
     def size(self) -> int:
-        return self.gang()..ranks.size
+        return self.gang().ranks.size
 
     def local_rank(self) -> int:
-        """Among the processes of this host (of this replica): the number of the process's GPU."""
-        return self.gang()..ranks.local_rank
+        """The rank among the processes of this host (this replica): the index of the process's GPU."""
+        return self.gang().ranks.local_rank
 
     def local_size(self) -> int:
-        return self.gang()..ranks.local_size
+        return self.gang().ranks.local_size
 
     def cross_rank(self) -> int:
-        """This host's number among those that have a process of this local rank."""
-        return self.gang()..ranks.cross_rank
+        """This host's index among those that have a process of this local rank."""
+        return self.gang().ranks.cross_rank
 
     def cross_size(self) -> int:
-        return self.gang()..ranks.cross_size
+        return self.gang().ranks.cross_size
 
     def is_homogeneous(self) -> bool:
-        """Whether all hosts have as many processes."""
-        return self.gang()..ranks.is_homogeneous
+        """Whether all hosts have the same number of processes."""
+        return self.gang().ranks.is_homogeneous
 
     def barrier(self, process_set: Optional[ProcessSet] = None) -> None:
-        """Wait until all ranks (of the set) are here."""
+        """Wait until all ranks (of the set) have called it."""
         self.gang().barrier(GLOBAL_SET if process_set is None else set_number(process_set))
 
     def add_process_set(self, process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-        """Make a process set usable. All ranks call it, members or not, in the same order."""
+        """Register a process set. All ranks call it, members or not, in the same order."""
         added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
         if added.process_set_id is not None:
             raise ValueError(f"{added} was added already.")
@@ -154,8 +154,8 @@ class HorovodSession:
         return added
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Give a set up. All ranks call it, members or not, and it returns when all have. ``False``, at once: it is
-        that of all ranks, or not there.
+        """Remove a set. All ranks call it, members or not; it returns when all have. Returns ``False`` at once for the
+        set of all ranks, and for one that is not registered.
         """
         number = process_set.process_set_id
         if number is None or number == GLOBAL_SET:
@@ -166,7 +166,7 @@ class HorovodSession:
         return True
 
     def _form_newest_gang(self, settings: HorovodSettings) -> ProcessGang:
-        """Where the platform tells of worlds, one that breaks while all meet is followed by the next."""
+        """Form a gang; in an elastic job, a world that breaks during the rendezvous is followed by the next one."""
         while True:
             try:
                 return self._form_gang(settings)

@@ -1,4 +1,4 @@
-"""Horovod's own environment variables, as far as they mean something here."""
+"""Horovod's environment variables that are supported."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _MIB = 1024 * 1024
 class HorovodSettings:
     """Durations in seconds.
 
-    ``fusion_bytes``: tensors are sent together up to so many bytes; 0 turns fusion off. ``stall_warn_s``: after how
-    long a tensor that some ranks do not ask for is told; ``stall_end_s``: after how long it fails. ``start_s``: how
-    long the ranks wait for each other in ``init``.
+    ``fusion_bytes``: size limit of the fusion buffer; 0 turns tensor fusion off. ``stall_warn_s``: after this time a
+    tensor that some ranks have not requested is reported; after ``stall_end_s`` it fails. ``start_s``: how long the
+    ranks wait for each other in ``init``.
     """
 
     fusion_bytes: int = 64 * _MIB
     stall_warn_s: float = 60.0
-    # Horovod waits for ever. Here every wait ends; half an hour is torch's own patience with gloo.
+    # Horovod waits for ever. Here every wait ends; half an hour is torch's own time-out with gloo.
     stall_end_s: float = 1800.0
     start_s: float = 300.0
 
 
 def read_settings(environ: Optional[Mapping[str, str]] = None) -> HorovodSettings:
-    """Raises ``ValueError`` with the variable's name for what is no number."""
+    """Raises ``ValueError``, which names the variable, for a value that is not a number."""
     env = os.environ if environ is None else environ
     default = HorovodSettings()
     disabled = env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0", "false", "False")
@@ -34,7 +34,7 @@ def read_settings(environ: Optional[Mapping[str, str]] = None) -> HorovodSetting
     return HorovodSettings(
         fusion_bytes=int(_number(env, "HOROVOD_FUSION_THRESHOLD", default.fusion_bytes)),
         stall_warn_s=float("inf") if disabled else warn_s,
-        # 0 is Horovod's word for "unstated".
+        # In Horovod 0 means "unset".
         stall_end_s=_number(env, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0) or max(default.stall_end_s, 2 * warn_s),
         start_s=_number(env, "HOROVOD_GLOO_TIMEOUT_SECONDS", default.start_s) or default.start_s,
     )

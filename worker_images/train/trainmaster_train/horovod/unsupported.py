@@ -1,4 +1,4 @@
-"""What Horovod has and this has not: each such name says in one sentence what to do instead."""
+"""Parts of Horovod's API that are missing here, each with what to use instead; and transports that are not built in."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EVERYWHERE = {
     "stop_timeline": "profile with torch.profiler or tf.profiler, or read the job's step metrics",
 }
 TORCH = {**EVERYWHERE, "SyncBatchNorm": "use torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)"}
-_NO_PARTIAL = "the ranks' gradients are reduced by DistributedOptimizer or DistributedGradientTape, all of them"
-_TENSORFLOW_1 = "it is TensorFlow 1's; call hvd.broadcast_variables(variables, root_rank) once all are made"
+_NO_PARTIAL = "DistributedOptimizer and DistributedGradientTape reduce the gradients of all variables"
+_TENSORFLOW_1 = "it is TensorFlow 1's; call hvd.broadcast_variables(variables, root_rank) once all are created"
 _NO_RANK_OP = "call hvd.rank() or hvd.size() in Python, or inside of tf.py_function where a gang may change"
 TENSORFLOW = {
     **EVERYWHERE,
@@ -51,11 +51,11 @@ TENSORFLOW = {
 
 
 def unsupported_attribute(module: str, names: Dict[str, str]) -> Callable[[str], NoReturn]:
-    """A module's ``__getattr__``, that raises ``AttributeError``."""
+    """A module's ``__getattr__``, which raises ``AttributeError``."""
 
     def attribute(name: str) -> NoReturn:
         if name in names:
-            raise AttributeError(f"hvd.{name} is not here: {names[name]}.")
+            raise AttributeError(f"hvd.{name} is not supported: {names[name]}.")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return attribute

@@ -27,7 +27,7 @@ PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Member:
+class SlabMember:
     """A dense parameter and its place in its slab."""
 
     name: str
@@ -41,7 +41,7 @@ class Slab:
 
     group: int
     dtype: torch.dtype
-    members: Tuple[Member, ...]
+    members: Tuple[SlabMember, ...]
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ class Slab:
 
 
 @dataclass(frozen=True)
-class Block:
+class SlabBlock:
     """A piece of a slab that lies on one ps."""
 
     slab: int
@@ -58,7 +58,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Table:
+class EmbeddingTable:
     """An embedding's weight."""
 
     name: str
@@ -73,20 +73,20 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """``signature`` is what two processes compare: JSON with every tensor and the optimizer's settings."""
 
     slabs: Tuple[Slab, ...]
-    tables: Tuple[Table, ...]
+    tables: Tuple[EmbeddingTable, ...]
     signature: Mapping[str, Any]
 
-    def blocks(self, ps: int, count: int) -> List[Block]:
+    def blocks(self, ps: int, count: int) -> List[SlabBlock]:
         """What ``ps`` of ``count`` holds of the slabs, in the order in which it is sent."""
-        blocks: List[Block] = []
+        blocks: List[SlabBlock] = []
         for number, slab in enumerate(self.slabs):
             begin, end = slice_of(slab.size, ps, count)
             size = max(1, BLOCK_BYTES // slab.dtype.itemsize)
-            blocks += [Block(number, at, min(at + size, end)) for at in range(begin, end, size)]
+            blocks += [SlabBlock(number, at, min(at + size, end)) for at in range(begin, end, size)]
         return blocks
 
     def bytes_of(self, ps: int, count: int) -> int:
@@ -102,7 +102,7 @@ class Layout:
         return max([BLOCK_BYTES, *tables])
 
 
-def pieces(blocks: Sequence[Block], slabs: Sequence[Slab]) -> List[range]:
+def pieces(blocks: Sequence[SlabBlock], slabs: Sequence[Slab]) -> List[range]:
     """The numbers of ``blocks`` in groups that are handled and sent together: of some MiB, and at most about a hundred,
     so that the queues of messages stay short however large a ps is.
     """
@@ -123,7 +123,7 @@ def slice_of(size: int, ps: int, count: int) -> Tuple[int, int]:
     return size * ps // count, size * (ps + 1) // count
 
 
-def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Layout:
+def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ShardLayout:
     """The layout of the trainable parameters of ``model`` that ``optimizer`` updates. Reads shapes only, so a model on
     the device ``meta`` serves.
 
@@ -146,7 +146,7 @@ def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Layou
         )
     tables = _tables(model, names, groups)
     are_tables = {table.name for table in tables}
-    slabs: Dict[Tuple[int, torch.dtype], List[Member]] = {}
+    slabs: Dict[Tuple[int, torch.dtype], List[SlabMember]] = {}
     tensors = []
     for parameter, name in names.items():
         if not parameter.requires_grad:
@@ -159,10 +159,10 @@ def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Layou
         if name not in are_tables and parameter.numel():
             members = slabs.setdefault((groups[parameter], parameter.dtype), [])
             begin = members[-1].end if members else 0
-            members.append(Member(name, begin, begin + parameter.numel()))
+            members.append(SlabMember(name, begin, begin + parameter.numel()))
     if not tensors:
         raise ParameterServerError("model: has no parameter that requires a gradient")
-    return Layout(
+    return ShardLayout(
         slabs=tuple(Slab(group, dtype, tuple(members)) for (group, dtype), members in slabs.items()),
         tables=tuple(tables),
         signature={"tensors": tensors, "optimizer": type(optimizer).__name__, "groups": _settings(optimizer)},
@@ -182,17 +182,17 @@ def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, settings: 
             return f"`{tensor[0]}` is not there"
         for what, at in (("", 1), ("of dtype ", 2), ("in optimizer group ", 3), ("sparse: ", 4)):
             if tensor[at] != other[at]:
-                return f"`{tensor[0]}` is {what}{_word(tensor[at])} here and {what}{_word(other[at])} there"
+                return f"`{tensor[0]}` is {what}{_phrase(tensor[at])} here and {what}{_phrase(other[at])} there"
     if there:
         return f"`{next(iter(there))}` is not here"
     if mine["optimizer"] != theirs.get("optimizer"):
         return f"the optimizer is {mine['optimizer']} here and {theirs.get('optimizer')} there"
     if settings:
-        for number, (one, other) in enumerate(zip(mine["groups"], theirs.get("groups", []))):
-            for name in sorted({*one, *other}):
-                if one.get(name) != other.get(name):
+        for number, (own, other) in enumerate(zip(mine["groups"], theirs.get("groups", []))):
+            for name in sorted({*own, *other}):
+                if own.get(name) != other.get(name):
                     return (
-                        f"the optimizer's {name} (group {number}) is {one.get(name)} here and {other.get(name)} there"
+                        f"the optimizer's {name} (group {number}) is {own.get(name)} here and {other.get(name)} there"
                     )
     return None
 
@@ -201,14 +201,14 @@ def learning_rates(optimizer: torch.optim.Optimizer) -> List[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
-def _word(value: Any) -> str:
+def _phrase(value: Any) -> str:
     return "×".join(map(str, value)) or "a single number" if isinstance(value, list) else str(value)
 
 
 def _tables(
     model: torch.nn.Module, names: Mapping[torch.Tensor, str], groups: Mapping[torch.Tensor, int]
-) -> List[Table]:
-    found: Dict[torch.Tensor, Table] = {}
+) -> List[EmbeddingTable]:
+    found: Dict[torch.Tensor, EmbeddingTable] = {}
     for module in model.modules():
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
             weight = module.weight
@@ -217,7 +217,7 @@ def _tables(
                     raise ParameterServerError(
                         f"{names[weight]}: max_norm changes rows in the forward pass; leave it out"
                     )
-                found[weight] = Table(names[weight], groups[weight], weight.dtype, *weight.shape)
+                found[weight] = EmbeddingTable(names[weight], groups[weight], weight.dtype, *weight.shape)
     return list(found.values())
 
 

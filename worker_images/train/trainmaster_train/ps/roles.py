@@ -13,12 +13,12 @@ import torch
 from trainmaster_train import report
 from trainmaster_train.checkpoint import CheckpointError, latest
 from trainmaster_train.context import Context, ContextError, current
-from trainmaster_train.ps.checkpoint.shard_checkpoint import newest_whole, restore_shard
+from trainmaster_train.ps.checkpoint.shard_checkpoint import newest_undamaged, restore_shard
 from trainmaster_train.ps.errors import ParameterServerError
 from trainmaster_train.ps.layout import layout_of
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.server import shutdown
-from trainmaster_train.ps.server.server import Server
+from trainmaster_train.ps.server.server import ParameterServer
 from trainmaster_train.ps.server.shard import Shard, check_optimizer
 from trainmaster_train.ps.wire.messages import job_key
 from trainmaster_train.ps.worker.evaluator import evaluate_checkpoints
@@ -98,29 +98,29 @@ def serve(
     name = f"ps {context.index}"
     try:
         shard = Shard(layout, optimizer, context.index, len(addresses))
-        is_filled = _fill(shard, context, options)
+        is_initialised = _restore(shard, context, options)
     except MemoryError as error:
         raise ParameterServerError(
             f"{name} has no memory for {error}: give the ps more memory, or the job more ps"
         ) from error
     with _stop_signals() as stopped:
-        server = Server(
+        server = ParameterServer(
             shard,
             options,
             key=key,
             address=addresses[context.index],
             workers=max(1, _workers(context)),
-            is_filled=is_filled,
+            is_initialised=is_initialised,
         )
-        stopped.then(server.stop)
+        stopped.on_stop(server.stop)
         mebibytes = layout.bytes_of(context.index, len(addresses)) / 2**20
         print(f"{name} of {len(addresses)} serves {mebibytes:.1f} MiB at {addresses[context.index]}.", flush=True)
         server.serve()
         print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
         if server.is_done:
-            shutdown.clear(shard, context)
-        elif server.is_filled and server.version:  # nothing was trained at 0
-            _leave(shard, context)
+            shutdown.remove_saved_shard(shard, context)
+        elif server.is_initialised and server.version:  # nothing was trained at 0
+            _save_for_successor(shard, context)
 
 
 def _workers(context: Context) -> int:
@@ -128,21 +128,21 @@ def _workers(context: Context) -> int:
     return sum(len(context.peers.get(role, ())) for role in ("chief", "worker"))
 
 
-def _fill(shard: Shard, context: Context, options: Options) -> bool:
+def _restore(shard: Shard, context: Context, options: Options) -> bool:
     """Give ``shard`` the values of where the training goes on; whether there is such a place."""
     wanted = latest()
-    start = newest_whole(f"ps {shard.ps}")
+    start = newest_undamaged(f"ps {shard.ps}")
     while start is not None:
         try:
             restore_shard(shard, start)
             break
         except CheckpointError:
-            before, start = start, newest_whole(f"ps {shard.ps}")
+            before, start = start, newest_undamaged(f"ps {shard.ps}")
             if start == before:
                 raise
             # It made room for a newer one just now.
             wanted = latest()
-    if shutdown.take_up(shard, context, mode=options.mode, start=wanted):
+    if shutdown.restore_saved_shard(shard, context, mode=options.mode, start=wanted):
         print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
         return True
     if start is not None:
@@ -150,10 +150,10 @@ def _fill(shard: Shard, context: Context, options: Options) -> bool:
     return start is not None
 
 
-def _leave(shard: Shard, context: Context) -> None:
+def _save_for_successor(shard: Shard, context: Context) -> None:
     """Keep the shard for a successor. The platform waits for it as long as its grace."""
     try:
-        path = shutdown.leave(shard, context)
+        path = shutdown.save_shard(shard, context)
     except (MemoryError, OSError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         print(
@@ -187,7 +187,7 @@ def work(
     servers.close()
 
 
-class Stopped:
+class StopSignal:
     """Whether a signal asked this process to stop, and which."""
 
     def __init__(self) -> None:
@@ -201,13 +201,13 @@ class Stopped:
     def wait(self, timeout_s: float) -> bool:
         return self._event.wait(timeout_s)
 
-    def then(self, action: Callable[[], None]) -> None:
+    def on_stop(self, action: Callable[[], None]) -> None:
         """Call ``action`` when the signal comes, or now if it has."""
         self._actions.append(action)
         if self:
             action()
 
-    def note(self, number: int, _frame: Any = None) -> None:
+    def handle(self, number: int, _frame: Any = None) -> None:
         self.name = signal.Signals(number).name
         self._event.set()
         for action in self._actions:
@@ -215,9 +215,9 @@ class Stopped:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Stopped]:
-    stopped = Stopped()
-    before = {number: signal.signal(number, stopped.note) for number in (signal.SIGTERM, signal.SIGINT)}
+def _stop_signals() -> Iterator[StopSignal]:
+    stopped = StopSignal()
+    before = {number: signal.signal(number, stopped.handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stopped
     finally:

@@ -19,7 +19,7 @@ def messages():
     sent, send = [], ControlLink.send
 
     def counted(link, message, *arguments):
-        if message.get("ready") or "do" in message:  # not that something takes long
+        if message.get("requests") or "responses" in message:  # not that something takes long
             sent.append(message)
         return send(link, message, *arguments)
 

@@ -100,7 +100,12 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       </button>
       <ResumeDialog job={job} path={path} step={item.step} isOpen={isResuming} close={() => setResuming(false)} />
       <RegisterDialog job={job} checkpoint={path} isOpen={isRegistering} close={() => setRegistering(false)} />
-      <Confirm title={isDeleting ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setDeleting(false)}>
+      <Confirm
+        title={isDeleting ? `Delete ${name}?` : null}
+        verb="Delete"
+        act={remove}
+        close={() => setDeleting(false)}
+      >
         Its files are removed. Refused while it is pinned or a job resumes from it.
       </Confirm>
     </span>

@@ -5,9 +5,18 @@ import { differenceQuery } from "~/api/queries";
 import { ShowEqualToggle, Skeleton, Card, Empty, Failure, TableBox } from "~/components/parts";
 import { number } from "~/lib/format";
 
+const CHANGES: Record<string, string> = {
+  added: "added",
+  removed: "removed",
+  reshaped: "shape changed",
+  moved: "changed",
+  same: "equal",
+  unread: "not compared",
+};
+
 const TONES: Record<string, string> = {
-  appeared: "green",
-  went: "red",
+  added: "green",
+  removed: "red",
   reshaped: "amber",
   moved: "blue",
   same: "grey",
@@ -21,7 +30,7 @@ interface DifferenceProps {
   otherJob: string;
 }
 
-/** From `path` of `job` to `other` of `otherJob`: tensors added, removed and reshaped, and how much the others changed. */
+/** From `path` of `job` to `other` of `otherJob`: tensors added, removed, reshaped, and how much the others changed. */
 export function Difference({ job, path, other, otherJob }: DifferenceProps) {
   const query = useInfiniteQuery(differenceQuery(job, path, other, otherJob));
   const [isAll, setAll] = useState(false);
@@ -39,8 +48,8 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
         <div className="tiles">
           {(
             [
-              ["Added", first.appeared_count],
-              ["Removed", first.went_count],
+              ["Added", first.added_count],
+              ["Removed", first.removed_count],
               ["Shape changed", first.reshaped_count],
               ["In both", first.common_count],
             ] as const

@@ -54,8 +54,8 @@ export function Checkpoints() {
         ) : items.length === 0 ? (
           <Empty icon={Save} title="No checkpoints yet">
             <p>
-              Checkpoints saved under <code>/data/output/checkpoints</code> appear here. A later attempt resumes from the
-              newest complete one.
+              Checkpoints saved under <code>/data/output/checkpoints</code> appear here. A later attempt resumes from
+              the newest complete one.
             </p>
           </Empty>
         ) : (

@@ -45,7 +45,8 @@ export function ResumeDialog({ job, path, step, isOpen, close }: ResumeProps) {
     >
       {isEnding ? (
         <p className="dim">
-          {detail.name} {isOver(detail.state) ? `has ended (${detail.state})` : "is being cancelled"} and cannot be resumed. {NEW_JOB_NOTE}
+          {detail.name} {isOver(detail.state) ? `has ended (${detail.state})` : "is being cancelled"} and cannot be
+          resumed. {NEW_JOB_NOTE}
         </p>
       ) : (
         <fieldset className="stack">
@@ -63,12 +64,11 @@ export function ResumeDialog({ job, path, step, isOpen, close }: ResumeProps) {
 }
 
 const NEW_JOB_NOTE =
-  "A new job with the same spec and code starts from this checkpoint. It reads this job's output and writes to its own. " +
-  "You can edit it before it is submitted.";
+  "A new job with the same spec and code starts from this checkpoint. It reads this job's output and writes to its " +
+  "own. You can edit it before it is submitted.";
 
 function consequence(job: JobDetail, name: string, step: number | null | undefined): string {
-  if (job.state === "paused")
-    return `${job.name} is paused: it returns to the queue and restarts from ${name}.`;
+  if (job.state === "paused") return `${job.name} is paused: it returns to the queue and restarts from ${name}.`;
   if (job.state === "queued") return `${job.name} is queued; it will start from ${name}.`;
   const rewind = rewindText(job.progress?.["step"], step);
   return `${job.name} is stopped, returns to the queue and restarts from ${name}. ${rewind}`;

@@ -26,7 +26,7 @@ export type TreeRow = { depth: number; isMarked: boolean } & ({ isOpen: boolean;
 
 const DEEPEST = 24; // levels: a name with a thousand dots is an attack
 
-/** The tree in the order of `tensors`. A branch with a single child is merged with it: `head.weight`, not head, then weight. */
+/** The tree in the order of `tensors`. A branch with a single child is merged with it to one row: `head.weight`. */
 export function treeOf(tensors: readonly Tensor[]): Branch {
   const root = branchOf("", "");
   const known = new Map([["", root]]);

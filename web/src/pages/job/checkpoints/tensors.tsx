@@ -19,8 +19,10 @@ interface TensorsProps {
 export function Tensors({ tensors, figures, isSearched }: TensorsProps) {
   const tree = useMemo(() => treeOf(tensors), [tensors]);
   const [openFrom, setOpenFrom] = useState(OPEN_DEPTH);
-  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set()); // branches whose state differs from the default of their depth
-  const [expanded, setExpanded] = useState<ReadonlySet<string>>(new Set()); // tensors whose details are shown
+  // Branches whose state differs from the default of their depth.
+  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
+  // Tensors whose details are shown.
+  const [expanded, setExpanded] = useState<ReadonlySet<string>>(new Set());
   // The optimizer's state is twice as large as the weights and less interesting: collapsed initially.
   const isOpenAtFirst = (branch: Branch, depth: number) =>
     depth < openFrom && (openFrom !== OPEN_DEPTH || tree.isOptimizer || !branch.isOptimizer);

@@ -1,7 +1,7 @@
 import { RE2JS } from "re2js";
 
 /* The server searches with RE2, whose time is linear in the text. Highlighting must be linear, too: a browser's own
- * * regular expressions backtrack, and an expression in a link could freeze the tab. */
+ * regular expressions backtrack, and an expression in a link could freeze the tab. */
 
 const MAX_MATCHES = 200; // per span of a line
 

@@ -4,7 +4,7 @@ import type { LogLine } from "~/api/types";
 import { MAX_LINES, MAX_CHARACTERS, newestLines, type ShownLine } from "./newestLines";
 
 /* A job's log lines, live. A job may write tens of thousands per second: they are collected and drawn once per
- * * frame, and only the newest stay. A hidden page has no frames, so the collected lines are bounded, too. */
+ * frame, and only the newest stay. A hidden page has no frames, so the collected lines are bounded, too. */
 
 export interface LogState {
   lines: readonly ShownLine[];
@@ -37,7 +37,18 @@ export function isFiltered({ search, level, rank, since, until }: Omit<LogQuery,
   return [search, level, rank, since, until].some((value) => value !== undefined);
 }
 
-export function useLogLines({ job, attempt, role, index, search, level, rank, since, until, tail }: LogQuery): LogState {
+export function useLogLines({
+  job,
+  attempt,
+  role,
+  index,
+  search,
+  level,
+  rank,
+  since,
+  until,
+  tail,
+}: LogQuery): LogState {
   const [state, setState] = useState<LogState>(NONE);
   useEffect(() => {
     setState(NONE);
@@ -67,7 +78,8 @@ export function useLogLines({ job, attempt, role, index, search, level, rank, si
       pending = [];
       pendingCharacters = lost = 0;
       setState((before) => {
-        const { lines, dropped } = fresh.length === 0 ? { lines: before.lines, dropped: 0 } : newestLines(before.lines, fresh);
+        const { lines, dropped } =
+          fresh.length === 0 ? { lines: before.lines, dropped: 0 } : newestLines(before.lines, fresh);
         return { ...before, lines, dropped: before.dropped + dropped + unseen, isOpen: true, ...change };
       });
     };

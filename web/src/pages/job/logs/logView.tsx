@@ -117,31 +117,32 @@ const Line = memo(function Line({ line, isMany, finder }: { line: LogLine; isMan
       </span>
       {isMany && (
         <span
-          className={`log-who hue-${hueOf(line)}`}
+          className={`log-source hue-${hueOf(line)}`}
           title={line.rank === null || line.rank === undefined ? undefined : `rank ${line.rank}`}
         >
           {line.role}-{line.index}
           {line.local_rank ? `·${line.local_rank}` : ""}
         </span>
       )}
-      <span
-        className={`log-text${/\b(error|exception|traceback|fatal)\b/i.test(text) ? " is-error" : /\bwarn(ing)?\b/i.test(text) ? " is-warning" : ""}`}
-      >
+      <span className={`log-text${severityClass(text)}`}>
         {spans.map((span, i) => (
           <span key={i} className={span.className}>
             {finder === null ? span.text : <Marked text={span.text} finder={finder} />}
           </span>
         ))}
         {line.text.length > LONGEST && (
-          <em className="dimmer">
-            {" "}
-            … {(line.text.length - LONGEST).toLocaleString()} more characters in the download
-          </em>
+          <em className="dimmer"> … {(line.text.length - LONGEST).toLocaleString()} more characters in the download</em>
         )}
       </span>
     </>
   );
 });
+
+/** CSS class for lines that look like errors or warnings. */
+function severityClass(text: string): string {
+  if (/\\b(error|exception|traceback|fatal)\\b/i.test(text)) return " is-error";
+  return /\\bwarn(ing)?\\b/i.test(text) ? " is-warning" : "";
+}
 
 function Marked({ text, finder }: { text: string; finder: Finder }) {
   const parts = [];

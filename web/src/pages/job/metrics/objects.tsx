@@ -65,7 +65,8 @@ function ObjectCard({ job, name, kind }: { job: string; name: string; kind: Metr
 
 function ObjectView({ item, name }: { item: MetricObject; name: string }) {
   if (item.kind === "image" && item.url) return <img src={item.url} alt={`${name} at step ${item.step}`} />;
-  if (item.kind === "histogram") return <HistogramBars data={item.data as { edges: number[]; counts: number[] }} name={name} />;
+  if (item.kind === "histogram")
+    return <HistogramBars data={item.data as { edges: number[]; counts: number[] }} name={name} />;
   return <pre className="plain">{typeof item.data === "string" ? item.data : JSON.stringify(item.data, null, 2)}</pre>;
 }
 
@@ -74,7 +75,13 @@ const HEIGHT = 120;
 
 const BINS = 40;
 
-function HistogramBars({ data: { edges, counts }, name }: { data: { edges: number[]; counts: number[] }; name: string }) {
+function HistogramBars({
+  data: { edges, counts },
+  name,
+}: {
+  data: { edges: number[]; counts: number[] };
+  name: string;
+}) {
   const low = edges[0] ?? 0;
   const high = edges.at(-1) ?? 1;
   const bins = equalBins(edges, counts, BINS);

@@ -52,8 +52,8 @@ export function Metrics() {
         <div className="card">
           <Empty icon={ChartLine} title={text ? "No matching metrics" : "No metrics yet"}>
             <p>
-              Metrics are collected from TensorBoard files, MLflow, log lines such as <code>loss=0.31 step=20</code>, and the
-              training library.
+              Metrics are collected from TensorBoard files, MLflow, log lines such as <code>loss=0.31 step=20</code>,
+              and the training library.
             </p>
           </Empty>
         </div>

@@ -38,11 +38,7 @@ export function Resources() {
         </div>
       ))}
       {data && data.replicas.length > 0 ? (
-        <Card
-          title="Replicas"
-          aside={<span className="dimmer">mean of the last {duration(data.window_s)}</span>}
-          flush
-        >
+        <Card title="Replicas" aside={<span className="dimmer">mean of the last {duration(data.window_s)}</span>} flush>
           <div className="table-box">
             <table className="table">
               <thead>
@@ -81,7 +77,11 @@ export function Resources() {
                           <span
                             key={gpu.index}
                             className={`tag num${gpu.is_idle ? " tone-amber" : ""}`}
-                            title={`${bytes(gpu.memory_bytes)}, ${number(gpu.power_w)} W, ${number(gpu.temperature_c)} °C`}
+                            title={[
+                              bytes(gpu.memory_bytes),
+                              `${number(gpu.power_w)} W`,
+                              `${number(gpu.temperature_c)} °C`,
+                            ].join(", ")}
                           >
                             {gpu.index}:{" "}
                             {gpu.utilisation_percent === null || gpu.utilisation_percent === undefined

@@ -46,7 +46,7 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
           }}
         >
           <label htmlFor={field} className="label">
-            At
+            Time
           </label>
           <input
             id={field}
@@ -71,9 +71,7 @@ export function ExplanationCard({ job }: { job: JobDetail }) {
         </form>
         <div aria-live="polite" aria-busy={isFetching}>
           {askedAt === null ? (
-            <p className="dim">
-              Recent scheduling decisions are kept and can be replayed.
-            </p>
+            <p className="dim">Recent scheduling decisions are kept and can be replayed.</p>
           ) : error !== null ? (
             <Failure error={error} retry={() => void refetch()} />
           ) : data === undefined ? (
@@ -161,10 +159,7 @@ function ExplanationText({ found }: { found: Explanation }) {
 
 const isMoment = (value: unknown): value is string => typeof value === "string" && /^\d{4}-\d\d-\d\dT/.test(value);
 
-const positionText = (position: number): string =>
-  position === 1
-    ? "as the next in the queue"
-    : `as number ${position.toLocaleString()} in the queue, behind ${counted(position - 1, "other")}`;
+const positionText = (position: number): string => `Queue position ${position.toLocaleString()}`;
 
 /** Job ids in a number of a wait reason. */
 function jobsIn(value: unknown): string[] {

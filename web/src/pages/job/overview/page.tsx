@@ -87,9 +87,7 @@ function StatusNote({ job }: { job: JobDetail }) {
         <div className="stack tight grow">
           <div>
             <Sentence text={withFullStop(job.wait_reason.sentence)} />
-            {job.queue_position && !isInfeasible(job.wait_reason)
-              ? ` Queue position: ${job.queue_position}.`
-              : ""}
+            {job.queue_position && !isInfeasible(job.wait_reason) ? ` Queue position: ${job.queue_position}.` : ""}
           </div>
           {numbers.length > 0 && (
             <div className="row wrapping">

@@ -1,10 +1,10 @@
 import type { Quota } from "~/api/types";
 
-/* What a form of quotas says, as changes for the API: only what is another is sent, `null` takes away. */
+/* Changes of a quota form for the API: only changed values are sent; `null` removes a limit. */
 
 const GIB = 2 ** 30;
 
-/** An amount as the server reads it again; empty where none is set. */
+/** An amount as text that the server can parse; empty if none is set. */
 export function formatAmount(what: string, value: number | null | undefined): string {
   if (value === null || value === undefined) return "";
   if (what !== "memory") return String(value);
@@ -20,8 +20,8 @@ export interface UserChanges {
 }
 
 /**
- * Of `names`, what `field` says of limits (`users.ada.gpus`), of what is guaranteed (`user_guaranteed.ada.gpus`) and of weights
- * (`user_weights.ada`); it tells null for what is not in the form.
+ * Changed limits (`users.ada.gpus`), guarantees (`user_guaranteed.ada.gpus`) and weights (`user_weights.ada`) of
+ * users. `field` returns the text of a form field, null if the form has no such field.
  */
 export function userChanges(
   quota: Quota,

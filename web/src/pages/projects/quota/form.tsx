@@ -13,9 +13,9 @@ import { lineName } from "./section";
 import { UserQuotas } from "./users";
 
 const PARTS = ["limit", "guaranteed", "user_limit"] as const;
-const HEADS = { limit: "Limit", guaranteed: "Guaranteed", user_limit: "Each user" };
+const HEADS = { limit: "Limit", guaranteed: "Guaranteed", user_limit: "Per user" };
 
-/** Limits, guarantees and weight of a project: what is left empty is unlimited, or not guaranteed. */
+/** Limits, guarantees and weight of a project. Blank: unlimited, or not guaranteed. */
 export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: boolean; close: () => void }) {
   const client = useQueryClient();
   const [warnings, setWarnings] = useState<readonly string[]>([]);
@@ -48,7 +48,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
     const changed = await unwrap(api.PATCH("/api/v1/projects/{project}/quota", { params, body }));
     await client.invalidateQueries({ queryKey: plannerKeys.all });
     await client.invalidateQueries({ queryKey: keys.projects });
-    toast(`The quota of ${quota.project} is set.`);
+    toast(`Updated the quota of ${quota.project}.`);
     setWarnings(changed.warnings ?? []);
     return (changed.warnings ?? []).length === 0;
   };
@@ -59,8 +59,8 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
   return (
     <FormDialog title={`Quota of ${quota.project}`} isOpen={isOpen} close={leave} verb="Set" submit={submit} isWide>
       <p className="dim">
-        What is guaranteed comes back by preemption whenever the project wants it; beyond it the project borrows what
-        nobody needs, up to the limit. Empty: no limit.
+        Guaranteed resources are reclaimed by preemption when the project needs them. Beyond them the project borrows
+        idle resources up to the limit. Blank: no limit.
       </p>
       <Warnings warnings={warnings} />
       <div className="table-box">
@@ -100,12 +100,12 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
         </table>
       </div>
       <div className="pair">
-        <Field label="Weight" hint="Who has 2 gets twice as much as who has 1.">
+        <Field label="Weight" hint="Weight 2 gets twice the share of weight 1.">
           {(props) => (
             <input {...props} className="input num" name="weight" defaultValue={quota.weight} inputMode="decimal" />
           )}
         </Field>
-        <Field label="Priority at most" hint="low, normal, high, urgent, or 0 to 100; empty: any.">
+        <Field label="Max priority" hint="low, normal, high, urgent, or 0 to 100. Blank: any.">
           {(props) => (
             <input {...props} className="input num" name="max_priority" defaultValue={quota.max_priority ?? ""} />
           )}

@@ -8,7 +8,7 @@ import { bytes, number } from "~/lib/format";
 import { Warnings } from "~/pages/queue/policy";
 import { QuotaForm } from "./form";
 
-/** What a project may hold at once, and what it holds now. */
+/** A project's quota and its present use. */
 export function QuotaSection({ project, isAdmin }: { project: string; isAdmin: boolean }) {
   const { data, error, refetch } = useQuery(quotaQuery(project));
   const [isOpen, setOpen] = useState(false);
@@ -42,7 +42,7 @@ export function QuotaSection({ project, isAdmin }: { project: string; isAdmin: b
 }
 
 export const amount = (what: string, value: number): string => (what === "memory" ? bytes(value) : number(value));
-const NAMES: Record<string, string> = { gpus: "GPUs", cpu: "CPUs", memory: "Memory", jobs: "Jobs at once" };
+const NAMES: Record<string, string> = { gpus: "GPUs", cpu: "CPUs", memory: "Memory", jobs: "Concurrent jobs" };
 export const lineName = (what: string): string => NAMES[what] ?? what.replace("gpus/", "");
 
 /** "8 GPUs", "2 h100", "64 GiB of memory", "1 job". */
@@ -66,7 +66,7 @@ function Meters({ quota }: { quota: Quota }) {
           <dd className="num">{number(quota.weight)}</dd>
         </div>
         <div>
-          <dt>Priority at most</dt>
+          <dt>Max priority</dt>
           <dd className="num">{quota.max_priority ?? "any"}</dd>
         </div>
       </dl>
@@ -81,7 +81,7 @@ function Meters({ quota }: { quota: Quota }) {
             <li key={user.user} className="row small">
               <span className="strong share-user cut">{user.user}</span>
               <span className="grow dim">
-                holds{" "}
+                uses{" "}
                 {Object.entries(user.used ?? {})
                   .map(holding)
                   .join(", ") || "nothing"}
@@ -89,7 +89,7 @@ function Meters({ quota }: { quota: Quota }) {
               {(user.weight ?? 1) !== 1 && <span className="tag num">weight {number(user.weight)}</span>}
               {Object.keys(user.limit ?? {}).length > 0 && (
                 <span className="tag num">
-                  at most{" "}
+                  limit{" "}
                   {Object.entries(user.limit ?? {})
                     .map(holding)
                     .join(", ")}
@@ -119,8 +119,8 @@ function Meter({ line }: { line: QuotaLine }) {
   const words = [
     isLimited ? `limit ${amount(what, limit)}` : "no limit",
     guaranteed != null ? `guaranteed ${amount(what, guaranteed)}` : "",
-    each != null ? `each user ${amount(what, each)}` : "",
-    capacity != null ? `nodes have ${amount(what, capacity)}` : "",
+    each != null ? `per user ${amount(what, each)}` : "",
+    capacity != null ? `capacity ${amount(what, capacity)}` : "",
   ].filter(Boolean);
   return (
     <li>
@@ -128,13 +128,13 @@ function Meter({ line }: { line: QuotaLine }) {
         <span className={`grow ${what.includes("/") ? "mono quota-model" : "strong"}`}>{lineName(what)}</span>
         <span className="num">
           <strong>{amount(what, used)}</strong>
-          <span className="dim">{isLimited ? ` of ${amount(what, limit)}` : " held"}</span>
+          <span className="dim">{isLimited ? ` of ${amount(what, limit)}` : " in use"}</span>
         </span>
       </div>
       <div
         className="quota-bar"
         role="meter"
-        aria-label={`${lineName(what)}: ${amount(what, used)} held, ${words.join(", ")}`}
+        aria-label={`${lineName(what)}: ${amount(what, used)} in use, ${words.join(", ")}`}
         aria-valuenow={used}
         aria-valuemin={0}
         aria-valuemax={scale}

@@ -6,26 +6,26 @@ import { TableBox } from "~/components/parts";
 import { formatAmount } from "./changes";
 import { lineName } from "./section";
 
-/** Of single users: their share inside the project, and limits instead of what each user may have. */
+/** Settings of single users: their weight in the project, and limits that override the general ones. */
 export function UserQuotas({ quota }: { quota: Quota }) {
   const { data: members } = useQuery(membersQuery(quota.project));
-  const { data: everybody } = useQuery(usersQuery);
+  const { data: allUsers } = useQuery(usersQuery);
   const [added, setAdded] = useState<readonly string[]>([]);
   const known = [...(quota.users ?? []).map((user) => user.user), ...(members ?? []).map((member) => member.user)];
   const names = [...new Set(known)].sort().concat(added.filter((name) => !known.includes(name)));
-  const others = (everybody ?? []).map((user) => user.name).filter((name) => !names.includes(name));
+  const others = (allUsers ?? []).map((user) => user.name).filter((name) => !names.includes(name));
   const lines = quota.lines ?? [];
   return (
     <fieldset className="stack tight">
-      <legend>Single users</legend>
+      <legend>Individual users</legend>
       <p className="dim">
-        A limit here stands instead of the one of each user. What is guaranteed here, the other users of the project
-        give back. Who has weight 2 gets twice as much of the project&apos;s share.
+        A limit here overrides the limit per user. Guaranteed resources are reclaimed from other users of the project.
+        Weight 2 gets twice the share of weight 1.
       </p>
       {names.length === 0 ? (
         <p className="dim">The project has no members yet.</p>
       ) : (
-        <TableBox label="Single users">
+        <TableBox label="Individual users">
           <table className="table quota-form">
             <thead>
               <tr>
@@ -60,7 +60,7 @@ export function UserQuotas({ quota }: { quota: Quota }) {
                         autoComplete="off"
                       />
                     </td>
-                    <td className="dim small">at most</td>
+                    <td className="dim small">limit</td>
                     {lines.map((line) => (
                       <td key={line.what}>
                         <input

@@ -1,6 +1,6 @@
-"""What one rank and rank 0 say to each other, and what comes of it: operations start, or fail by name.
+"""A rank's controller: it exchanges requests and responses with rank 0, and starts or fails the operations.
 
-One thread at a time drives it; which one is the engine's business.
+One thread at a time drives it; the engine decides which one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trainmaster_train.horovod.controller.link import ControlLink
 from trainmaster_train.horovod.controller.messages import (
     ADD_SET,
     ALLREDUCE,
-    GLOBAL_SET,
     FAST_PATH,
+    GLOBAL_SET,
     REMOVE_SET,
     CollectiveRequest,
     CollectiveResponse,
@@ -31,10 +31,10 @@ from trainmaster_train.horovod.controller.wakeup_pipe import WakeupPipe, wait_fo
 from trainmaster_train.horovod.errors import first_line
 from trainmaster_train.horovod.settings import HorovodSettings
 
-# Operations on the wire at once: one runs, the next is there when it ends; what comes meanwhile is fused.
+# Operations on the wire at once: one runs, the next follows at once; requests that arrive meanwhile are fused.
 _IN_FLIGHT = 2
 _BUSY_S = 0.2
-# For a peer that must not hold up an end.
+# How long a farewell may take: a peer must not delay the end of this process.
 _FAREWELL_S = 1.0
 CLOSED = "hvd.shutdown() was called; call hvd.init() first."
 
@@ -42,11 +42,13 @@ CLOSED = "hvd.shutdown() was called; call hvd.init() first."
 class Controller:
     """Of ``rank`` in a gang of ``size``. ``links``: to every other rank on rank 0, to rank 0 on the others.
 
-    ``state`` guards what is waited for; whoever calls :meth:`pump`, :meth:`fail` or :meth:`hang_up` is the one that
-    drives, and does not hold it.
+    ``state`` guards the queues and handles. The thread that calls :meth:`run_cycle`, :meth:`fail` or
+    :meth:`disconnect` is the driver, and does not hold ``state``.
     """
 
-    def __init__(self, rank: int, size: int, links: Mapping[int, ControlLink], backend: Backend, settings: HorovodSettings) -> None:
+    def __init__(
+        self, rank: int, size: int, links: Mapping[int, ControlLink], backend: Backend, settings: HorovodSettings
+    ) -> None:
         self.rank = rank
         self.links = dict(links)
         self.backend = backend
@@ -58,38 +60,42 @@ class Controller:
         self.outbox: Deque[CollectiveRequest] = deque()
         self.waiting: Dict[Tuple[int, str], Handle] = {}
         self.fast_path = FastPath()
-        self.blocking: Optional[Handle] = None  # asked for with nothing on the lane, where nothing starts meanwhile
+        self.blocking: Optional[Handle] = None  # waited for while the fast path is idle; nothing starts there meanwhile
         self.failure: Optional[str] = None
         self.is_closed = False
-        # The rank that coordinates reads for sets that it is not in, too.
+        # Rank 0 coordinates process sets that it is not a member of, too.
         self.must_read = False
         self._coordinator: Optional[Coordinator] = None
         if rank == 0:
-            self._coordinator = Coordinator(size, fusion_bytes=settings.fusion_bytes, has_fast_path=backend.has_fast_path)
+            self._coordinator = Coordinator(
+                size, fusion_bytes=settings.fusion_bytes, has_fast_path=backend.has_fast_path
+            )
         self._in_flight: Deque[StartedBatch] = deque()
         self._stall_inspector = StallInspector(self._coordinator, settings)
 
     def start_cached(self, handle: Handle) -> bool:
-        """Start ``handle``'s operation, if that is next in the rhythm; whether it is. With ``state`` held."""
+        """Start ``handle``'s operation if the fast path expects it, else return ``False``. Holds ``state``."""
         if not self.fast_path.is_next(handle.request):
             return False
         response = CollectiveResponse(ALLREDUCE, FAST_PATH, (handle.request.name,))
-        return self.start_expected(handle, lambda: StartedBatch(self.backend.start(response, [handle.entry], self.members[FAST_PATH])))
+        return self.start_expected(
+            handle, lambda: StartedBatch(self.backend.start(response, [handle.entry], self.members[FAST_PATH]))
+        )
 
     def start_expected(self, handle: Handle, start: Callable[[], InFlightOperation]) -> bool:
-        """``start`` what is next in the rhythm, as ``handle``; whether it could be. With ``state`` held."""
+        """Call ``start`` for the expected operation; returns whether it was started. Holds ``state``."""
         request = handle.request
         if self.blocking is not None or (GLOBAL_SET, request.name) in self.waiting or self.fast_path.has(request):
             return False
         try:
             handle.batch = start()
         except (RuntimeError, OSError, ValueError):
-            return False  # it is asked for, and fails again where all hear of it
+            return False  # it is negotiated instead, and fails again there, where all ranks learn of it
         self.fast_path.begin(handle)
         return True
 
     def run_cycle(self, timeout_s: float) -> None:
-        """One round: send what was submitted, hear the others, start what all are ready for."""
+        """One cycle: send submitted requests, receive those of the others, start what all ranks are ready for."""
         if self.failure is not None or self.is_closed:
             self._fail_all(self.failure or CLOSED)
             return
@@ -104,7 +110,7 @@ class Controller:
             self.fail(f"the connection to rank 0 broke ({error}).")
 
     def poll_links(self, links: Mapping[int, ControlLink], event: int, timeout_s: float) -> Tuple[List[int], bool]:
-        """The ranks of ``links`` with ``event`` (of poll), and whether this process has something new itself."""
+        """The ranks of ``links`` with ``event`` (of poll), and whether this process was woken."""
         found, is_woken = wait_for(links, event, self.wakeup, timeout_s)
         if is_woken:
             with self.state:
@@ -112,26 +118,26 @@ class Controller:
         return found, is_woken
 
     def disconnect(self) -> None:
-        """Say goodbye. Whoever still needs this rank fails at once."""
+        """Announce the departure and close all links. Operations that still need this rank fail at once."""
         for link in self.links.values():
             try:
-                link.send({"bye": self.rank, "lane": self.fast_path.progress()}, _FAREWELL_S)
-            except OSError:  # gone before us
+                link.send({"bye": self.rank, "fast_path": self.fast_path.progress()}, _FAREWELL_S)
+            except OSError:  # the peer left first
                 pass
             link.close()
 
     def fail(self, why: str) -> None:
-        """Break for good: whoever waits fails, and the others hear it from rank 0."""
+        """Break the gang for good: all waiting operations fail, and rank 0 passes the reason on."""
         if self.failure is None:
             self.failure = why
             for link in self.links.values():
                 try:
                     link.send({"failed": why}, _FAREWELL_S)
-                except OSError:  # gone, too
+                except OSError:  # this peer is gone, too
                     pass
         self._fail_all(self.failure)
 
-    # Saying
+    # Sending
 
     def _send_requests(self) -> None:
         with self.state:
@@ -142,7 +148,7 @@ class Controller:
         if self._coordinator is not None:
             self._register(0, self._coordinator, requests, blocking, progress)
         elif requests or progress[-1]:
-            self.links[0].send({"ready": requests, "quiet": blocking, "lane": progress})
+            self.links[0].send({"requests": requests, "blocking": blocking, "fast_path": progress})
 
     def _coordinate(self, coordinator: Coordinator) -> None:
         while coordinator.has_ready:
@@ -157,7 +163,7 @@ class Controller:
             for rank, link in list(self.links.items()):
                 if rank in members:
                     try:
-                        link.send({"do": [response]})
+                        link.send({"responses": [response]})
                     except OSError as error:
                         self._handle_lost_link(rank, error)
             if self.failure is not None:
@@ -169,17 +175,17 @@ class Controller:
         coordinator = self._coordinator
         if coordinator is None or not coordinator.has_ready:
             return timeout_s
-        # All is ready and only the wire is busy: that is what to wait for.
+        # Operations are ready and only the wire is busy: wait for the wire.
         try:
             self._in_flight[0].wait(min(timeout_s, _BUSY_S))
         except (RuntimeError, OSError):
-            self._in_flight.popleft()  # whoever waits for it tells
+            self._in_flight.popleft()  # the thread that waits for it reports the error
         return 0.0
 
-    # Hearing
+    # Receiving
 
     def _receive(self, timeout_s: float) -> bool:
-        """Take in what the links bring; whether there was anything."""
+        """Handle the messages that have arrived; returns whether there were any."""
         found, is_woken = self.poll_links(self.links, select.POLLIN, timeout_s)
         for rank in found:
             try:
@@ -192,14 +198,14 @@ class Controller:
         return is_woken or bool(found)
 
     def _handle_message(self, rank: int, message: Dict[str, Any]) -> None:
-        if "do" in message:
-            for data in message["do"]:
+        if "responses" in message:
+            for data in message["responses"]:
                 self._start(response_of(data))
-        elif "ready" in message and self._coordinator is not None:
-            requests = list(map(request_of, message["ready"]))
-            self._register(rank, self._coordinator, requests, message["quiet"], message["lane"])
+        elif "requests" in message and self._coordinator is not None:
+            requests = list(map(request_of, message["requests"]))
+            self._register(rank, self._coordinator, requests, message["blocking"], message["fast_path"])
         elif "bye" in message:
-            self._handle_departure(rank, message["lane"])
+            self._handle_departure(rank, message["fast_path"])
         elif "failed" in message:
             self.fail(str(message["failed"]))
 
@@ -218,7 +224,7 @@ class Controller:
         coordinator.take(rank, requests, now_s, blocking=blocking)
 
     def _handle_departure(self, rank: int, progress: Sequence[Any]) -> None:
-        """A rank ended in good order. Only what needs it fails."""
+        """A rank left in good order. Only operations that need it fail."""
         link = self.links.pop(rank, None)
         if link is not None:
             link.close()
@@ -226,7 +232,7 @@ class Controller:
             self._register(rank, self._coordinator, [], [], progress)
             self._coordinator.leave(rank)
         else:
-            # Without rank 0 there is nobody to agree with.
+            # Without rank 0 nothing can be negotiated.
             self.fail("rank 0, which coordinates, ended or called hvd.shutdown().")
 
     def _handle_lost_link(self, rank: int, error: Exception) -> None:
@@ -235,7 +241,7 @@ class Controller:
             link.close()
         self.fail(f"rank {rank} is gone: its connection broke ({error}).")
 
-    # Doing
+    # Executing
 
     def _start(self, response: CollectiveResponse) -> None:
         if response.process_set == FAST_PATH and not self._apply_fast_path(response):
@@ -249,10 +255,10 @@ class Controller:
             try:
                 members = self.members[response.process_set]
                 if response.kind == ADD_SET and handles[0] is not None:
-                    self.members[response..result] = handles[0].request.shape
+                    self.members[response.result] = handles[0].request.shape
                     self.must_read = self._coordinator is not None
                 elif response.kind == REMOVE_SET:
-                    self.members.pop(response..result, None)
+                    self.members.pop(response.result, None)
                 entries = [None if handle is None else handle.entry for handle in handles]
                 batch = StartedBatch(self.backend.start(response, entries, members))
             except (RuntimeError, OSError, ValueError) as failure:
@@ -264,7 +270,7 @@ class Controller:
         with self.state:
             for handle in handles:
                 if handle is not None:
-                    handle..result = response..result
+                    handle.result = response.result
                     handle.error = error
                     handle.batch = batch
                 if handle is self.blocking:
@@ -274,13 +280,13 @@ class Controller:
             self.state.notify_all()
 
     def _apply_fast_path(self, response: CollectiveResponse) -> bool:
-        """What rank 0 says of the lane ends the rhythm; whether this rank is to start something there, or is refused."""
+        """A response about the fast path ends the cycle; returns whether this rank has to act on it."""
         with self.state:
             self.fast_path.set_cycle(())
             if response.error is None:
-                # Who has started it may have its result by now.
-                must_start = self.fast_path.started == response..result
-                self.fast_path.started = max(self.fast_path.started, response..result + 1)
+                # A rank that has started it may have its result by now.
+                must_start = self.fast_path.started == response.result
+                self.fast_path.started = max(self.fast_path.started, response.result + 1)
                 return must_start
             for handle in self.fast_path.running.values():
                 handle.error = response.error
@@ -303,6 +309,6 @@ class Controller:
             return
         with self.state:
             waiting = [*self.waiting.values(), *self.fast_path.running.values()]
-        why = self._stall_inspector..inspect(waiting, now_s)
+        why = self._stall_inspector.inspect(waiting, now_s)
         if why is not None:
             self.fail(why)

@@ -1,9 +1,9 @@
-"""Which operation comes next: rank 0 hears what every rank is ready for, and tells all of them one order.
+"""Rank 0's coordinator: it collects the requests of all ranks and decides on one order of operations.
 
-A collective operation works only if all ranks start the same ones in the same order, yet ranks come to theirs in any
-order (gradients, above all). So nothing starts before every rank of its process set has asked for it, under its name.
-The simple equivalent: wait until all ranks named a tensor, then have all of them reduce it. Beyond that, tensors that
-are ready together are fused into one operation, and ranks that joined count as ready for everything.
+Collective operations work only if all ranks start the same ones in the same order, but ranks become ready in any order
+(gradients, above all). So no operation starts before every rank of its process set has requested it by its name. The
+simple equivalent: wait until all ranks named a tensor, then have all of them reduce it. In addition, tensors that are
+ready together are fused into one operation (tensor fusion), and ranks that joined count as ready for everything.
 
 Pure: no socket, no clock; times are arguments.
 """
@@ -21,25 +21,25 @@ from trainmaster_train.horovod.controller.messages import (
     ALLREDUCE,
     ALLTOALL,
     BROADCAST,
+    FAST_PATH,
     GLOBAL_SET,
     JOIN,
-    FAST_PATH,
     REMOVE_SET,
     CollectiveRequest,
     CollectiveResponse,
 )
-from trainmaster_train.horovod.controller.response_cache import ResponseCache, PendingOperation, is_repeatable
+from trainmaster_train.horovod.controller.response_cache import PendingOperation, ResponseCache, is_repeatable
 
-# A tensor of so many bytes fills the wire by itself: copying it into a common buffer would only cost.
+# A tensor of this size fills the wire by itself: copying it into a fusion buffer would only cost.
 UNFUSED_BYTES = 4 * 1024 * 1024
-# What ranks that joined can take part in with nothing of their own.
+# Operations in which ranks that joined can take part without data of their own.
 _JOINABLE = (ALLREDUCE, ALLGATHER)
 
 Key = Tuple[int, str]
 
 
 class Stall(NamedTuple):
-    """An operation that some ranks wait for and others have not asked for."""
+    """An operation that some ranks wait for and others have not requested."""
 
     request: CollectiveRequest
     ready: Tuple[int, ...]
@@ -61,7 +61,7 @@ class _Pending:
 
 
 class _FastPathWait(NamedTuple):
-    """An operation on the lane that ``rank`` waits for."""
+    """An operation on the fast path that ``rank`` waits for."""
 
     since_s: float
     rank: int
@@ -69,9 +69,9 @@ class _FastPathWait(NamedTuple):
 
 
 class Coordinator:
-    """Of ``size`` ranks. :meth:`take` what a rank says, :meth:`next_response` until there is none.
+    """For ``size`` ranks. Feed it with :meth:`take`; call :meth:`next_response` until there is none.
 
-    ``has_lane``: operations that repeat may go unasked.
+    ``has_fast_path``: repeating operations may skip the negotiation.
     """
 
     def __init__(self, size: int, *, fusion_bytes: int, has_fast_path: bool = False) -> None:
@@ -87,7 +87,7 @@ class Coordinator:
         self._last_joined = -1
         self._departed: Set[int] = set()
         self._cache = ResponseCache() if has_fast_path and size > 1 else None
-        self._started = dict.fromkeys(all_ranks, 0)  # on the lane
+        self._started = dict.fromkeys(all_ranks, 0)  # operations started on the fast path, by rank
         self._ended = 0
         self._fast_path_waits: Dict[int, _FastPathWait] = {}
 
@@ -98,11 +98,13 @@ class Coordinator:
     def has_ready(self) -> bool:
         return bool(self._ready)
 
-    def take(self, rank: int, requests: Iterable[CollectiveRequest], now_s: float, *, blocking: Sequence[str] = ()) -> None:
+    def take(
+        self, rank: int, requests: Iterable[CollectiveRequest], now_s: float, *, blocking: Sequence[str] = ()
+    ) -> None:
         """Note that ``rank`` is ready for ``requests``.
 
         Args:
-            quiet: the names of those that it waits for with nothing on the lane, and starts nothing there meanwhile.
+            blocking: names of the requests on which the rank blocks while its fast path is idle.
         """
         for request in requests:
             if request.kind == JOIN:
@@ -118,25 +120,27 @@ class Coordinator:
             self._check_readiness(key)
         self._check_fast_path()
 
-    def take_fast_path(self, rank: int, started: int, ended: int, slow: Iterable[PendingOperation], now_s: float) -> None:
-        """Note how far ``rank`` is on the lane, and what it waits for there."""
+    def take_fast_path(
+        self, rank: int, started: int, ended: int, slow: Iterable[PendingOperation], now_s: float
+    ) -> None:
+        """Note the progress of ``rank`` on the fast path, and the slow operations there."""
         self._started[rank] = max(self._started[rank], started)
         self._ended = max(self._ended, ended)
         for number, request in slow:
-            # One that comes after the end of its operation, or of the lane, is too late.
+            # A report that arrives after the end of its operation, or of the fast path, is outdated.
             if number >= self._ended and self._cache is not None:
                 self._fast_path_waits.setdefault(number, _FastPathWait(now_s, rank, request))
         self._check_fast_path()
 
     def leave(self, rank: int) -> None:
-        """``rank`` has ended in good order: what needs it fails, now and later."""
+        """``rank`` left in good order: operations that need it fail, now and later."""
         self._departed.add(rank)
         for key in list(self._pending):
             self._check_readiness(key)
         self._check_fast_path()
 
     def next_response(self) -> Optional[CollectiveResponse]:
-        """The next operation, or ``None``: nobody is ready for anything."""
+        """The next operation, or ``None`` when none is ready."""
         if not self._ready:
             return None
         response, request = self._ready.popleft()
@@ -145,7 +149,7 @@ class Coordinator:
         return self._fused(response, request)
 
     def stalls(self, now_s: float) -> List[Stall]:
-        """All that some ranks wait for, longest first."""
+        """Operations that some ranks wait for, the longest wait first."""
         found = []
         for (process_set, _), pending in self._pending.items():
             members = self._members.get(process_set, ())
@@ -185,7 +189,7 @@ class Coordinator:
         joined = [r for r in absent if r in self._joined]
         if len(joined) < len(absent):
             return
-        # An Adasum's zeros would halve what the others have.
+        # Zeros in an Adasum would halve the result.
         if joined and (first.kind not in _JOINABLE or first.op == ADASUM):
             what = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
             self._refuse(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
@@ -193,7 +197,7 @@ class Coordinator:
         self._negotiate(key, pending, members, is_joined=bool(joined))
 
     def _negotiate(self, key: Key, pending: _Pending, members: Sequence[int], *, is_joined: bool) -> None:
-        """All ranks are there: queue the operation, or the error if they want different things."""
+        """All ranks are ready: queue the operation, or an error if their requests differ."""
         process_set, name = key
         rank, first = next(iter(pending.by_rank.items()))
         for other, request in pending.by_rank.items():
@@ -218,11 +222,17 @@ class Coordinator:
         zeros_like = (first,) if is_joined else ()
         cached_cycle: Tuple[CollectiveRequest, ...] = ()
         if self._cache is not None and pending.blocking.issuperset(members) and is_repeatable(first):
-            cached_cycle = self._cache..observe(first, self._started[0])
-        self._queue(key, CollectiveResponse(first.kind, process_set, (name,), rows=rows, zeros_like=zeros_like, cached_cycle=cached_cycle), first)
+            cached_cycle = self._cache.observe(first, self._started[0])
+        self._queue(
+            key,
+            CollectiveResponse(
+                first.kind, process_set, (name,), rows=rows, zeros_like=zeros_like, cached_cycle=cached_cycle
+            ),
+            first,
+        )
 
     def _remove_set(self, key: Key, request: CollectiveRequest) -> None:
-        """No rank will come to anything in it any more: what some wait for there fails."""
+        """No rank will request anything in the set any more: operations that wait there fail."""
         (number,) = request.shape
         self._removed.add(number)
         for other in [other for other in self._pending if other[0] == number]:
@@ -232,7 +242,7 @@ class Coordinator:
     def _queue(self, key: Key, response: CollectiveResponse, request: CollectiveRequest) -> None:
         del self._pending[key]
         if not request.group:
-            # Who gets a rhythm gets it in an answer of its own.
+            # A response that announces a cycle is not fused.
             self._ready.append((response, None if response.cached_cycle else request))
             return
         group = (request.process_set, request.group)
@@ -247,7 +257,7 @@ class Coordinator:
         kind = next(iter(pending.by_rank.values())).kind
         self._ready.append((CollectiveResponse(kind, process_set, (name,), error=f"{why}."), None))
 
-    # The lane
+    # Fast path
 
     def _check_fast_path(self) -> None:
         for number in sorted(self._fast_path_waits):
@@ -257,7 +267,7 @@ class Coordinator:
                 self._check_fast_path_wait(number)
 
     def _check_fast_path_wait(self, number: int) -> None:
-        """Somebody waits for an operation on the lane: see to it that all start it, if all can."""
+        """A rank waits for an operation on the fast path: have all other ranks start it, if they can."""
         waiting = self._fast_path_waits[number]
         key = (GLOBAL_SET, waiting.request.name)
         pending = self._pending.get(key)
@@ -274,7 +284,7 @@ class Coordinator:
             why = differing[0] if differing else _departure_reason(departed, waiting.request)
             self._pending.pop(key, None)
             self._fast_path_waits.clear()
-            self._cache = None  # who waits on the lane cannot be called back: it is closed
+            self._cache = None  # a rank that waits on the fast path cannot be called back: the path is closed
             self._ready.append((CollectiveResponse(kind, FAST_PATH, (name,), error=f"{why}."), None))
             return
         is_first = min(self._started.values()) == number
@@ -296,7 +306,7 @@ class Coordinator:
         )
 
     def _fused(self, response: CollectiveResponse, request: CollectiveRequest) -> CollectiveResponse:
-        """``response`` with what is ready, too, and can share its buffer. The order of all others stays."""
+        """``response`` fused with other ready ones that fit its buffer. The order of the rest stays."""
         names, zeros_like = [response.names[0]], list(response.zeros_like)
         remaining: Deque[Tuple[CollectiveResponse, Optional[CollectiveRequest]]] = deque()
         total = request.size_bytes
@@ -320,7 +330,7 @@ class Coordinator:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """``rank 3`` or ``ranks 1, 2, 5``, for a sentence; of many the first ones."""
+    """``rank 3`` or ``ranks 1, 2, 5``, for a message; of many only the first ones."""
     shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
 
@@ -342,7 +352,7 @@ def _fusion_key(request: CollectiveRequest) -> Tuple[object, ...]:
 
 
 def _disagreement(first: CollectiveRequest, other: CollectiveRequest) -> Optional[Tuple[str, str]]:
-    """What differs that must not, as each of the two has it; ``None``: they fit."""
+    """The first field that differs and must not, as each of the two has it; ``None``: they match."""
     if first.kind != other.kind:
         return first.kind, other.kind
     ragged = first.kind in (ALLGATHER, ALLTOALL)

@@ -1,8 +1,9 @@
-"""Runs the operations of one process: asks the coordinator, and starts what it answers, in its order.
+"""Runs the operations of one process: negotiates them with the coordinator, and starts them in its order.
 
-Whoever waits for an operation drives the engine himself: a blocking call needs no other thread and costs one message
-to rank 0 and one back. While nobody waits (a backward pass), a thread in the background drives. While nothing is to be
-driven, that thread only watches for peers that die. What repeats goes without those messages (rhythm.py).
+A thread that waits for an operation drives the controller itself: a blocking call needs no other thread, and costs one
+message to rank 0 and one back. While no thread waits (during a backward pass), a background thread drives. While
+nothing is pending, that thread only watches for peers that die. Repeating operations skip the messages
+(response_cache.py).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from trainmaster_train.horovod.controller.messages import CollectiveRequest
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.settings import HorovodSettings
 
-# How often a wait looks whether the gang is still whole, and how often the background does where nobody waits.
+# How often a waiting thread checks that the gang is intact, and how often the idle background thread does.
 _WAIT_SLICE_S = 0.2
 _IDLE_CHECK_S = 2.0
-# After how long rank 0 is told of an operation that was started unasked: somebody may not come to it.
+# After this long an operation on the fast path is reported to rank 0: a rank may never start it.
 _SLOW_S = 0.05
 # POLLRDHUP is Linux's; elsewhere a closed connection is seen when it is next read.
 _HANG_UP = getattr(select, "POLLRDHUP", 0)
@@ -31,26 +32,30 @@ _HANG_UP = getattr(select, "POLLRDHUP", 0)
 class CollectiveEngine:
     """Of ``rank`` in a gang of ``size``. ``links``: to every other rank on rank 0, to rank 0 on the others."""
 
-    def __init__(self, rank: int, size: int, links: Mapping[int, ControlLink], backend: Backend, settings: HorovodSettings) -> None:
+    def __init__(
+        self, rank: int, size: int, links: Mapping[int, ControlLink], backend: Backend, settings: HorovodSettings
+    ) -> None:
         self.rank = rank
         self._backend = backend
         self._controller = Controller(rank, size, links, backend, settings)
         self._state = self._controller.state
         self.fast_path = self._controller.fast_path
-        self._driver_lock = threading.Lock()  # held by whoever drives the conversation
+        self._driver_lock = threading.Lock()  # held by the thread that drives the controller
         self._waiters = 0
         self._thread = threading.Thread(target=self._run, name="trainmaster-horovod", daemon=True)
         self._thread.start()
 
     def members(self, process_set: int) -> Tuple[int, ...]:
-        """Raises ``ValueError`` for a set that is not there."""
+        """Raises ``ValueError`` for an unknown process set."""
         found = self._controller.members.get(process_set)
         if found is None:
             raise ValueError(f"process set {process_set} is not there (any more); add it with hvd.add_process_set().")
         return found
 
-    def submit(self, requests: Sequence[CollectiveRequest], entries: Sequence[Any], *, will_wait: bool = False) -> List[Handle]:
-        """Ask for operations; returns at once. ``will_wait``: the caller waits for them right away.
+    def submit(
+        self, requests: Sequence[CollectiveRequest], entries: Sequence[Any], *, will_wait: bool = False
+    ) -> List[Handle]:
+        """Request operations; returns at once. ``will_wait``: the caller waits for them right away.
 
         Raises:
             HorovodInternalError: the gang is broken, or shut down.
@@ -81,10 +86,12 @@ class CollectiveEngine:
                 controller.wakeup.set()
         return handles
 
-    def run_cached(self, request: CollectiveRequest, expected: CollectiveRequest, start: Callable[[], InFlightOperation]) -> bool:
-        """Run ``request``, if ``beat``, which it repeats, is next on the :attr:`lane` still; ``False``: submit it.
+    def run_cached(
+        self, request: CollectiveRequest, expected: CollectiveRequest, start: Callable[[], InFlightOperation]
+    ) -> bool:
+        """Run ``request``, which repeats ``expected``, if the :attr:`fast_path` still expects that; ``False``: submit it.
 
-        What :meth:`submit` and :meth:`wait` would do for it, by a shorter road.
+        A shorter equivalent of :meth:`submit` and :meth:`wait`.
 
         Raises:
             HorovodInternalError: it failed, or the gang is broken.
@@ -92,7 +99,7 @@ class CollectiveEngine:
         handle = Handle(request, None, time.monotonic())
         fast_path = self.fast_path
         with self._controller.lock:
-            if fast_path..expected is not expected or not self._controller.start_expected(handle, start):
+            if fast_path.expected is not expected or not self._controller.start_expected(handle, start):
                 return False
         self.wait(handle)
         return True
@@ -130,7 +137,7 @@ class CollectiveEngine:
         return handle
 
     def close(self) -> None:
-        """Say goodbye. Whoever still needs this rank fails at once. Does nothing the second time."""
+        """Leave the gang. Operations that still need this rank fail at once. Does nothing the second time."""
         with self._state:
             if self._controller.is_closed:
                 return
@@ -146,7 +153,7 @@ class CollectiveEngine:
 
     @property
     def failure(self) -> Optional[str]:
-        """Why the gang is broken; ``None`` while it is whole."""
+        """Why the gang is broken; ``None`` while it is intact."""
         return self._controller.failure
 
     def _check(self) -> None:
@@ -161,7 +168,7 @@ class CollectiveEngine:
         with self._state:
             self._waiters += 1
             if self._driver_lock.locked():
-                self._controller.wakeup.set()  # the background drives: it shall let go
+                self._controller.wakeup.set()  # the background thread drives: wake it so that it releases the lock
         try:
             while not handle.is_answered:
                 if not self._try_cycle(_WAIT_SLICE_S, unless=handle):
@@ -191,7 +198,7 @@ class CollectiveEngine:
                 return
 
     def _failure_reason(self, handle: Handle, error: BaseException) -> str:
-        """The reason of a failed operation: rather the coordinator's than the wire's, if it comes within a moment."""
+        """Why the operation failed: the coordinator's reason if it arrives within a second, else the transport's."""
         with self._state:
             self._controller.fast_path.report_slow(handle)
         end_s = time.monotonic() + 1.0
@@ -202,7 +209,7 @@ class CollectiveEngine:
     # Driving
 
     def _try_cycle(self, timeout_s: float, *, patience_s: float = 0.0, unless: Optional[Handle] = None) -> bool:
-        """Drive one round, ``unless`` that is answered by then. ``False``: another thread does, for ``patience_s``."""
+        """Run one cycle, unless ``unless`` is answered by then. ``False``: another thread drove for ``patience_s``."""
         if not self._driver_lock.acquire(timeout=patience_s):
             return False
         try:
@@ -227,7 +234,7 @@ class CollectiveEngine:
                 self._idle(is_driven=bool(self._waiters))
 
     def _idle(self, *, is_driven: bool) -> None:
-        """Sleep until there is something to drive; look after peers that hang up, and for stalls, now and then."""
+        """Sleep until there is something to drive; from time to time check for closed links and stalls."""
         links = dict(self._controller.links) if self.failure is None else {}
         found, is_woken = self._controller.poll_links(links, _HANG_UP, _IDLE_CHECK_S)
         if is_woken and not found:

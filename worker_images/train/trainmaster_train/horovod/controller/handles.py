@@ -1,4 +1,4 @@
-"""What the engine and a framework's tensors meet in: operations that were started, and handles that wait for them."""
+"""Operations between the engine and a framework's backend: batches that were started, and handles to wait for them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from trainmaster_train.horovod.controller.messages import CollectiveRequest, Col
 
 
 class InFlightOperation(Protocol):
-    """What was started and comes to an end."""
+    """An operation that was started and will end."""
 
     def is_done(self) -> bool: ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it is done. Raises ``RuntimeError`` or ``OSError`` if it failed."""
+        """Wait; returns whether it is done. Raises ``RuntimeError`` or ``OSError`` if it failed."""
         ...
 
 
@@ -22,24 +22,24 @@ class OperationBatch(InFlightOperation, Protocol):
     """Operations that were started together."""
 
     def finish(self) -> None:
-        """Put the results where the callers find them. Called once, after it is done."""
+        """Deliver the results. Called once, after the batch is done."""
         ...
 
 
 class Backend(Protocol):
-    # Whether it can run the operations of a response for the lane (rhythm.py) beside all others.
+    # Whether it can run operations on the fast path (response_cache.py) concurrently with all others.
     has_fast_path: bool
 
     def start(self, response: CollectiveResponse, entries: Sequence[Any], members: Sequence[int]) -> OperationBatch:
-        """Start an operation. ``jobs``: what was submitted for each name; ``None`` on a rank that joined."""
+        """Start an operation. ``entries``: the tensor entry of each name; ``None`` on a rank that joined."""
         ...
 
     def abort(self) -> None:
-        """Let whatever runs fail soon."""
+        """Make all running operations fail soon."""
         ...
 
     def abort_fast_path(self) -> None:
-        """The same for the lane alone."""
+        """The same for the fast path alone."""
         ...
 
     def close(self) -> None: ...
@@ -48,7 +48,7 @@ class Backend(Protocol):
 class Handle:
     """One submitted operation; :meth:`Engine.wait` gives its result."""
 
-    __slots__ = ("batch", "error", "job", "last", "request", "submitted_s")
+    __slots__ = ("batch", "entry", "error", "request", "result", "submitted_s")
 
     def __init__(self, request: CollectiveRequest, entry: Any, submitted_s: float) -> None:
         self.request = request
@@ -56,7 +56,7 @@ class Handle:
         self.submitted_s = submitted_s
         self.batch: Optional[InFlightOperation] = None
         self.error: Optional[str] = None
-        self..result = -1
+        self.result = -1
 
     @property
     def is_answered(self) -> bool:
@@ -64,7 +64,7 @@ class Handle:
 
 
 class StartedBatch:
-    """A batch that is finished by the first who waits for it."""
+    """A batch that the first waiting thread finishes."""
 
     __slots__ = ("_batch", "_is_finished", "_lock")
 

@@ -1,8 +1,8 @@
-"""Who may connect: both sides prove on each other's random nonce that they know the gang's key, before all else.
+"""Mutual authentication of connections: both sides prove, on each other's nonce, that they know the gang's key.
 
-What follows is partly pickled objects, so a stranger must never get so far. The key itself is never sent: it is made
-from the attempt's token, which the platform gives to each replica of the attempt and to nobody else. What comes after
-the proof is neither sealed nor encrypted: this is for the network inside a job.
+The messages that follow are partly pickled objects, so an unauthenticated process must never get that far. The key
+itself is never sent: it is derived from the attempt's token, which the platform gives only to the replicas of the
+attempt. What follows the proof is neither signed nor encrypted: this is for the network inside a job.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _HELLO = struct.Struct("!32sI")
 _ANSWER = struct.Struct("!32s32s")
 _PROOF_BYTES = 32
 _RANKS = struct.Struct("!II")
-# For a whole greeting, which takes two messages; and how many that were not proven yet are borne beside the gang's own.
+# For a whole handshake of two messages; and how many unauthenticated connections are allowed besides the gang's own.
 _GREETING_S = 30.0
 _MAX_UNPROVEN = 128
 
 
 def own_key(environ: Optional[Mapping[str, str]] = None) -> Optional[bytes]:
-    """The key that the platform or the user gave to this process: made from the attempt's token, or outside the platform
-    from ``HOROVOD_KEY``; ``None`` where there is neither.
+    """The key of this process: derived from the attempt's token, or outside the platform from ``HOROVOD_KEY``; ``None``
+    if there is neither.
 
     Raises:
         ValueError: the token's file cannot be read.
@@ -55,31 +55,34 @@ def mac(key: bytes, *parts: bytes) -> bytes:
 
 
 def is_local(host: str) -> bool:
-    """Whether ``host`` is there on this machine alone."""
+    """Whether ``host`` is a loopback address."""
     return host == "localhost" or host.startswith("127.")
 
 
 def greet(connection: socket.socket, key: bytes, purpose: bytes, rank: int, to: int, *, timeout_s: float) -> None:
-    """The side of ``rank``, which connected to rank ``to``; both have proven themselves when it returns.
+    """The connecting side, ``rank``; when it returns, it and rank ``to`` have authenticated each other.
 
     Raises:
         PermissionError: the other side has another key, or none.
-        OSError: it hung up, or said nothing for ``timeout_s``.
+        OSError: it closed the connection, or sent nothing for ``timeout_s``.
     """
     connection.settimeout(timeout_s)
     mine = os.urandom(KEY_BYTES)
     connection.sendall(_HELLO.pack(mine, rank))
     theirs, theirs_proof = _ANSWER.unpack(_read_exactly(connection, _ANSWER.size))
     if not hmac.compare_digest(theirs_proof, _proof(key, b"listening", purpose, rank, to, mine + theirs)):
-        raise PermissionError(f"who answered is not rank {to} of this gang: it does not know the gang's key")
+        raise PermissionError(
+            f"the process that answered is not rank {to} of this gang: it does not know the gang's key"
+        )
     connection.sendall(_proof(key, b"connecting", purpose, rank, to, mine + theirs))
     connection.settimeout(None)
 
 
 class HandshakeListener:
-    """``rank``'s side: lets in whoever proves to be another rank of ``size``. ``listener`` stays the caller's.
+    """The listening side, ``rank``: accepts processes that prove to be another rank of ``size``.
 
-    All who come are heard at once: one that says nothing holds nobody up. ``purpose``: a proof holds for one alone.
+    All connections are served concurrently: a silent one delays no other. ``listener`` stays the caller's.
+    ``purpose``: a proof is valid for one purpose only.
     """
 
     def __init__(self, listener: socket.socket, key: bytes, purpose: bytes, rank: int, size: int) -> None:
@@ -93,13 +96,13 @@ class HandshakeListener:
         listener.setblocking(False)
 
     def close(self) -> None:
-        """Hang up on all who are not proven."""
+        """Close all unauthenticated connections."""
         for peer in self._pending.values():
             peer.socket.close()
         self._pending.clear()
 
     def accept_peer(self, deadline_s: float) -> Optional[Tuple[int, socket.socket]]:
-        """The next that is proven, and its rank; ``None`` when ``deadline_s`` (monotonic) is over."""
+        """The next authenticated peer: its rank and connection; ``None`` after ``deadline_s`` (monotonic)."""
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -120,13 +123,13 @@ class HandshakeListener:
     def _accept(self) -> None:
         try:
             connection, address = self._listener.accept()
-        except OSError:  # gone again
+        except OSError:  # it is gone again
             return
         connection.setblocking(False)
         self._pending[connection.fileno()] = _PendingPeer(connection, str(address[0]), time.monotonic() + _GREETING_S)
 
     def _drop_overdue(self) -> None:
-        """Close who took too long, and the oldest of a crowd."""
+        """Close connections that took too long, and the oldest if there are too many."""
         now_s = time.monotonic()
         excess = len(self._pending) - self._size - _MAX_UNPROVEN
         for position, (number, peer) in enumerate(list(self._pending.items())):
@@ -134,7 +137,7 @@ class HandshakeListener:
                 self._pending.pop(number).socket.close()
 
     def _advance(self, number: int) -> bool:
-        """Whether the guest is proven now. A stranger is closed; whoever is meant comes again."""
+        """Whether the peer is authenticated now. A connection that fails is closed; a real rank connects again."""
         peer = self._pending.get(number)
         if peer is None:
             return False
@@ -146,7 +149,7 @@ class HandshakeListener:
             self._report_wrong_key(peer)
         except (OSError, struct.error):
             if peer.nonces:
-                self._report_wrong_key(peer)  # it hung up on this rank's proof
+                self._report_wrong_key(peer)  # it closed the connection when it saw this rank's proof
         self._pending.pop(number).socket.close()
         return False
 
@@ -179,9 +182,9 @@ class HandshakeListener:
 
 
 class _PendingPeer:
-    """One that came and is not proven."""
+    """A connection that is not authenticated yet."""
 
-    __slots__ = ("data", "host", "nonces", "rank", "socket", "until_s", "want")
+    __slots__ = ("data", "deadline_s", "expected_bytes", "host", "nonces", "rank", "socket")
 
     def __init__(self, connection: socket.socket, host: str, deadline_s: float) -> None:
         self.socket = connection

@@ -1,4 +1,4 @@
-"""The control connections: every rank to rank 0, JSON in frames, each side proven by the gang's key."""
+"""Control connections: every rank to rank 0, framed JSON, both sides authenticated by the gang's key."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _READ_BYTES = 262_144
 _TRY_AGAIN_S = 0.1
 _HELLO_S = 10.0
 _PURPOSE = b"link"
-# A whole process reads every two seconds, and a connection's buffers hold hundreds of messages.
+# A healthy process reads every two seconds, and a connection's buffers hold hundreds of messages.
 _SEND_S = 60.0
 
 
 class ControlLink:
-    """One connection. Sending waits while the other side does not read, up to ``patience_s``; receiving does not wait."""
+    """One connection. Sending waits up to ``patience_s`` for the peer to read; receiving does not wait."""
 
     def __init__(self, connection: socket.socket, patience_s: float = _SEND_S) -> None:
         self.socket = connection
@@ -36,7 +36,7 @@ class ControlLink:
         return self.socket.fileno()
 
     def send(self, message: Any, patience_s: Optional[float] = None) -> None:
-        """Raises ``TimeoutError`` where the other side reads nothing for so long: nothing more can be sent then."""
+        """Raises ``TimeoutError`` if the peer reads nothing for ``patience_s``: nothing more can be sent then."""
         patience_s = self._patience_s if patience_s is None else patience_s
         data = json.dumps(message, separators=(",", ":")).encode()
         left = memoryview(_HEADER.pack(len(data)) + data)
@@ -50,11 +50,11 @@ class ControlLink:
             poll = select.poll()
             poll.register(self.socket, select.POLLOUT)
             if not poll.poll(patience_s * 1000):
-                self.socket.shutdown(socket.SHUT_WR)  # nothing may follow a part of a message
+                self.socket.shutdown(socket.SHUT_WR)  # nothing may follow an incomplete message
                 raise TimeoutError(f"it has read nothing for {patience_s:g} s")
 
     def receive(self) -> List[Any]:
-        """The messages that are there. Raises ``ConnectionError`` where the other side is gone."""
+        """The messages that have arrived. Raises ``ConnectionError`` if the peer is gone."""
         try:
             data = self.socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -65,7 +65,7 @@ class ControlLink:
         return self._frames()
 
     def receive_next(self, deadline_s: float) -> Any:
-        """The next message, before anything else is received. Raises ``TimeoutError``, ``ConnectionError``."""
+        """Wait for the next message, and take no later one. Raises ``TimeoutError``, ``ConnectionError``."""
         while True:
             found = self._frames(limit=1)
             if found:
@@ -95,7 +95,7 @@ class ControlLink:
 
 
 def listen(host: str) -> socket.socket:
-    """A listener on any port: on the loopback alone where ``host`` is there."""
+    """A listener on any free port; on the loopback only if ``host`` is a loopback address."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1" if is_local(host) else "", 0))
     listener.listen(1024)
@@ -105,10 +105,10 @@ def listen(host: str) -> socket.socket:
 def accept_all(
     listener: socket.socket, *, size: int, key: bytes, announcement: Dict[str, Any], timeout_s: float
 ) -> Tuple[Dict[int, ControlLink], List[Dict[str, Any]]]:
-    """Rank 0's side: one link for each other rank, and what every rank said of itself, in rank order.
+    """Rank 0's side: one link to each other rank, and the announcements of all ranks, in rank order.
 
     Raises:
-        HorovodInternalError: not all came in time, or one was lost again; says who.
+        HorovodInternalError: a rank did not connect in time, or was lost again; names it.
     """
     deadline_s = time.monotonic() + timeout_s
     links: Dict[int, ControlLink] = {}
@@ -126,7 +126,7 @@ def accept_all(
                     raise ConnectionRefusedError("is there already")
                 received[rank] = link.receive_next(min(deadline_s, time.monotonic() + _HELLO_S))
             except (OSError, ValueError):
-                # One that gave up: it comes again.
+                # This peer gave up: it connects again.
                 link.close()
                 continue
             links[rank] = link
@@ -144,10 +144,10 @@ def accept_all(
 def connect(
     addresses: Sequence[Tuple[str, int]], *, rank: int, key: bytes, announcement: Dict[str, Any], timeout_s: float
 ) -> Tuple[ControlLink, List[Dict[str, Any]]]:
-    """The link to rank 0, at the first of its ``addresses`` that answers, and what every rank said of itself.
+    """The link to rank 0, at the first of its ``addresses`` that answers, and the announcements of all ranks.
 
     Raises:
-        HorovodInternalError: rank 0 is not to be reached in time.
+        HorovodInternalError: rank 0 cannot be reached in time.
     """
     deadline_s = time.monotonic() + timeout_s
     tried: List[str] = []

@@ -1,4 +1,4 @@
-"""What the ranks and the coordinator say to each other, as values and as JSON."""
+"""Requests of the ranks and responses of the coordinator, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ ALLTOALL = "alltoall"
 REDUCESCATTER = "reducescatter"
 BARRIER = "barrier"
 JOIN = "join"
-# A new process set: all ranks agree on its members before any makes it.
+# A new process set: all ranks agree on its members before any creates it.
 ADD_SET = "add_process_set"
-# All ranks agree that one is over: nobody waits on it for a rank that has forgotten it.
+# All ranks agree that a process set ends, so that no rank waits in it for one that has removed it.
 REMOVE_SET = "remove_process_set"
 
 GLOBAL_SET = 0
-# Of all ranks, too, for operations that go unasked (rhythm.py); no set that can be asked for.
+# The fast path (response_cache.py): all ranks, too, but not a set that can be requested.
 FAST_PATH = -1
 ADASUM = "adasum"
-# Between the kind and the number in the name of an operation that was given none.
+# Between the kind and the number in the generated name of an unnamed operation.
 UNNAMED = ".noname."
 
 
 class CollectiveRequest(NamedTuple):
     """One rank is ready for one operation on one tensor.
 
-    ``shape`` is the rank's own. ``op`` is a reduction's name. ``root``: the rank that broadcasts. ``splits``: rows for
-    each rank of an alltoall. ``group``/``group_size``: operations that only go together. ``device``: ``cpu``, ``cuda``.
+    ``shape`` is the rank's own. ``op``: name of a reduction. ``root``: the rank that broadcasts. ``splits``: rows for
+    each rank of an alltoall. ``group``/``group_size``: operations that start only together. ``device``: ``cpu``,
+    ``cuda``.
     """
 
     name: str
@@ -58,9 +59,10 @@ class CollectiveResponse(NamedTuple):
     """What all ranks of a process set do next, in the order in which they get these.
 
     ``names``: the tensors, several where they are fused. ``rows``: of each rank in the set's order, the first extent
-    (allgather) or the splits (alltoall). ``like``: the requests, where a rank that has joined must take part with
-    zeros. ``error``: nothing is done, and whoever waits for it fails with this sentence. ``last``: the rank that
-    joined last, or the number of a process set that is new or removed, or of an operation on the lane. ``rhythm``: what goes unasked from now on.
+    (allgather) or the splits (alltoall). ``zeros_like``: the requests, where ranks that joined take part with zeros.
+    ``error``: the operation is not started and fails with this message. ``result``: the rank that joined last, or the
+    number of a process set that is new or removed, or of an operation on the fast path. ``cached_cycle``: operations
+    that skip the negotiation from now on.
     """
 
     kind: str

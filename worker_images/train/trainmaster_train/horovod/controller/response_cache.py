@@ -1,18 +1,21 @@
-"""What repeats needs no asking: the order of operations that come round again and again is known before they do.
+"""Response cache: operations that repeat in a cycle skip the negotiation with rank 0.
 
-A blocking allreduce costs two messages to agree on, which is much beside a megabyte. Scripts repeat theirs, though: the
-same one, or the same few in turn. Rank 0 hears that, and tells all ranks the *rhythm*: from then on, an operation that
-is next in it is started unasked by each rank that comes to it, on the *lane*, a group of its own, whose operations have
-no other order than the rhythm's. All else is asked for as ever, and mixes with it in any way.
+Negotiating a blocking allreduce costs two messages, which is much compared with reducing a megabyte. Scripts repeat
+their operations: the same one, or the same few in turn. Rank 0 detects such a *cycle* and announces it to all ranks.
+From then on each rank starts the next operation of the cycle without negotiation, on the *fast path*: a process group
+of its own, whose operations have no other order than that of the cycle. All other operations are negotiated as before,
+and may be mixed with those of the cycle in any way.
 
-Why that is safe:
+Why this is safe:
 
-- A rhythm is told in the answer to an operation that every rank waits for while it has nothing on the lane, and no rank
-  starts anything there until it has that answer. So all begin it at the same place, with the same count of operations.
-- An allreduce ends nowhere before all ranks have started it: as long as one has not, none has its result.
-- Who waits on the lane for long tells rank 0 (:class:`Lane` ``notice``). It hears from all how far they are, and knows
-  who asked for the same in the ordinary way, joined, ended, or came with something else: it has the first two start it
-  on the lane, too, and refuses it for the others' sake. The rhythm is over then, after a refusal for good.
+- Rank 0 announces a cycle in the response to an operation on which every rank blocks while its fast path is idle, and
+  no rank starts anything there before it has that response. So all ranks begin the cycle at the same position, with
+  the same count of operations.
+- An allreduce ends on no rank before all ranks have started it.
+- A rank that waits on the fast path for long reports that to rank 0 (:meth:`FastPath.report_slow`). Rank 0 knows the
+  progress of all ranks, and which of them requested the same operation the ordinary way, joined, left, or requested
+  something else. Ranks of the first two kinds are instructed to start it on the fast path, too; otherwise the operation is
+  rejected for all. Then the cycle ends; after a rejection the cache stays off.
 """
 
 from __future__ import annotations
@@ -22,24 +25,25 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from trainmaster_train.horovod.controller.handles import Handle
 from trainmaster_train.horovod.controller.messages import ADASUM, ALLREDUCE, GLOBAL_SET, UNNAMED, CollectiveRequest
 
-# How often a rhythm is heard before it is told, and how many operations it has at most.
+# How often a cycle must repeat before it is announced, and how many operations it has at most.
 _REPEATS = 3
 _LONGEST_CYCLE = 16
 _NOT_RUNNING: Tuple[int, Optional[Handle]] = (0, None)
 
 
 class ResponseCache:
-    """Rank 0's ear: finds the rhythm in what all ranks ask for and wait for."""
+    """Rank 0's part: finds the cycle in the operations on which all ranks block."""
 
     def __init__(self) -> None:
         self._history: List[CollectiveRequest] = []
         self._fast_path_count = 0
 
     def observe(self, request: CollectiveRequest, fast_path_count: int) -> Tuple[CollectiveRequest, ...]:
-        """What comes round from now on, after ``request``; nothing while that is not clear.
+        """The cycle that follows ``request``; empty while none is detected.
 
         Args:
-            lane_count: how many operations the lane has had; what it had in between did not come to this ear.
+            fast_path_count: operations that the fast path has had. A change discards the history, because operations
+                on the fast path are not observed here.
         """
         if fast_path_count != self._fast_path_count:
             self._fast_path_count = fast_path_count
@@ -56,17 +60,17 @@ class ResponseCache:
 
 
 class PendingOperation(NamedTuple):
-    """Operation ``number`` of the lane was started unasked, and has not come to an end yet."""
+    """Operation ``number`` of the fast path: started without negotiation, and not finished yet."""
 
     number: int
     request: CollectiveRequest
 
 
 class FastPath:
-    """One rank's side of it. Guarded by the engine's lock.
+    """One rank's fast path. Guarded by the engine's lock.
 
-    ``started``: how many operations this rank has started on it; ``ended``: how many have come to an end, all of them
-    together. ``beat``: what is next in the rhythm, without the number of one that has no name; ``None``: there is none.
+    ``started``: operations that this rank has started on it; ``ended``: operations that are finished, counted from the
+    first. ``expected``: the next operation of the cycle, without the number of an unnamed one; ``None``: no cycle.
     """
 
     def __init__(self) -> None:
@@ -86,14 +90,14 @@ class FastPath:
         return _without_number(request) == self.expected
 
     def begin(self, handle: Handle) -> None:
-        """The operation that is next in the rhythm starts, unasked."""
+        """Note that the expected operation was started, as ``handle``."""
         self._running[handle.request.name] = (self.started, handle)
         self.started += 1
         self._next = (self._next + 1) % len(self._cycle)
         self.expected = self._cycle[self._next]
 
     def end(self, handle: Handle, *, is_done: bool) -> None:
-        """Nobody waits for it any more; nothing where it is not on the lane."""
+        """Remove an operation that is no longer waited for. Does nothing if it is not on the fast path."""
         number, running = self._running.get(handle.request.name, _NOT_RUNNING)
         if running is handle:
             del self._running[handle.request.name]
@@ -102,28 +106,28 @@ class FastPath:
 
     @property
     def running(self) -> Dict[str, Handle]:
-        """By name, what this rank started unasked and waits for."""
+        """By name: the operations on the fast path that this rank waits for."""
         return {name: handle for name, (_, handle) in self._running.items()}
 
     def has(self, request: CollectiveRequest) -> bool:
         return request.process_set == GLOBAL_SET and request.name in self._running
 
     def report_slow(self, handle: Handle) -> bool:
-        """Let rank 0 know of an operation that takes long; whether it is one of these."""
+        """Report an operation that takes long to rank 0; ``False`` if it is not on the fast path."""
         number, running = self._running.get(handle.request.name, _NOT_RUNNING)
         if running is handle:
             self._slow.append(PendingOperation(number, handle.request))
         return running is handle
 
     def progress(self) -> Tuple[int, int, List[PendingOperation]]:
-        """``started``, ``ended``, and what is to be noticed, once."""
+        """``started``, ``ended``, and the slow operations that were not reported yet."""
         slow = list(self._slow)
         self._slow.clear()
         return self.started, self.ended, slow
 
 
 def is_repeatable(request: CollectiveRequest) -> bool:
-    """Whether it may go unasked: an allreduce of all ranks, that ends nowhere before all have started it."""
+    """Whether it may skip negotiation: an allreduce of all ranks, which no rank finishes before all have started it."""
     return (
         request.kind == ALLREDUCE
         and request.op != ADASUM
@@ -134,6 +138,6 @@ def is_repeatable(request: CollectiveRequest) -> bool:
 
 
 def _without_number(request: CollectiveRequest) -> CollectiveRequest:
-    """The operation as it comes again: one without a name has another number each time."""
+    """The request as it repeats: an unnamed operation has another number each time."""
     stem, mark, _ = request.name.rpartition(UNNAMED)
     return request._replace(name=stem) if mark else request

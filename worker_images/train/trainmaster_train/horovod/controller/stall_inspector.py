@@ -1,4 +1,4 @@
-"""Tells of what waits too long, names who is missing, and ends it at last."""
+"""Stall inspector: warns of operations that wait too long, names the missing ranks, and ends the wait at last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster_train.horovod.settings import HorovodSettings
 
 
 class StallInspector:
-    """Of one process. ``coordinator``: rank 0's, which alone knows who is missing; ``None`` on the others."""
+    """``coordinator``: only on rank 0, which alone knows the missing ranks; ``None`` on the others."""
 
     def __init__(self, coordinator: Optional[Coordinator], settings: HorovodSettings) -> None:
         self._coordinator = coordinator
@@ -20,14 +20,14 @@ class StallInspector:
         self._warned_at: Dict[str, float] = {}
 
     def is_time(self, now_s: float) -> bool:
-        """Whether to :meth:`look`, which is seldom."""
+        """Whether the next :meth:`inspect` is due."""
         return now_s >= self._next_check_s
 
     def inspect(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
-        """Why the gang is to fail, or ``None``. Prints what waits long, each once in a while.
+        """Why the gang has to fail, or ``None``. Warns of long waits, at most once in ``stall_warn_s`` each.
 
         Args:
-            waiting: this process's operations that nothing was heard of yet.
+            waiting: this process's operations that are not answered yet.
         """
         settings = self._settings
         self._next_check_s = now_s + min(1.0, settings.stall_end_s / 4, settings.stall_warn_s / 4)
@@ -43,7 +43,7 @@ class StallInspector:
         return None
 
     def _inspect_rank_0(self, waiting: Sequence[Handle], now_s: float) -> Optional[str]:
-        """Rank 0 ends a stall, unless it stands still itself: then this rank does, a little later."""
+        """Rank 0 ends a stall, unless it hangs itself: then this rank does, a little later."""
         patience_s = self._settings.stall_end_s * 1.5 + 5.0
         if all(now_s - handle.submitted_s <= patience_s for handle in waiting):
             return None

@@ -1,4 +1,4 @@
-"""Waiting for what the links bring, in a thread that others can wake."""
+"""Self-pipe: a thread that waits for messages can be woken by others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster_train.horovod.controller.link import ControlLink
 
 
 class WakeupPipe:
-    """A pipe to itself. Whoever uses it from several threads guards it with a lock."""
+    """A pipe from the process to itself. Use by several threads needs a lock."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -27,7 +27,7 @@ class WakeupPipe:
             self._is_set = True
             try:
                 os.write(self._write, b"!")
-            except OSError:  # full of earlier ones, which will do
+            except OSError:  # full: earlier bytes wake the reader as well
                 pass
 
     def clear(self) -> None:
@@ -45,8 +45,8 @@ class WakeupPipe:
 def wait_for(
     links: Mapping[int, ControlLink], event: int, wakeup: WakeupPipe, timeout_s: float
 ) -> Tuple[List[int], bool]:
-    """The ranks whose link has ``event`` (of poll) or is broken, and whether ``wake`` was set; after ``timeout_s``
-    neither.
+    """The ranks whose link has ``event`` (of poll) or is broken, and whether ``wakeup`` was set; neither after
+    ``timeout_s``.
     """
     poll = select.poll()
     poll.register(wakeup, select.POLLIN)

@@ -1,4 +1,4 @@
-"""From TensorFlow's tensors to the engine: their values go through numpy on the CPU, at once or whenever a graph runs."""
+"""From TensorFlow's tensors to the engine: values pass through numpy on the CPU, eagerly or whenever a graph runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Function = Callable[..., Sequence[Any]]
 
 
 def through_numpy(function: Function, tensors: Sequence[Any], dtypes: Sequence[Any]) -> List[Any]:
-    """``function`` of the tensors' values, as tensors of ``dtypes``: at once, or each time that the graph runs."""
+    """``function`` of the tensors' values, as tensors of ``dtypes``: eagerly, or each time that the graph runs."""
     if not dtypes:
         return []
     if tf.executing_eagerly():
-        # Not by an operation, which would hide the exception in one of TensorFlow's own.
+        # Not as an operation, which would wrap the exception in one of TensorFlow's.
         results = function(*(tensor.numpy() for tensor in tensors))
         return [tf.convert_to_tensor(result, dtype) for result, dtype in zip(results, dtypes)]
     found = tf.numpy_function(function, list(tensors), list(dtypes))
@@ -31,7 +31,7 @@ def run(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -
 
 
 def submit(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[ArrayEntry]:
-    """Run operations that may go together, and wait for all."""
+    """Run operations that may be fused, and wait for all."""
     entries = []
     for name, value in zip(names, arrays):
         array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""Keras' callbacks of Horovod, for whichever Keras is meant."""
+"""Horovod's callbacks for Keras, for ``keras`` and ``tf.keras``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainmaster_train.horovod.tensorflow.session import rank, size
 
 
 class KerasCallback:
-    """What a callback of Keras knows of its training; Keras' own class comes in by :func:`made_for`."""
+    """Attributes that Keras sets on a callback; :func:`with_keras_base` adds Keras' own base class."""
 
     model: Any
     params: Any
 
 
 def with_keras_base(keras: Any, *callbacks: type) -> Dict[str, Any]:
-    """``callbacks`` by name, as callbacks of ``keras`` (``keras``, ``tf.keras``)."""
+    """``callbacks`` by name, derived from the base class of ``keras`` (``keras`` or ``tf.keras``)."""
     return {
         callback.__name__: type(callback.__name__, (callback, keras.callbacks.Callback), {"__doc__": callback.__doc__})
         for callback in callbacks
@@ -41,7 +41,7 @@ def callbacks_of(keras: Any) -> Any:
 
 
 class BroadcastGlobalVariablesCallback(KerasCallback):
-    """After the first batch, when all variables are there: all ranks take those of ``root_rank``."""
+    """After the first batch, when all variables exist: broadcasts them from ``root_rank``."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:  # noqa: ARG002 (Horovod's signature)
         super().__init__()
@@ -57,7 +57,7 @@ class BroadcastGlobalVariablesCallback(KerasCallback):
 
 
 class MetricAverageCallback(KerasCallback):
-    """At the end of an epoch the metrics in ``logs`` become the ranks' average. Put it before those that read them."""
+    """Averages the metrics in ``logs`` over the ranks at the end of an epoch. Put it before their readers."""
 
     def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:  # noqa: ARG002
         if logs:
@@ -67,8 +67,8 @@ class MetricAverageCallback(KerasCallback):
 
 
 class LearningRateScheduleCallback(KerasCallback):
-    """From ``start_epoch`` to before ``end_epoch`` the rate is ``initial_lr`` times ``multiplier``, a number or a
-    function of the epoch: once an epoch, or without ``staircase`` batch by batch, with parts of epochs.
+    """From ``start_epoch`` until before ``end_epoch`` the rate is ``initial_lr`` times ``multiplier``, a number or a
+    function of the epoch: set once an epoch, or without ``staircase`` for each batch, with fractions of epochs.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LearningRateScheduleCallback(KerasCallback):
         start_epoch: int = 0,
         end_epoch: Optional[int] = None,
         staircase: bool = True,
-        momentum_correction: bool = True,  # noqa: ARG002 (Horovod's signature; optimizers of today keep velocity apart)
+        momentum_correction: bool = True,  # noqa: ARG002 (Horovod's signature; current optimizers store velocity separately)
         steps_per_epoch: Optional[int] = None,
     ) -> None:
         super().__init__()
@@ -112,9 +112,9 @@ class LearningRateScheduleCallback(KerasCallback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """The rate grows from ``initial_lr`` / size to ``initial_lr``, batch by batch, in ``warmup_epochs``.
+    """Raises the rate from ``initial_lr`` / size to ``initial_lr``, batch by batch, over ``warmup_epochs``.
 
-    ``initial_lr`` is the rate that is scaled by the size already, as in Horovod.
+    ``initial_lr`` is already scaled by the size, as in Horovod.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: int = 0,
     ) -> None:
         def grown(epoch: float) -> float:
-            # At the end of a batch of the last epoch it is whole.
+            # The rate is complete at the end of the last batch of the last epoch.
             steps = self._steps or (self.params or {}).get("steps") or 1
             done = min(1.0, (epoch + 1 / steps) / warmup_epochs)
             return (1.0 + done * (size() - 1)) / size()

@@ -1,4 +1,4 @@
-"""What ``compression=`` takes: gradients as they are, or as half precision."""
+"""Values of ``compression=``: none, or half precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
 
 class Compression:
     class none:  # noqa: N801 (Horovod's name)
-        """As they are."""
+        """No compression."""
 
         @staticmethod
         def compress(tensor: Any) -> Tuple[Any, Any]:

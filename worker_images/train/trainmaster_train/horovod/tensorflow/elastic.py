@@ -1,4 +1,4 @@
-"""``hvd.elastic`` of TensorFlow and Keras: training that goes on when the gang changes."""
+"""``hvd.elastic`` for TensorFlow and Keras: training that continues when the gang changes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = [
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: ``function(state, …)`` is run again with the new gang, from the last commit after a death.
+    """A decorator: ``function(state, …)`` is run again with each new gang; after a loss, from the last commit.
 
-    In an elastic job of the platform, the gangs are its worlds; elsewhere :func:`meet_anew` says how they meet.
+    In an elastic job of the platform the gangs are its worlds; elsewhere see :func:`register_rejoin`.
     """
 
     @functools.wraps(function)
@@ -40,7 +40,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except tf.errors.OpError as error:
-            # What an operation of a graph raises comes as one of TensorFlow's own, with our words in its own.
+            # TensorFlow wraps the exception of a graph's operation; its message contains ours.
             if HorovodInternalError.__name__ not in str(error):
                 raise
             raise HorovodInternalError(_sentence_of(error)) from error
@@ -60,14 +60,14 @@ class TensorFlowState(ObjectState):
 
     def __init__(self, variables: Sequence[Any], session: Any = None, **values: Any) -> None:
         if session is not None:
-            raise ValueError("TensorFlowState(session=…) is TensorFlow 1's; leave it away.")
+            raise ValueError("TensorFlowState(session=…) is TensorFlow 1's; leave it out.")
         self._variables = list(variables)
         self._saved: List[Any] = []
         super().__init__(_any_rank, broadcast_object, allgather_object, **values)
         self.save()
 
     def tracked(self) -> List[Any]:
-        """All variables, in the order that is the same on all ranks."""
+        """All variables, in the same order on all ranks."""
         return self._variables
 
     def save(self) -> None:
@@ -79,7 +79,7 @@ class TensorFlowState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """All take those of the newest commit, as they are there now; rank 0's before the first."""
+        """All ranks take the values of the rank with the newest commit; before the first commit, those of rank 0."""
         source = self.newest_rank()
         self.sync_values(source)
         self._saved = broadcast_object([np.array(variable.numpy()) for variable in self.tracked()], source)
@@ -100,7 +100,7 @@ class TensorFlowKerasState(TensorFlowState):
     """A Keras model, its optimizer and plain values: ``TensorFlowKerasState(model, optimizer, batch=0)``.
 
     Args:
-        optimizer: ``None``: the one that the model was compiled with.
+        optimizer: default: the one that the model was compiled with.
 
     Raises:
         ValueError: the model is not built yet.
@@ -120,7 +120,7 @@ class TensorFlowKerasState(TensorFlowState):
 
 
 class CommitStateCallback(KerasCallback):
-    """Commits ``state`` each ``batches_per_commit`` batches, and after each epoch."""
+    """Commits ``state`` every ``batches_per_commit`` batches, and after each epoch."""
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class CommitStateCallback(KerasCallback):
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:  # noqa: ARG002
-        self._left = self._every  # all ranks count from here, who joined and who was there
+        self._left = self._every  # all ranks count from here, new ones and old ones
 
     def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None) -> None:  # noqa: ARG002
         self._left -= 1
@@ -142,7 +142,7 @@ class CommitStateCallback(KerasCallback):
 
 
 class UpdateBatchStateCallback(KerasCallback):
-    """``state.batch`` is the batch in the epoch. Put it before the callback that commits."""
+    """Sets ``state.batch`` to the batch in the epoch. Put it before the callback that commits."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class UpdateBatchStateCallback(KerasCallback):
 
 
 class UpdateEpochStateCallback(KerasCallback):
-    """``state.epoch`` counts the epochs that are done, over all gangs. Put it before the callback that commits."""
+    """Counts finished epochs over all gangs in ``state.epoch``. Put it before the callback that commits."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def _any_rank(value: bool) -> bool:
 
 
 def _sentence_of(error: BaseException) -> str:
-    """Ours, of all that TensorFlow wrote around it."""
+    """The original message, without the text that TensorFlow adds around it."""
     for line in str(error).splitlines():
         _, mark, sentence = line.partition(f"{HorovodInternalError.__name__}: ")
         if mark:

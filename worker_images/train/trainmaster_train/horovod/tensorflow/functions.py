@@ -16,7 +16,7 @@ from trainmaster_train.horovod.tensorflow.session import gang, global_process_se
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Make ``variables`` those of ``root_rank``, at once or when the graph runs. All ranks give theirs in one order."""
+    """Broadcast ``variables`` from ``root_rank``, eagerly or when the graph runs. Use one order on all ranks."""
     number = set_number(process_set)
     check_root(root_rank, number)
     given = list(variables)
@@ -35,7 +35,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """``obj`` of ``root_rank``, on every rank. Whatever pickle takes."""
+    """``obj`` of ``root_rank``, on every rank. It must be picklable."""
     number = set_number(process_set)
     check_root(root_rank, number)
     is_root = rank() == root_rank
@@ -49,7 +49,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The objects of all ranks, in their order."""
+    """The objects of all ranks, in rank order."""
     number = set_number(process_set)
     data = np.frombuffer(pickle.dumps(obj), np.uint8)
     label = name or gang().next_name("objects", number)
@@ -59,7 +59,7 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
 
 
 def variables_of(optimizer: Any) -> List[Any]:
-    """A method in the optimizers of old, a list since."""
+    """The optimizer's variables: a method in older Keras, a list in newer ones."""
     found: Any = optimizer.variables
     if callable(found):
         found = found()
@@ -67,5 +67,5 @@ def variables_of(optimizer: Any) -> List[Any]:
 
 
 def _unpickled(data: Any) -> Any:
-    # From a rank of the same job, which runs the same user's code anyway.
+    # It comes from a rank of the same job, which runs the same user's code.
     return pickle.loads(data.tobytes())  # noqa: S301

@@ -1,4 +1,4 @@
-"""The operations on TensorFlow's tensors, eager or in a ``tf.function``."""
+"""Operations on TensorFlow's tensors, eager or in a ``tf.function``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainmaster_train.horovod.tensorflow.bridge import run, submit, through_num
 from trainmaster_train.horovod.tensorflow.compression import Compression
 from trainmaster_train.horovod.tensorflow.session import gang, global_process_set
 
-# Horovod pins an operation to a device by these; here all go through the host's memory.
+# Horovod pins an operation to a device by these; here all data pass through the host's memory.
 Device = str
 
 
@@ -39,8 +39,8 @@ def allreduce(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensors of all ranks as one; by default their average. Of ``IndexedSlices`` rows are gathered, and add up
-    where they are applied. Gradients flow through dense ones.
+    """Reduce the tensors of all ranks; by default to their average. Rows of ``IndexedSlices`` are gathered, and add up
+    where they are applied. Differentiable for dense tensors.
     """
     reduction = Reduction(resolve_op(average, op), prescale_factor, postscale_factor, set_number(process_set))
     if isinstance(tensor, tf.IndexedSlices):
@@ -80,7 +80,7 @@ def grouped_allreduce(
 
 
 def allgather(tensor: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The tensors of all ranks one behind another, by their first dimension, in which they may differ."""
+    """The tensors of all ranks, concatenated by the first dimension, whose size may differ."""
     number = set_number(process_set)
     return _allgather_tensors([tensor], [name or gang().next_name(ALLGATHER, number)], number)[0]
 
@@ -114,10 +114,10 @@ def alltoall(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Rows of ``tensor`` to each rank, ``splits`` to each (unstated: as many to each); eager only.
+    """Send rows of ``tensor`` to each rank: ``splits`` to each (default: equal numbers); eager only.
 
     Returns:
-        The rows from all ranks in their order; with ``splits`` also how many came from each.
+        The rows from all ranks, in rank order; with ``splits`` also their number from each rank.
     """
     number = set_number(process_set)
     size = len(gang().engine.members(number))
@@ -141,7 +141,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """The average (or sum) of all tensors, of which each rank gets its share of the rows, the first ranks one more."""
+    """Average (or sum) of all tensors; each rank gets its share of the rows, the first ranks one more."""
     number = set_number(process_set)
     named = name or gang().next_name(REDUCESCATTER, number)
     return grouped_reducescatter(
@@ -184,7 +184,7 @@ def reduce_gradients(
     process_set: ProcessSet = global_process_set,
     label: str = "gradients",
 ) -> List[Any]:
-    """The gradients of all ranks; ``None`` stays ``None``. Each is named by its place among all."""
+    """Reduce gradients over all ranks; ``None`` stays ``None``. Each is named by its index."""
     if predivide != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor goes with op=hvd.Average only.")
     results = list(gradients)
@@ -225,13 +225,13 @@ def check_root(root: int, number: int) -> None:
 
 def _allreduce_sparse(slices: Any, op: ReduceOp, name: Optional[str], process_set: ProcessSet) -> Any:
     if op not in (Average, Sum):
-        raise ValueError(f"IndexedSlices know Average and Sum, not {op.name}.")
+        raise ValueError(f"IndexedSlices support Average and Sum, not {op.name}.")
     number = set_number(process_set)
     label = name or gang().next_name("sparse", number)
     values = _allgather_tensors([slices.values], [f"{label}.values"], number)[0]
     indices = _allgather_tensors([slices.indices], [f"{label}.indices"], number)[0]
     if op == Average:
-        # Asked when it runs: a gang may have changed since the graph was made.
+        # Evaluated at run time: the gang may have changed since the graph was built.
         (size,) = through_numpy(lambda: [np.int64(len(gang().engine.members(number)))], [], [tf.int64])
         values = values / tf.cast(size, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

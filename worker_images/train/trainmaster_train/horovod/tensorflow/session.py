@@ -1,4 +1,4 @@
-"""``hvd.init()`` for TensorFlow, and what it knows afterwards."""
+"""``hvd.init()`` for TensorFlow: ranks, process sets, available transports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """0: tensors travel through the host's memory."""
+    """0: tensors pass through the host's memory."""
     return 0
 
 
@@ -32,7 +32,7 @@ def rocm_built() -> bool:
     return bool(tf.test.is_built_with_rocm())
 
 
-# Nothing of an old gang outlives it here.
+# No resource of an old gang outlives it here.
 membership = ElasticMembership(lambda: None)
 
 
@@ -59,5 +59,5 @@ global_process_set = _session.global_process_set
 
 
 def join() -> int:
-    """Wait until all ranks joined, and give zeros to their allreduces meanwhile. Returns the rank that was last."""
+    """Wait until all ranks joined; meanwhile contribute zeros to allreduces. Returns the rank that joined last."""
     return gang().join()

@@ -1,4 +1,4 @@
-"""Gradients of all ranks in TensorFlow's two ways to train: a tape, and an optimizer."""
+"""Distributed gradients for TensorFlow's tape and for optimizers, and loading of saved models."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ModelLoader:
         custom_objects: Optional[Dict[str, Any]] = None,
         compression: Any = Compression.none,
     ) -> Any:
-        """The model as it was saved, with its optimizer and that one's state; the optimizer applies the gradients of all
-        ranks from now on. Saved by a ``DistributedOptimizer`` or not is the same.
+        """The saved model with its optimizer and state; from now on the optimizer applies gradients reduced over all
+        ranks. It makes no difference whether the model was saved with a ``DistributedOptimizer``.
         """
         own = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
         model = self._keras.models.load_model(filepath, custom_objects={**own, **(custom_objects or {})})
@@ -36,7 +36,7 @@ class ModelLoader:
 
 
 class DistributedGradientTape:
-    """A ``tf.GradientTape`` whose ``gradient()`` is that of all ranks. Everything else is the tape's own."""
+    """A ``tf.GradientTape`` whose ``gradient()`` is reduced over all ranks. Everything else is the tape's own."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class DistributedGradientTape:
         sparse_as_dense: bool = False,
         op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
-        num_groups: int = 0,  # noqa: ARG002 (small ones go together anyway)
-        groups: Any = None,  # noqa: ARG002 (small ones go together anyway)
+        num_groups: int = 0,  # noqa: ARG002 (small tensors are fused anyway)
+        groups: Any = None,  # noqa: ARG002 (small tensors are fused anyway)
         process_set: ProcessSet = global_process_set,
     ) -> None:
         self._tape = gradtape
@@ -90,20 +90,20 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
     average_aggregated_gradients: bool = False,
-    num_groups: int = 0,  # noqa: ARG001 (small ones go together anyway)
-    groups: Any = None,  # noqa: ARG001 (small ones go together anyway)
+    num_groups: int = 0,  # noqa: ARG001 (small tensors are fused anyway)
+    groups: Any = None,  # noqa: ARG001 (small tensors are fused anyway)
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """A Keras optimizer of the same class and options that applies the gradients of all ranks.
+    """A Keras optimizer of the same class and options that applies gradients reduced over all ranks.
 
-    In a model of Keras 3 compile it with ``jit_compile=False``: XLA cannot call out of its programs.
+    With Keras 3 compile the model with ``jit_compile=False``: XLA programs cannot call Python.
 
     Args:
-        backward_passes_per_step: the gradients of so many are added up on each rank (with
+        backward_passes_per_step: number of passes whose gradients are added up on each rank (with
             ``average_aggregated_gradients``: averaged) before they are reduced and applied.
 
     Raises:
-        ValueError: it is no number of passes.
+        ValueError: ``backward_passes_per_step`` is below 1.
     """
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: a step has at least one.")
@@ -120,13 +120,13 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 def distribute(optimizer: Any, compression: Any) -> None:
-    """Make ``optimizer``, which has a state already, one that applies the gradients of all ranks."""
+    """Turn ``optimizer``, which has a state already, into one that applies gradients reduced over all ranks."""
     reduce_options: Dict[str, Any] = {"compression": compression, "label": "optimizer"}
     optimizer.__class__ = _distributed_class(type(optimizer), reduce_options, GradientAccumulation(1, is_mean=False))
 
 
 class GradientAccumulation:
-    """Adds up the gradients of ``count`` backward passes on this rank before they are sent."""
+    """Accumulates the gradients of ``count`` backward passes on this rank before the reduction."""
 
     def __init__(self, count: int, *, is_mean: bool) -> None:
         self._count = count
@@ -137,11 +137,11 @@ class GradientAccumulation:
     def apply_when_due(
         self, apply: Callable[[Sequence[Any]], Any], gradients: Sequence[Any], variables: Sequence[Any]
     ) -> Any:
-        """Call ``apply`` with what came together, where this pass is the last of a step."""
+        """Call ``apply`` with the accumulated gradients if this pass is the last of a step."""
         if self._count == 1:
             return apply(gradients)
         if self._done is None:
-            with tf.init_scope():  # not a part of the graph that is being made
+            with tf.init_scope():  # outside of the graph that is being built
                 self._done = tf.Variable(tf.constant(0), trainable=False)
                 self._sums = [
                     tf.Variable(tf.zeros(variable.shape, tf.as_dtype(variable.dtype)), trainable=False)
@@ -164,7 +164,7 @@ class GradientAccumulation:
 
 
 def _distributed_class(base: Any, reduce_options: Dict[str, Any], passes: GradientAccumulation) -> Any:
-    """``base``, an optimizer's class, as one that reduces before it applies."""
+    """A subclass of ``base``, an optimizer's class, that reduces gradients before it applies them."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None, **named: Any) -> Any:
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
@@ -188,7 +188,7 @@ def _distributed_class(base: Any, reduce_options: Dict[str, Any], passes: Gradie
 
         return passes.apply_when_due(apply_all, [gradient for gradient, _ in pairs], variables)
 
-    # Keras 3 comes to apply() on every road; before it, apply_gradients() was the road.
+    # Keras 3 always calls apply(); earlier versions call apply_gradients().
     own: Dict[str, Any] = {"apply": apply} if hasattr(base, "apply") else {"apply_gradients": apply_gradients}
-    # A model that is saved with it names the class that anybody can load.
+    # A saved model then names the original class, which can be loaded without this library.
     return type(base.__name__, (base,), {**own, "__module__": base.__module__})

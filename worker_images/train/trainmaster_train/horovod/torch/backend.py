@@ -1,4 +1,4 @@
-"""The operations on torch tensors, by torch.distributed: gloo for the CPU, NCCL where each process has a GPU of its own."""
+"""Operations on torch tensors, by torch.distributed: gloo for the CPU, NCCL if each process has a GPU of its own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainmaster_train.horovod.controller.messages import (
     ALLREDUCE,
     ALLTOALL,
     BROADCAST,
-    GLOBAL_SET,
     FAST_PATH,
+    GLOBAL_SET,
     REDUCESCATTER,
     REMOVE_SET,
     CollectiveRequest,
@@ -29,7 +29,7 @@ from trainmaster_train.horovod.reduction import AVERAGE, adasum, split_rows
 
 Works = List[Any]
 _QUERY_S = 0.0001
-# No time at all is to torch a wait without end.
+# torch takes a time-out of zero for an endless wait.
 _MIN_TIMEOUT_S = 0.001
 
 
@@ -48,17 +48,17 @@ class CpuBatch:
             except RuntimeError:
                 if not work.is_completed():
                     return False
-                work.wait()  # raises what really happened
+                work.wait()  # raises the real error
         return True
 
 
-@lru_cache(maxsize=None)  # of the engine's few durations
+@lru_cache(maxsize=None)  # the engine uses only a few durations
 def _timeout(timeout_s: float) -> timedelta:
     return timedelta(seconds=max(timeout_s, _MIN_TIMEOUT_S))
 
 
 class CudaBatch:
-    """Its results are put in place on the device's own time; ``done`` is when they are."""
+    """Results are delivered asynchronously on the device's stream; the event ``done`` marks their completion."""
 
     def __init__(self, works: Works, done: torch.cuda.Event, outputs: Sequence[torch.Tensor]) -> None:
         self._works = works
@@ -70,7 +70,7 @@ class CudaBatch:
         return bool(self._done.query())
 
     def wait(self, timeout_s: float) -> bool:
-        # Not by the event's own wait: a peer that died would never let it return.
+        # The event's own wait would never return after the death of a peer.
         for _ in range(max(1, int(timeout_s / _QUERY_S))):
             if self._done.query():
                 return True
@@ -89,14 +89,14 @@ _REDUCE_OPS = {
     "max": dist.ReduceOp.MAX,
     "product": dist.ReduceOp.PRODUCT,
 }
-# What gloo cannot add travels as the next type that it can.
+# Types that gloo cannot add are sent as the next larger type.
 _WIRE_TYPES = {torch.int16: torch.int32, torch.bool: torch.uint8}
 # The name changed with torch 2.13.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class TensorEntry:
-    """One tensor on its way. ``output`` is the result, the input itself where it is changed in place."""
+    """One submitted tensor. ``output`` is the result; for an operation in place, the input itself."""
 
     __slots__ = ("event", "is_in_place", "output", "received", "request", "tensor")
 
@@ -105,7 +105,7 @@ class TensorEntry:
         self.tensor = tensor.detach()
         self.is_in_place = is_in_place
         self.output: Optional[torch.Tensor] = None
-        self.received: Optional[torch.Tensor] = None  # of an alltoall: the rows from each rank
+        self.received: Optional[torch.Tensor] = None  # alltoall: the number of rows from each rank
         self.event: Optional[torch.cuda.Event] = None
         if tensor.is_cuda:
             self.event = torch.cuda.Event()
@@ -116,8 +116,8 @@ StartedWorks = Tuple[Works, Callable[[], None]]
 
 
 class TorchBackend:
-    """``group``: of all ranks; ``None`` for a lone process. ``lane``: a second one of all ranks, by gloo, for what goes
-    unasked.
+    """``group``: of all ranks; ``None`` for a single process. ``fast_path``: a second group of all ranks, by gloo, for
+    operations that skip the negotiation.
     """
 
     def __init__(
@@ -138,17 +138,21 @@ class TorchBackend:
             REDUCESCATTER: self._reducescatter,
         }
 
-    def start(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> CpuBatch | CudaBatch:
+    def start(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]
+    ) -> CpuBatch | CudaBatch:
         if response.kind == ADD_SET:
             self._add_set(response, entries)
         elif response.kind == REMOVE_SET:
-            self._remove_set(response..result)
+            self._remove_set(response.result)
         starter = self._starters.get(response.kind)
-        if starter is None:  # to agree is all there is to it
+        if starter is None:  # the operation is only an agreement
             return CpuBatch([], _no_op)
         device = next((entry.tensor.device for entry in entries if entry is not None), None)
         if device is None:
-            device = torch.device(response.zeros_like[0].device, torch.cuda.current_device()) if _is_cuda(response) else None
+            device = (
+                torch.device(response.zeros_like[0].device, torch.cuda.current_device()) if _is_cuda(response) else None
+            )
         if device is None or device.type != "cuda":
             return CpuBatch(*starter(response, entries, members))
         stream = self._streams.get(device)
@@ -165,7 +169,9 @@ class TorchBackend:
             finish()
             done = torch.cuda.Event()
             done.record(stream)
-        return CudaBatch(works, done, [entry.output for entry in entries if entry is not None and entry.output is not None])
+        return CudaBatch(
+            works, done, [entry.output for entry in entries if entry is not None and entry.output is not None]
+        )
 
     def abort(self) -> None:
         for group in self._groups.values():
@@ -182,18 +188,20 @@ class TorchBackend:
                 dist.destroy_process_group(group)
 
     def start_on_fast_path(self, tensor: torch.Tensor, op: str) -> CpuBatch:
-        """A sum, or whatever ``op`` is, on ``tensor`` itself: contiguous, on the CPU, of a type that gloo adds."""
+        """Start an allreduce in place. ``tensor``: contiguous, on the CPU, of a type that gloo supports."""
         return CpuBatch([self._groups[FAST_PATH].allreduce([tensor], _allreduce_options(op))], _no_op)
 
-    # Operations: each starts its collectives and says how to finish.
+    # Operations: each starts its collectives and returns a function that finishes it.
 
-    def _allreduce(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+    def _allreduce(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]
+    ) -> StartedWorks:
         requests = _requests(response, entries)
         first, only = requests[0], entries[0]
         if first.op == ADASUM:
             return self._adasum(response, entries, members)
         if len(entries) == 1 and only is not None:
-            # The tensor itself is the buffer, if it can be.
+            # Use the tensor itself as the buffer if possible.
             flat = only.tensor if only.is_in_place and only.tensor.is_contiguous() else _copy(only.tensor)
         else:
             flat = torch.cat([_flat_input(entry, request) for entry, request in zip(entries, requests)])
@@ -220,10 +228,12 @@ class TorchBackend:
 
         return works, finish
 
-    def _adasum(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
-        """Every rank gets all tensors and adds them pairwise, which is Adasum's tree."""
+    def _adasum(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]
+    ) -> StartedWorks:
+        """Every rank gathers all tensors and adds them pairwise, which is Adasum's reduction tree."""
         (entry,) = entries
-        assert entry is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
+        assert entry is not None  # noqa: S101 (a joined rank takes no part in an Adasum: zeros would halve the result)
         flat = _copy(entry.tensor)
         _scale(flat, entry.request.prescale)
         gathered = flat.new_empty((len(members), *flat.shape))
@@ -241,7 +251,9 @@ class TorchBackend:
 
         return works, finish
 
-    def _broadcast(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], _members: Sequence[int]) -> StartedWorks:
+    def _broadcast(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], _members: Sequence[int]
+    ) -> StartedWorks:
         (entry,) = entries
         assert entry is not None  # noqa: S101 (no broadcast among ranks that joined)
         buffer = entry.tensor if entry.is_in_place and entry.tensor.is_contiguous() else _copy(entry.tensor)
@@ -251,7 +263,9 @@ class TorchBackend:
             works.append(dist.broadcast(_as_bytes(buffer), entry.request.root, group, async_op=True))
         return works, lambda: _deliver(entry, buffer)
 
-    def _allgather(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+    def _allgather(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]
+    ) -> StartedWorks:
         (entry,) = entries
         (request,) = _requests(response, entries)
         rows = [int(count) for count in response.rows]
@@ -275,16 +289,22 @@ class TorchBackend:
                         works.append(dist.broadcast(_as_bytes(part), member, group, async_op=True))
         return works, lambda: None if entry is None else _deliver(entry, output)
 
-    def _alltoall(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+    def _alltoall(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]
+    ) -> StartedWorks:
         (entry,) = entries
         assert entry is not None  # noqa: S101 (no alltoall among ranks that joined)
         position = list(members).index(self._rank)
         sent, received = list(entry.request.splits), [int(splits[position]) for splits in response.rows]
         output = entry.tensor.new_empty((sum(received), *entry.tensor.shape[1:]))
         entry.received = torch.tensor(received, dtype=torch.int32)
-        return self._exchange(response.process_set, entry.tensor, output, sent, received), lambda: _deliver(entry, output)
+        return self._exchange(response.process_set, entry.tensor, output, sent, received), lambda: _deliver(
+            entry, output
+        )
 
-    def _reducescatter(self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]) -> StartedWorks:
+    def _reducescatter(
+        self, response: CollectiveResponse, entries: Sequence[Optional[TensorEntry]], members: Sequence[int]
+    ) -> StartedWorks:
         (entry,) = entries
         assert entry is not None  # noqa: S101 (no reducescatter among ranks that joined)
         request = entry.request
@@ -327,9 +347,9 @@ class TorchBackend:
     def _add_set(self, response: CollectiveResponse, entries: Sequence[Any]) -> None:
         members = entries[0]
         if self._groups[GLOBAL_SET] is None:
-            self._groups[response..result] = None
+            self._groups[response.result] = None
         else:
-            self._groups[response..result] = new_group(list(members))
+            self._groups[response.result] = new_group(list(members))
 
     def _remove_set(self, number: int) -> None:
         group = self._groups.pop(number, None)
@@ -338,7 +358,7 @@ class TorchBackend:
 
 
 def new_group(members: Optional[List[int]] = None, backend: Optional[str] = None) -> dist.ProcessGroup:
-    """A group of ``members`` (all ranks). Every rank calls it; who is no member gets one that it must not use."""
+    """A group of ``members`` (default: all ranks). Every rank calls it; only members may use the result."""
     group: Any = dist.new_group(members, backend=backend)
     made: dist.ProcessGroup = group
     return made
@@ -347,7 +367,7 @@ def new_group(members: Optional[List[int]] = None, backend: Optional[str] = None
 def _start_allreduce(wire: torch.Tensor, op: str, group: dist.ProcessGroup) -> Any:
     if wire.is_complex():
         return dist.all_reduce(wire, _REDUCE_OPS[op], group, async_op=True)
-    # The group's own, without what torch.distributed looks after on the way: a small tensor is there as soon.
+    # The group's own method skips the checks of torch.distributed, which cost as much as sending a small tensor.
     return group.allreduce([wire], _allreduce_options(op))
 
 
@@ -389,7 +409,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _deliver(entry: TensorEntry, result: torch.Tensor) -> None:
-    """``result`` becomes the job's output; in place: is copied there, unless it is there."""
+    """Set the entry's output to ``result``; in place: copy it there, unless it is there already."""
     if not entry.is_in_place:
         entry.output = result
         return
@@ -399,7 +419,7 @@ def _deliver(entry: TensorEntry, result: torch.Tensor) -> None:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a contiguous tensor with something in it: what is only moved needs no type that gloo knows."""
+    """A non-empty contiguous tensor as bytes: data that is only moved may be of a type that gloo does not support."""
     return tensor.view(-1).view(torch.uint8)
 
 

@@ -1,4 +1,4 @@
-"""``hvd.init()`` and what it knows afterwards: ranks, process sets, what is built in."""
+"""``hvd.init()`` for torch: ranks, process sets, available transports, and torch.distributed's default group."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import torch.distributed as dist
 
 from trainmaster_train import elastic
 from trainmaster_train.horovod import ranks
+from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S, ElasticMembership
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.gang import ProcessGang, rendezvous
 from trainmaster_train.horovod.session import HorovodSession
 from trainmaster_train.horovod.settings import HorovodSettings
 from trainmaster_train.horovod.torch.backend import TorchBackend, new_group
-from trainmaster_train.horovod.elastic_membership import RENDEZVOUS_S, ElasticMembership
 
 
 def leave_group() -> None:
     elastic.Group().leave()
 
 
-def join_group(world: elastic.World, timeout_s: float) -> None:
-    """Make ``world`` torch.distributed's.
+def join_group(world: elastic.ElasticWorld, timeout_s: float) -> None:
+    """Form torch.distributed's default group from ``world``.
 
     Raises:
-        HorovodInternalError: not all of it came, or there is a newer one.
+        HorovodInternalError: a process did not come, or there is a newer world.
     """
     try:
         elastic.Group("gloo", timeout_s).join(world)
@@ -46,26 +46,27 @@ _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "HO
 
 
 class OwnedDefaultGroup:
-    """It outlives ``hvd.shutdown()``, for the next ``hvd.init()`` at the same place.
+    """torch.distributed's default group, if ``hvd.init()`` created it.
 
-    The ranks come to their ends one after another. Were each to give the group up there, the first to come back would
-    find rank 0's old store at the same address still, and in it the addresses of those that are gone.
+    It outlives ``hvd.shutdown()``, for the next ``hvd.init()`` at the same address. The ranks shut down one after
+    another: if each destroyed the group then, the first one to return would still find rank 0's old store at the same
+    address, and in it the addresses of ranks that are gone.
     """
 
     def __init__(self) -> None:
         self._made_at: Optional[Tuple[Optional[str], ...]] = None
 
     def remember(self) -> None:
-        """It was made just now, where the environment says."""
+        """Note that the group was just created, at the address in the environment."""
         self._made_at = _rendezvous_address()
 
     def leave_if_moved(self) -> None:
-        """Give it up if the environment names another place by now."""
+        """Destroy the group if the environment names another address by now."""
         if self._made_at != _rendezvous_address():
             self.leave()
 
     def leave(self) -> None:
-        """Give it up; does nothing where the default group is the script's own."""
+        """Destroy the group; does nothing if the script itself created it."""
         is_own, self._made_at = self._made_at is not None, None
         if is_own and dist.is_initialized():
             dist.destroy_process_group()
@@ -75,7 +76,7 @@ def _rendezvous_address() -> Tuple[Optional[str], ...]:
     return tuple(os.environ.get(name) for name in _RENDEZVOUS_VARIABLES)
 
 
-# A group connects each rank with each other; of so many ranks, a second one costs more than the lane gains.
+# A group connects every pair of ranks; above this size a second group costs more than the fast path gains.
 _FAST_PATH_MAX_RANKS = 64
 
 
@@ -88,7 +89,7 @@ def gloo_enabled() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version as one number, as Horovod tells it; 0 without NCCL."""
+    """NCCL's version as one number, as in Horovod; 0 without NCCL."""
     if not (torch.cuda.is_available() and dist.is_nccl_available()):
         return 0
     from torch.cuda import nccl
@@ -106,12 +107,12 @@ def rocm_built() -> bool:
 
 
 def _form_gang(settings: HorovodSettings) -> ProcessGang:
-    announcement = ranks..own_announcement()
+    announcement = ranks.own_announcement()
     _default_group.leave_if_moved()
     if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
-        rank, size = ranks..rank_and_size()
+        rank, size = ranks.rank_and_size()
         world = membership.own()
         if world is not None and size > 1:
             join_group(world, settings.start_s)
@@ -144,7 +145,7 @@ def _connect_gang(rank: int, size: int, announcement: Dict[str, Any], settings: 
         settings=settings,
     )
     own_ranks = ranks.ranks_of(rank, announcements)
-    # A group of our own: its operations come in the order that the ranks agree on, whatever the script does with others.
+    # A separate group: its operations run in the negotiated order, whatever the script does with other groups.
     group = new_group(backend=_backends(own_ranks.local_size))
     fast_path = new_group(backend="gloo") if size <= _FAST_PATH_MAX_RANKS else None
     return ProcessGang(own_ranks, links, TorchBackend(rank, group, fast_path), settings)
@@ -154,12 +155,12 @@ def _init_default(rank: int, size: int, settings: HorovodSettings) -> None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if missing:
         raise ValueError(
-            f"{missing[0]} is not set, but this is rank {rank} of {size}: start the script by the platform, by torchrun, "
-            "or with MASTER_ADDR and MASTER_PORT of rank 0."
+            f"{missing[0]} is not set, but this is rank {rank} of {size}: start the script by the platform, by "
+            "torchrun, or with MASTER_ADDR and MASTER_PORT of rank 0."
         )
     timeout = timedelta(seconds=settings.start_s)
     try:
-        if os.environ.get("WORLD_SIZE"):  # torchrun keeps a store of its own, which only env:// alone knows how to use
+        if os.environ.get("WORLD_SIZE"):  # torchrun has a store of its own, which only env:// can use
             dist.init_process_group("gloo", timeout=timeout)
         else:
             dist.init_process_group("gloo", timeout=timeout, rank=rank, world_size=size)
@@ -174,7 +175,7 @@ def _init_default(rank: int, size: int, settings: HorovodSettings) -> None:
 def _backends(local_size: int) -> str:
     if not torch.cuda.is_available():
         return "gloo"
-    # NCCL wants a GPU for each process; where they share one, gloo carries the tensors through the host's memory.
+    # NCCL needs a GPU for each process; for a shared GPU gloo moves the tensors through the host's memory.
     has_own_gpu = dist.is_nccl_available() and torch.cuda.device_count() >= local_size
     return "cpu:gloo,cuda:nccl" if has_own_gpu else "cpu:gloo,cuda:gloo"
 
@@ -190,7 +191,7 @@ def _fetch() -> str:
 
 
 def leave() -> None:
-    """``hvd.shutdown()`` of a gang that meets anew with others."""
+    """``hvd.shutdown()`` before the process joins another gang."""
     _session.shutdown()
     _default_group.leave()
 

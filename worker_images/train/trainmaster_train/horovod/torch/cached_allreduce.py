@@ -1,8 +1,9 @@
-"""A blocking allreduce that comes round again: the shortest road to the operation that the rhythm has next.
+"""Cached fast path of a blocking allreduce: the shortest way to the operation that the response cache expects.
 
-The simple equivalent is to submit it and to wait for it, which starts it unasked, too (horovod/rhythm.py). Beside a
-megabyte that is Python enough to be seen, though, and it makes nothing new: request and answer are known. So here is
-only compared whether this is that operation, and gloo is called. Whatever is unusual takes the other road.
+The simple equivalent is to submit the operation and to wait for it, which skips the negotiation, too
+(controller/response_cache.py). Compared with reducing a megabyte, the Python code of that is noticeable, and it
+computes nothing new: request and response are known. So this only checks that the tensor matches the expected
+operation, and calls gloo. Everything unusual is submitted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trainmaster_train.horovod.gang import ProcessGang
 from trainmaster_train.horovod.reduction import AVERAGE, Average, Reduction
 from trainmaster_train.horovod.torch.backend import TorchBackend, divide
 
-# What gloo adds as it is, and each type's name in a request.
+# Types that gloo supports directly, and their names in a request.
 _NAMES = {
     torch.float32: "float32",
     torch.float64: "float64",
@@ -32,13 +33,13 @@ _PLAIN = Reduction(Average)[1:]
 def cached_allreduce(
     process_gang: ProcessGang, tensor: torch.Tensor, name: Optional[str], reduction: Reduction, *, is_in_place: bool
 ) -> Optional[torch.Tensor]:
-    """The result, or ``None``: it is not what comes next, or needs more than a call of gloo.
+    """The result, or ``None`` if the operation is not the expected one, or needs more than a call of gloo.
 
     Raises:
         HorovodInternalError: it failed, or the gang is broken.
     """
     engine, backend = process_gang.engine, process_gang.backend
-    expected = engine.fast_path..expected
+    expected = engine.fast_path.expected
     if (
         expected is None
         or expected.shape != tensor.shape
@@ -61,5 +62,5 @@ def cached_allreduce(
             process_gang.return_name(ALLREDUCE)
         return None
     if expected.op == AVERAGE:
-        divide(buffer, process_gang..ranks.size)
+        divide(buffer, process_gang.ranks.size)
     return buffer

@@ -1,4 +1,4 @@
-"""How gradients travel: as they are, or as half precision."""
+"""Compression of gradients on the wire: none, or half precision."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 
 class NoneCompressor:
-    """As they are."""
+    """No compression."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
-        """``(what travels, what decompress needs)``."""
+        """``(compressed tensor, context for decompress)``."""
         return tensor, None
 
     @staticmethod
@@ -21,11 +21,11 @@ class NoneCompressor:
 
 
 class FP16Compressor:
-    """Floating point numbers as 16 bits; others as they are."""
+    """Floating point numbers as 16 bits; other types unchanged."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
-        """``(what travels, what decompress needs)``."""
+        """``(compressed tensor, context for decompress)``."""
         if tensor.dtype.is_floating_point and tensor.dtype != torch.float16:
             return tensor.to(torch.float16), tensor.dtype
         return tensor, None
@@ -36,7 +36,7 @@ class FP16Compressor:
 
 
 class Compression:
-    """What ``compression=`` takes."""
+    """Values of ``compression=``."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

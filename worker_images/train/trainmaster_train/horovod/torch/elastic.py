@@ -1,4 +1,4 @@
-"""``hvd.elastic``: training that goes on when the gang changes."""
+"""``hvd.elastic`` for torch: training that continues when the gang changes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ __all__ = [
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: ``function(state, …)`` is run again with the new gang, from the last commit after a death.
+    """A decorator: ``function(state, …)`` is run again with each new gang; after a loss, from the last commit.
 
-    In an elastic job of the platform, the gangs are its worlds; elsewhere :func:`meet_anew` says how they meet.
+    In an elastic job of the platform the gangs are its worlds; elsewhere see :func:`register_rejoin`.
     """
     run_again = run_elastic(function, basics.init, basics.leave, basics.barrier)
 
@@ -77,8 +77,8 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """All take the models and optimizers of the newest commit, or rank 0's before the first; what samplers have done
-        is put together from all ranks.
+        """All ranks take the models and optimizers of the newest commit, or rank 0's before the first; the processed
+        indices of samplers are merged from all ranks.
         """
         source = self.newest_rank()
         for part in self._parts.values():
@@ -90,7 +90,7 @@ class TorchState(ObjectState):
                 part.merge(allgather_object(part.state_dict()), source)
             else:
                 part.load_state_dict(broadcast_object(part.state_dict(), source))
-        # Not restore(): that would bring back what was just replaced.
+        # Not restore(): that would undo the synchronization.
         self._saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
         self.sync_values(source)
         for name, value in copy.deepcopy(self._values).items():
@@ -103,7 +103,7 @@ class TorchState(ObjectState):
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Shares a data set's indices out among the ranks; after a change of the gang only those not yet processed.
+    """Partitions a data set's indices over the ranks; after a change of the gang, only those not yet processed.
 
     Call :meth:`record_batch` after each batch, and :meth:`set_epoch` at the end of each epoch.
     """
@@ -121,13 +121,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: another order, nothing processed yet."""
+        """Begin an epoch: a new order, nothing processed yet."""
         self.epoch = epoch
         self.processed_indices = []
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that this rank has processed a batch, so that it is not given out again in this epoch."""
+        """Note that this rank has processed a batch, so that it is not repeated in this epoch."""
         self.record_indices(self.get_indices(batch_idx, batch_size))
 
     def record_indices(self, indices: List[int]) -> None:
@@ -145,13 +145,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def merge(self, states: List[Dict[str, Any]], source: int = 0) -> None:
-        """Take together what all ranks have processed in the epoch of rank ``source``."""
+        """Merge the indices that all ranks have processed in the epoch of rank ``source``."""
         epoch = states[source]["epoch"]
         done = sorted({index for state in states if state["epoch"] == epoch for index in state["processed_indices"]})
         self.load_state_dict({"epoch": epoch, "processed_indices": done})
 
     def reset(self) -> None:
-        """Share out anew what is left, among the ranks that there are now."""
+        """Partition the remaining indices again over the current ranks."""
         if basics.is_initialized():
             self.rank, self.num_replicas = basics.rank(), basics.size()
         done = set(self.processed_indices)
@@ -174,7 +174,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         left = self.remaining_indices
         if not left:
             return []
-        # All ranks get as many: the last ones take some of the first indices again.
+        # All ranks get the same number: the first indices are repeated as padding.
         padded = (left * math.ceil(self.total_size / len(left)))[: self.total_size]
         return padded[self.rank :: self.num_replicas]
 

@@ -16,9 +16,9 @@ Named = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]
 
 
 def broadcast_parameters(params: Named, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Make the tensors of ``params`` (a ``state_dict()`` or ``named_parameters()``) those of ``root_rank``, in place.
+    """Broadcast the tensors of ``params`` (a ``state_dict()`` or ``named_parameters()``) from ``root_rank``, in place.
 
-    Values that are no tensors are left alone; :func:`broadcast_object` is for them.
+    Values that are not tensors stay unchanged; use :func:`broadcast_object` for them.
 
     Raises:
         ValueError: ``params`` is neither; or names a tensor twice.
@@ -49,10 +49,10 @@ def broadcast_optimizer_state(
     model: Optional[torch.nn.Module] = None,  # noqa: ARG001 (Horovod's signature)
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Make the state and options of ``optimizer`` those of ``root_rank``: also where only that one has made steps.
+    """Broadcast the state and options of ``optimizer`` from ``root_rank``, even if only that rank has made steps.
 
     Raises:
-        ValueError: the optimizer keeps no state that can be sent (LBFGS).
+        ValueError: the optimizer's state cannot be sent (LBFGS).
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(  # noqa: TRY004 (Horovod raises this one)
@@ -75,7 +75,7 @@ def broadcast_optimizer_state(
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """``obj`` of ``root_rank``, on every rank. Whatever pickle takes."""
+    """``obj`` of ``root_rank``, on every rank. It must be picklable."""
     if rank() == root_rank:
         data = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
         length = torch.tensor([data.numel()])
@@ -90,7 +90,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The objects of all ranks, in their order."""
+    """The objects of all ranks, in rank order."""
     data = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
     lengths = allgather(torch.tensor([data.numel()]), _suffixed(name, "lengths"), process_set)
     everything = allgather(data, _suffixed(name, "data"), process_set)
@@ -108,19 +108,19 @@ def _pickled(obj: Any) -> bytes:
 
 
 def _unpickled(data: torch.Tensor) -> Any:
-    # From a rank of the same job, which runs the same user's code anyway.
+    # It comes from a rank of the same job, which runs the same user's code.
     return pickle.loads(data.cpu().numpy().tobytes())  # noqa: S301
 
 
 class _Tensor:
-    """Stands for a tensor that is sent by itself."""
+    """Placeholder of a tensor that is sent separately."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
 
 
 def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """``value`` with placeholders for its tensors, which are put into ``tensors``."""
+    """``value`` with placeholders for its tensors, which are appended to ``tensors``."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach().cpu())
         return _Tensor(value)
@@ -132,7 +132,7 @@ def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
 
 
 def _put_in(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """The other way round: new tensors for the placeholders, in the same order."""
+    """The inverse: new tensors for the placeholders, in the same order."""
     if isinstance(value, _Tensor):
         # On the CPU: load_state_dict takes each to its parameter's device.
         tensors.append(torch.empty(value.shape, dtype=value.dtype))

@@ -1,4 +1,4 @@
-"""The operations as torch's autograd sees them: each knows how a gradient goes back through it."""
+"""The operations as autograd functions: each defines its backward pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmaster_train.horovod.controller.messages import ALLTOALL
 from trainmaster_train.horovod.reduction import Average, Reduction
 from trainmaster_train.horovod.torch.basics import gang
 from trainmaster_train.horovod.torch.submit import (
-    submit_allgather,
     blocking_allreduce,
-    submit_allreduce,
-    submit_reducescatter,
-    submit_broadcast,
     submit,
+    submit_allgather,
+    submit_allreduce,
+    submit_broadcast,
+    submit_reducescatter,
 )
 
 Tensor = torch.Tensor
@@ -55,7 +55,7 @@ class Allgather(torch.autograd.Function):
         reduction = Reduction(Average, 1.0, 1.0, ctx.process_set)
         reduced = blocking_allreduce(gradients[0], None, reduction)
         rows = submit_allgather(torch.tensor([ctx.rows]), None, ctx.process_set, will_wait=True).result().tolist()
-        position = gang().engine.members(ctx.process_set).index(gang()..ranks.rank)
+        position = gang().engine.members(ctx.process_set).index(gang().ranks.rank)
         return reduced.narrow(0, sum(rows[:position]), ctx.rows), None, None
 
 
@@ -69,7 +69,7 @@ class Broadcast(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         reduction = Reduction(Average, 1.0, 1.0, ctx.process_set)
         reduced = blocking_allreduce(gradients[0], None, reduction)
-        if gang()..ranks.rank != ctx.root:
+        if gang().ranks.rank != ctx.root:
             reduced = torch.zeros_like(reduced)
         return reduced, None, None, None
 

@@ -1,4 +1,4 @@
-"""The operations: blocking, as handles, in place, in groups."""
+"""The operations of ``hvd``: blocking and asynchronous, in place, in groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def poll(handle: AnyHandle) -> bool:
 
 
 def synchronize(handle: AnyHandle) -> Any:
-    """Wait for the operation; its result.
+    """Wait for the operation; returns its result.
 
     Raises:
         HorovodInternalError: it failed.
@@ -46,8 +46,8 @@ def synchronize(handle: AnyHandle) -> Any:
 
 
 def join(device: int = -1) -> int:
-    """Wait until all ranks have joined, and meanwhile take part in their allreduces with zeros (and in their
-    allgathers with nothing). Returns the rank that joined last.
+    """Wait until all ranks have joined; meanwhile take part in their allreduces with zeros and in their allgathers
+    without rows. Returns the rank that joined last.
     """
     if device >= 0 and torch.cuda.is_available():
         torch.cuda.set_device(device)
@@ -67,10 +67,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The tensors of all ranks as one, in a new tensor; by default their average. Gradients flow through it."""
+    """Reduce the tensors of all ranks into a new tensor; by default their average. Differentiable."""
     small, context = compression.compress(tensor)
     reduction = make_reduction(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    # Without a gradient that is to flow back, autograd's part would only cost.
+    # Without a gradient, autograd would only cost.
     result = (
         gradients.Allreduce.apply(small, name, reduction)
         if small.requires_grad
@@ -182,9 +182,9 @@ def grouped_allreduce_async_(
 def sparse_allreduce_async(
     tensor: Tensor, name: str, op: ReduceOp, process_set: ProcessSet = global_process_set
 ) -> SparseHandle:
-    """The sum or average of sparse tensors: what each rank has is gathered, and added up where indices meet."""
+    """Sum or average of sparse tensors: values and indices are gathered, and values of equal indices added up."""
     if op not in (Average, Sum):
-        raise ValueError(f"a sparse allreduce knows Average and Sum, not {op.name}.")
+        raise ValueError(f"a sparse allreduce supports Average and Sum, not {op.name}.")
     tensor = tensor.coalesce()
     values = allgather_async(tensor.values(), f"{name}.values", process_set)
     indices = allgather_async(tensor.indices().transpose(0, 1).contiguous(), f"{name}.indices", process_set)
@@ -196,7 +196,7 @@ def sparse_allreduce_async(
 
 
 def allgather(tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The tensors of all ranks one behind another, by their first dimension, in which they may differ."""
+    """The tensors of all ranks, concatenated by the first dimension, whose size may differ."""
     result: Tensor = gradients.Allgather.apply(tensor, name, set_number(process_set))
     return result
 
@@ -258,10 +258,10 @@ def alltoall(
     name: Optional[str] = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Rows of ``tensor`` to each rank, ``splits`` to each (unstated: as many to each).
+    """Send rows of ``tensor`` to each rank: ``splits`` to each (default: equal numbers).
 
     Returns:
-        The rows from all ranks in their order; with ``splits`` also how many came from each.
+        The rows from all ranks, in rank order; with ``splits`` also their number from each rank.
     """
     number = set_number(process_set)
     output, received = gradients.Alltoall.apply(tensor, splits_of(tensor, splits, number), name, number)
@@ -288,7 +288,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """The average (or sum) of all tensors, of which each rank gets its share of the rows, the first ranks one more."""
+    """Average (or sum) of all tensors; each rank gets its share of the rows, the first ranks one more."""
     small, context = compression.compress(tensor)
     reduction = Reduction(check_scatter_op(op), prescale_factor, postscale_factor, set_number(process_set))
     reduced: Tensor = compression.decompress(gradients.Reducescatter.apply(small, name, reduction), context)

@@ -1,4 +1,4 @@
-"""``hvd.DistributedOptimizer``: the ranks' gradients are averaged while the backward pass still runs."""
+"""``hvd.DistributedOptimizer``: gradients are averaged over the ranks while the backward pass still runs."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """``optimizer`` as one that reduces the gradients of all ranks before each step. It keeps its class, its options
-    and its state; the given one is not to be used any more.
+    """``optimizer``, reducing the gradients of all ranks before each step. The result keeps class, options and state;
+    do not use the given optimizer any more.
 
     Args:
-        named_parameters: ``model.named_parameters()``; all that the optimizer has, the names alike on all ranks.
-            Unstated, the order of the parameters names them.
-        backward_passes_per_step: so many backward passes are added up before gradients travel.
+        named_parameters: ``model.named_parameters()``: all parameters of the optimizer, with the same names on all
+            ranks. By default their order names them.
+        backward_passes_per_step: number of backward passes that are accumulated before the reduction.
         op: ``Average``, ``Sum``; ``Adasum`` reduces the steps that each rank would make.
         gradient_predivide_factor: the average divides by it before the sum, and by size / factor after it.
-        groups: so many groups of parameters whose gradients go together, or lists of parameters.
-        sparse_as_dense: gradients of embeddings travel as dense ones.
+        groups: number of groups of parameters whose gradients are reduced together, or lists of parameters.
+        sparse_as_dense: send sparse gradients of embeddings as dense ones.
 
     Raises:
-        ValueError: arguments that do not go together, names that are missing or doubled.
+        ValueError: arguments that exclude each other, or names that are missing or duplicate.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor goes with op=hvd.Average only.")
@@ -63,7 +63,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     mixin = _Adasum if op == Adasum else _Distributed
     base = type(optimizer)
     made: Any = object.__new__(type(base.__name__, (mixin, base), {}))
-    # State, options and hooks are the given optimizer's own. A step that a scheduler wrapped around it is not.
+    # State, options and hooks are shared with the given optimizer, but not a step() that a scheduler has wrapped.
     made.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     made._reducer = _Reducer(  # noqa: SLF001 (it is ours)
         made,
@@ -80,17 +80,17 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 class _Distributed:
-    """Laid over the optimizer's class. What it needs is in ``_reducer``, so that nothing of the class is hidden."""
+    """Mixin over the optimizer's class. Its state is in ``_reducer``, so that no attribute of the class is hidden."""
 
     _reducer: _Reducer
 
     def synchronize(self) -> None:
-        """Wait until all gradients are reduced: before clipping, say. Then step inside :meth:`skip_synchronize`."""
+        """Wait until all gradients are reduced, e.g. before clipping. Then step inside :meth:`skip_synchronize`."""
         self._reducer.synchronize()
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Inside, ``step()`` takes the gradients as they are."""
+        """Inside this context ``step()`` uses the gradients as they are."""
         self._reducer.will_synchronize = False
         try:
             yield
@@ -117,7 +117,7 @@ class _Distributed:
 
 
 class _Adasum(_Distributed):
-    """Each rank steps by its own gradients; Adasum of what that changed is what all take."""
+    """Each rank steps with its own gradients; all apply the Adasum of the resulting changes."""
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         parameters = self._reducer.parameters
@@ -134,7 +134,7 @@ class _Adasum(_Distributed):
 
 
 class _Reducer:
-    """Hooks that send each gradient when it is complete, and the handles of those on their way."""
+    """Hooks that submit each gradient when it is complete, and the handles of those in flight."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _Reducer:
         self._is_synchronized = False
 
     def with_reduction(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """``closure`` with the gradients reduced before the optimizer sees them."""
+        """``closure``, followed by the reduction of its gradients."""
 
         def reduced() -> Any:
             # The optimizer calls it with gradients enabled or not; the closure enables them itself.
@@ -197,7 +197,7 @@ class _Reducer:
         return reduced
 
     def synchronize(self) -> None:
-        """Send what is not yet on its way (a rank may have skipped a parameter), and wait for all of it."""
+        """Submit gradients that are not in flight yet (a rank may have skipped a parameter), and wait for all."""
         if self._is_alone():
             return
         sent = {parameter for key in self._handles for parameter in key}
@@ -212,7 +212,7 @@ class _Reducer:
         self._is_synchronized = True
 
     def adasum(self, changes: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        """Adasum of each of ``changes``, which follow the order of the parameters."""
+        """Adasum of each of ``changes``, in the order of the parameters."""
         handles = []
         for parameter, change in zip(self.parameters, changes):
             small, context = self._compression.compress(change)
@@ -224,7 +224,7 @@ class _Reducer:
         if self._handles:
             raise AssertionError(
                 "optimizer.zero_grad() was called between loss.backward() and optimizer.step() (or synchronize()), "
-                "while the gradients are on their way: call it before backward()."
+                "while the gradients are being reduced: call it before backward()."
             )
 
     def set_passes(self, passes: int) -> None:
@@ -241,7 +241,7 @@ class _Reducer:
         return len(gang().engine.members(set_number(self._process_set))) == 1
 
     def _on_gradient_ready(self, parameter: torch.Tensor) -> None:
-        """A backward pass has this gradient complete."""
+        """Hook: a backward pass has accumulated this gradient."""
         assert isinstance(parameter, Parameter)  # noqa: S101 (only parameters have the hook)
         if self._is_alone():
             return
@@ -257,7 +257,7 @@ class _Reducer:
                 self._send(parameter)
 
     def _send(self, parameter: Parameter) -> Tuple[Parameter, ...]:
-        """Start the reduction of a gradient, or of its whole group; returns whose."""
+        """Start the reduction of a gradient, or of its whole group; returns their parameters."""
         key = self._group_of.get(parameter, (parameter,))
         if len(key) > 1 and not any(p.grad is not None and p.grad.is_sparse for p in key):
             small, contexts = zip(*(self._compression.compress(self._gradient(p)) for p in key))
@@ -279,7 +279,7 @@ class _Reducer:
         self._handles[(parameter,)] = (handle, [context])
 
     def _gradient(self, parameter: Parameter) -> torch.Tensor:
-        """The gradient as it travels; zeros where this rank's pass had none, for other ranks may have one."""
+        """The gradient to send; zeros if this rank has none, because other ranks may have one."""
         if parameter.grad is None:
             parameter.grad = (
                 torch.zeros_like(parameter).to_sparse(1) if parameter in self._sparse else torch.zeros_like(parameter)
@@ -303,7 +303,7 @@ class _Reducer:
         if isinstance(groups, int):
             if groups < 1:
                 raise ValueError(f"groups={groups}: must be at least 1.")
-            # The same groups everywhere, even where a rank has its parameters in another order.
+            # The same groups on all ranks, even if a rank has its parameters in another order.
             order = broadcast_object([self._names[parameter] for parameter in self.parameters], 0)
             by_name = {self._names[parameter]: parameter for parameter in self.parameters}
             ordered = [by_name[name] for name in order]
@@ -313,12 +313,12 @@ class _Reducer:
             made = [tuple(p for p in group if p in self._passes_left) for group in groups]
             flat = [parameter for group in made for parameter in group]
             if len(set(flat)) != len(flat):
-                raise ValueError("groups: a parameter is in two of them.")
+                raise ValueError("groups: a parameter is in two groups.")
         return {parameter: group for group in made for parameter in group if len(group) > 1}
 
 
 def _set_gradient(parameter: Parameter, reduced: torch.Tensor) -> None:
-    """``reduced`` becomes the gradient: the tensor stays the same one where it was reduced in place."""
+    """Set the gradient to ``reduced``; a tensor that was reduced in place stays the same object."""
     gradient = parameter.grad
     if gradient is None or gradient.is_sparse or reduced.is_sparse:
         parameter.grad = reduced
@@ -327,7 +327,7 @@ def _set_gradient(parameter: Parameter, reduced: torch.Tensor) -> None:
 
 
 def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]) -> Dict[Parameter, str]:
-    """Parameter -> name, of all that the optimizer has."""
+    """Names of all parameters of the optimizer."""
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if given is None:
         return {parameter: f"noname.{number}" for number, parameter in enumerate(own)}
@@ -344,7 +344,7 @@ def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]
     next_name = sum(parameter not in names for parameter in own)
     if next_name:
         raise ValueError(
-            f"named_parameters: {next_name} of the optimizer's {len(own)} parameters have no name there; give the names of "
-            "all models that it trains."
+            f"named_parameters: {next_name} of the optimizer's {len(own)} parameters have no name there; give the names "
+            "of all models that it trains."
         )
     return names

@@ -1,4 +1,4 @@
-"""From a tensor to a request: what is asked of the engine, and the handle that waits for it."""
+"""Builds requests from tensors and submits them; handles to wait for the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tensor = torch.Tensor
 
 
 class AsyncHandle:
-    """What an operation ``…_async`` returns, for :func:`poll` and :func:`synchronize`."""
+    """Result of an operation ``…_async``, for :func:`poll` and :func:`synchronize`."""
 
     def __init__(
         self, handles: Sequence[Handle], entries: Sequence[TensorEntry], *, is_group: bool, with_splits: bool
@@ -47,7 +47,7 @@ class AsyncHandle:
 
 
 class SparseHandle:
-    """Of a sparse allreduce, which gathers values and indices."""
+    """Handle of a sparse allreduce, which gathers values and indices."""
 
     def __init__(self, tensor: Tensor, values: AsyncHandle, indices: AsyncHandle, divisor: int) -> None:
         self._tensor = tensor
@@ -73,7 +73,7 @@ AnyHandle = Union[AsyncHandle, SparseHandle]
 def make_reduction(
     average: Optional[bool], op: Optional[ReduceOp], prescale: float, postscale: float, process_set: int
 ) -> Reduction:
-    """The arguments of an allreduce, checked."""
+    """Check the arguments of an allreduce."""
     return Reduction(resolve_op(average, op), prescale, postscale, process_set)
 
 
@@ -106,7 +106,7 @@ def submit_allreduce(
 def blocking_allreduce(
     tensor: Tensor, name: Optional[str], reduction: Reduction, *, is_in_place: bool = False
 ) -> Tensor:
-    """The allreduce of one tensor, waited for: its result."""
+    """Allreduce one tensor, and wait for the result."""
     result = cached_allreduce(gang(), tensor, name, reduction, is_in_place=is_in_place)
     if result is None:
         result = submit_allreduce([tensor], name, reduction, is_in_place=is_in_place, will_wait=True).result()
@@ -195,7 +195,7 @@ def splits_of(tensor: Tensor, splits: Union[Tensor, Sequence[int], None], proces
     size = len(gang().engine.members(process_set))
     if splits is None:
         if tensor.shape[0] % size:
-            raise ValueError(f"alltoall: {tensor.shape[0]} rows do not come out even for {size} ranks; give splits=.")
+            raise ValueError(f"alltoall: {tensor.shape[0]} rows do not divide evenly over {size} ranks; give splits=.")
         return (tensor.shape[0] // size,) * size
     rows = tuple(int(count) for count in (splits.tolist() if isinstance(splits, Tensor) else splits))
     if len(rows) != size or min(rows) < 0 or sum(rows) != tensor.shape[0]:

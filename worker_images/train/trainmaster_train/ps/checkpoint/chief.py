@@ -23,12 +23,12 @@ from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.worker.connection import Connection
 
 _HOLD_S = 30.0
-_SETTLE_S = 0.05
+_RETRY_S = 0.05
 # With backup workers a ps may be an update ahead of another; more, and one came back with older values.
-_APART = 8
+_DIVERGED = 8
 
 
-class Checkpoints:
+class CheckpointCoordinator:
     def __init__(
         self, connections: Sequence[Connection], model: torch.nn.Module, options: Options, *, after: int
     ) -> None:
@@ -37,7 +37,7 @@ class Checkpoints:
         self._model = model
         self._options = options
         self._next = 0
-        self._is_settled = True
+        self._is_aligned = True
         self._plan(after)
         self._pending: Optional[_Pending] = None
 
@@ -47,7 +47,7 @@ class Checkpoints:
         """
         try:
             if self._pending is not None:
-                self._pending.look(wait_s=0.0)
+                self._pending.poll(wait_s=0.0)
                 if self._pending.is_sealed:
                     self._pending = None
             # The last update's checkpoint is written with what is known then: the end's metrics.
@@ -67,9 +67,9 @@ class Checkpoints:
         self.finish()
         try:
             with self._released_on_failure():
-                targets = self._settled() if self._options.mode == "sync" else None
+                targets = self._hold_aligned() if self._options.mode == "sync" else None
                 pending = self._begin(versions, metrics, targets or [None] * len(self._connections))
-            return pending.look(wait_s=self._options.step_timeout_s)
+            return pending.poll(wait_s=self._options.step_timeout_s)
         except (ParameterServerError, OSError) as error:
             raise CheckpointError(f"no checkpoint of update {versions[0]}: {error}") from error
 
@@ -78,7 +78,7 @@ class Checkpoints:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             try:
-                pending.look(wait_s=self._options.step_timeout_s)
+                pending.poll(wait_s=self._options.step_timeout_s)
             except (ParameterServerError, CheckpointError, OSError) as error:
                 print(f"no checkpoint of step {pending.step}: {error}.", flush=True)
 
@@ -92,17 +92,20 @@ class Checkpoints:
         A ps that came back with older values counts from there, and is never where the others are: then each is taken
         as it is.
         """
-        held = []
+        held_versions = []
         for connection in self._connections:
             header, _ = connection.ask({"op": "hold"}, timeout_s=_HOLD_S, what="to be held for a checkpoint")
-            held.append(int(header["version"]))
-        self._is_settled = len(set(held)) == 1
-        if max(held) - min(held) > _APART:
-            self._is_settled = True
+            held_versions.append(int(header["version"]))
+        self._is_aligned = len(set(held_versions)) == 1
+        if max(held_versions) - min(held_versions) > _DIVERGED:
+            self._is_aligned = True
             _release(self._connections)
-            print(f"the ps are at updates {held}, since one came back; the checkpoint has each as it is.", flush=True)
-            return [None] * len(held)
-        return [max(held)] * len(held)
+            print(
+                f"the ps are at updates {held_versions}, since one came back; the checkpoint has each as it is.",
+                flush=True,
+            )
+            return [None] * len(held_versions)
+        return [max(held_versions)] * len(held_versions)
 
     @contextmanager
     def _released_on_failure(self) -> Iterator[None]:
@@ -113,7 +116,7 @@ class Checkpoints:
             _release(self._connections)
             raise
 
-    def _settled(self) -> Optional[List[Optional[int]]]:
+    def _hold_aligned(self) -> Optional[List[Optional[int]]]:
         """As :meth:`_hold` at a moment when all ps are at the same step, for a caller that makes no more steps itself.
         ``None`` when there is no such moment: only with backup workers, when one of them died half through its last push
         or a ps came back with older values.
@@ -121,10 +124,10 @@ class Checkpoints:
         deadline = time.monotonic() + _HOLD_S
         while time.monotonic() < deadline:
             targets = self._hold()
-            if self._is_settled:
+            if self._is_aligned:
                 return targets
             _release(self._connections)
-            threading.Event().wait(_SETTLE_S)
+            threading.Event().wait(_RETRY_S)
         print("the ps are not all at the same update; the checkpoint has each as it is.", flush=True)
         return None
 
@@ -137,7 +140,7 @@ class Checkpoints:
         try:
             pending.ask(targets, write_local(folder, self._model))
         except BaseException:
-            pending.give_up()
+            pending.abort()
             raise
         return pending
 
@@ -171,7 +174,7 @@ class _Pending:
             header = {"op": "save", "step": self.step, "version": versions[ps], "directory": str(self._folder.parent)}
             self._numbers[ps] = connection.send(header)
 
-    def look(self, *, wait_s: float) -> Path:
+    def poll(self, *, wait_s: float) -> Path:
         """Seal the checkpoint when all have answered; waits that long for them. ``is_sealed`` tells.
 
         Raises:
@@ -195,7 +198,7 @@ class _Pending:
                 digests=self._digests,
             )
         except BaseException:
-            self.give_up()
+            self.abort()
             raise
         self.is_sealed = True
         return sealed
@@ -205,6 +208,6 @@ class _Pending:
             names = ", ".join(self._connections[ps].name for ps in self._numbers)
             raise DeadlineError(f"{names} did not write within {self._options.step_timeout_s:.0f} s")
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         _release(self._connections)

@@ -11,14 +11,14 @@ import torch
 
 from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, latest
 from trainmaster_train.checkpoint.manifest import HashedFile, check
-from trainmaster_train.ps.layout import Layout, difference, slice_of
-from trainmaster_train.ps.server.shard import Part, Shard
+from trainmaster_train.ps.layout import ShardLayout, difference, slice_of
+from trainmaster_train.ps.server.shard import Shard, TensorAndState
 
 LOCAL_FILE = "local.pt"  # what the chief itself holds
 
 
 def write_shard(
-    folder: Path, shard_state: Tuple[List[Part], Dict[str, Part]], about: Mapping[str, Any]
+    folder: Path, shard_state: Tuple[List[TensorAndState], Dict[str, TensorAndState]], about: Mapping[str, Any]
 ) -> Tuple[str, str]:
     """Write a shard's file; its name and its SHA-256.
 
@@ -56,7 +56,7 @@ class DamagedError(CheckpointError):
     """This checkpoint is not as it was written; an older one may be."""
 
 
-def newest_whole(who: str) -> Optional[Path]:
+def newest_undamaged(replica_name: str) -> Optional[Path]:
     """Where to start from, as :func:`latest` says, or the newest one before it when that is damaged; says so as ``who``.
     All replicas see the same files, so all of them start from the same one.
 
@@ -70,11 +70,11 @@ def newest_whole(who: str) -> Optional[Path]:
         older = [path for path in complete_checkpoints(wanted.parent) if path.name < wanted.name]
         for path in [wanted, *reversed(older)]:
             try:
-                look_at(path)
+                check_files(path)
             except DamagedError as error:
                 problem = problem or error
                 if path.exists():
-                    print(f"{who}: {error}; trying the one before it.", flush=True)
+                    print(f"{replica_name}: {error}; trying the one before it.", flush=True)
                 continue
             return path
         before, wanted = wanted, latest()
@@ -84,7 +84,7 @@ def newest_whole(who: str) -> Optional[Path]:
     return None
 
 
-def look_at(path: Path) -> None:
+def check_files(path: Path) -> None:
     """Whether the checkpoint has all its files in their sizes, and each opens. Their content is looked at by whoever
     reads it: all of it may be more than one replica can read in good time.
 
@@ -111,7 +111,7 @@ def restore_shard(shard: Shard, path: Path) -> None:
     files = _read_all(path, shard.layout)
     read = [shard.ps] if len(files) == shard.count else range(len(files))
     _check_content(path, [shard_file(ps, len(files)) for ps in read])
-    slabs: List[Part] = []
+    slabs: List[TensorAndState] = []
     for number, slab in enumerate(shard.layout.slabs):
         begin, end = slice_of(slab.size, shard.ps, shard.count)
         slabs.append(_slab_part(files, number, slab.size, begin, end))
@@ -188,7 +188,7 @@ def _check_shapes(parameters: Mapping[str, torch.Tensor], signature: Mapping[str
             )
 
 
-def _slab_part(files: List[Dict[str, Any]], number: int, size: int, begin: int, end: int) -> Part:
+def _slab_part(files: List[Dict[str, Any]], number: int, size: int, begin: int, end: int) -> TensorAndState:
     """Values and state of the elements ``begin`` to ``end`` of a slab."""
     pieces: List[torch.Tensor] = []
     states: List[Dict[str, torch.Tensor]] = []
@@ -207,7 +207,7 @@ def _slab_part(files: List[Dict[str, Any]], number: int, size: int, begin: int, 
     return torch.cat(pieces), state
 
 
-def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> Part:
+def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> TensorAndState:
     """Values and state of ``rows`` (numbers in the whole table)."""
     count = len(files)
     values, state = files[0]["tables"][name]
@@ -224,7 +224,7 @@ def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> P
     return part, states
 
 
-def _read_all(path: Path, layout: Optional[Layout]) -> List[Dict[str, Any]]:
+def _read_all(path: Path, layout: Optional[ShardLayout]) -> List[Dict[str, Any]]:
     """The shards' files of a checkpoint in order, which are of this ``layout``."""
     files = _load_all(path)
     if layout is not None:

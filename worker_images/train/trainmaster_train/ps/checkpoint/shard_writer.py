@@ -13,48 +13,48 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from trainmaster_train.checkpoint import staged_path
 from trainmaster_train.ps.checkpoint.shard_checkpoint import write_shard
 from trainmaster_train.ps.errors import RefusedError
-from trainmaster_train.ps.server.sessions import Request
+from trainmaster_train.ps.server.sessions import WorkerRequest
 from trainmaster_train.ps.server.shard import Shard
 
 HOLD_S = 60.0  # who holds this ps for a checkpoint and does not go on is not waited for any longer
 
-Answer = Tuple[Request, Dict[str, Any]]
+Answer = Tuple[WorkerRequest, Dict[str, Any]]
 
 
-class Saving:
+class ShardWriter:
     def __init__(self, shard: Shard, wake: Callable[[], None]) -> None:
         """``wake``: called from the writing thread when it is done, so that :meth:`answers` is asked."""
         self._shard = shard
         self._wake = wake
-        self._held_at: Optional[int] = None
-        self._held_since = 0.0
-        self._request: Optional[Request] = None
+        self._hold_version: Optional[int] = None
+        self._hold_since = 0.0
+        self._request: Optional[WorkerRequest] = None
         self._is_writing = False
         self._written: List[Dict[str, Any]] = []
         self._answers: List[Answer] = []
 
     @property
-    def is_held(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether the shard may not be updated now."""
-        return self._held_at is not None and self._shard.version >= self._held_at
+        return self._hold_version is not None and self._shard.version >= self._hold_version
 
     def hold(self, now: float) -> int:
         """Let no update follow the current one; its version."""
-        if self._held_at is None:
-            self._held_at, self._held_since = self._shard.version, now
-        return self._held_at
+        if self._hold_version is None:
+            self._hold_version, self._hold_since = self._shard.version, now
+        return self._hold_version
 
     def release(self) -> None:
-        self._held_at = None
+        self._hold_version = None
         if not self._is_writing:
             self._request = None
 
     def release_after(self, now: float) -> None:
         """Go on when whoever holds this ps does not."""
-        if self._held_at is not None and now - self._held_since > HOLD_S:
+        if self._hold_version is not None and now - self._hold_since > HOLD_S:
             self.release()
 
-    def ask(self, request: Request, now: float) -> None:
+    def ask(self, request: WorkerRequest, now: float) -> None:
         """Write the shard as it is at ``request``'s version (``None``: now).
 
         Raises:
@@ -63,22 +63,22 @@ class Saving:
         name = f"ps {self._shard.ps}"
         if self._request is not None:
             raise RefusedError(f"{name} is still writing its part of step {self._request.header['step']}")
-        at = request.header.get("version")
-        if at is not None and self._shard.version > int(at):
+        target = request.header.get("version")
+        if target is not None and self._shard.version > int(target):
             self.release()
-            raise RefusedError(f"{name} is past update {at} already")
+            raise RefusedError(f"{name} is past update {target} already")
         self._request = request
-        if at is not None:
-            self._held_at, self._held_since = int(at), now
+        if target is not None:
+            self._hold_version, self._hold_since = int(target), now
 
     def proceed(self) -> None:
         """Begin to write if that was asked for and the version is right."""
         if self._request is None or self._is_writing:
             return
-        at = self._request.header.get("version")
-        if at is not None and self._shard.version < int(at):
+        target = self._request.header.get("version")
+        if target is not None and self._shard.version < int(target):
             return
-        self._held_at = None
+        self._hold_version = None
         folder = staged_path(int(self._request.header["step"]), directory=self._request.header.get("directory"))
         if not folder.is_dir():
             self._answer({"refused": f"{folder} is not there: all replicas must share the output of the chief"})

@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 import torch
 
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server.shard import Renewed, Rows, Shard
+from trainmaster_train.ps.server.shard import OnUpdated, RowGradients, Shard
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Push:
     worker: int
     version: int
     gradients: Sequence[torch.Tensor]
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, RowGradients]
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Staleness:
 
 
 @dataclass
-class Verdict:
+class PushResult:
     """What became of a push: ``applied``, ``too_stale`` or ``late``. ``staleness`` is that of its values."""
 
     worker: int
@@ -75,7 +75,7 @@ class Verdict:
 
 
 @dataclass
-class Rounds:
+class GradientAggregator:
     """Applies pushes to ``shard`` as ``options`` say, and counts."""
 
     shard: Shard
@@ -83,14 +83,14 @@ class Rounds:
     staleness: Staleness = field(default_factory=Staleness)
     _waiting: Dict[int, int] = field(default_factory=dict)
     _sums: List[torch.Tensor] = field(default_factory=list)
-    _rows: Dict[str, List[Rows]] = field(default_factory=dict)
+    _rows: Dict[str, List[RowGradients]] = field(default_factory=dict)
 
     @property
     def contributors(self) -> Collection[int]:
         """The workers whose gradients the current step has."""
         return self._waiting.keys()
 
-    def take(self, push: Push, renewed: Optional[Renewed] = None) -> Optional[Verdict]:
+    def take(self, push: Push, on_updated: Optional[OnUpdated] = None) -> Optional[PushResult]:
         """Take ``push``; ``None``: it waits for the others of its step (:meth:`close` tells when that is complete).
         ``renewed`` as for :meth:`Shard.apply`.
         """
@@ -99,7 +99,7 @@ class Rounds:
         if self.options.mode == "sync":
             if staleness:
                 self.staleness.late += 1
-                return Verdict(push.worker, "late", staleness)
+                return PushResult(push.worker, "late", staleness)
             if push.worker in self._waiting:
                 # It died after its push and is back: one gradient for each worker and step, however often it comes.
                 self.staleness.late += 1
@@ -109,27 +109,27 @@ class Rounds:
             return None
         if self.options.max_staleness is not None and staleness > self.options.max_staleness:
             self.staleness.too_stale += 1
-            return Verdict(push.worker, "too_stale", staleness)
+            return PushResult(push.worker, "too_stale", staleness)
         self.staleness.note(staleness)
         scale = 1.0 / staleness if self.options.scale_by_staleness and staleness > 1 else 1.0
-        self.shard.apply(push.gradients, push.rows, scale, renewed)
-        return Verdict(push.worker, "applied", staleness)
+        self.shard.apply(push.gradients, push.rows, scale, on_updated)
+        return PushResult(push.worker, "applied", staleness)
 
     def is_complete(self, expected: Collection[int]) -> bool:
         """Whether the current step has all the gradients it needs, when ``expected`` workers are there."""
         needed = max(1, len(expected) - self.options.backup_workers)
         return len(self._waiting) >= needed
 
-    def close(self, renewed: Optional[Renewed] = None) -> List[Verdict]:
+    def close(self, on_updated: Optional[OnUpdated] = None) -> List[PushResult]:
         """Apply the mean of what the current step has; a verdict for each of its workers."""
         count = len(self._waiting)
         gradients = [total.div_(count) for total in self._sums]
         rows = {name: _mean_rows(parts, count) for name, parts in self._rows.items()}
-        self.shard.apply(gradients, rows, renewed=renewed)
-        verdicts = [Verdict(worker, "applied", 0) for worker in self._waiting]
+        self.shard.apply(gradients, rows, on_updated=on_updated)
+        results = [PushResult(worker, "applied", 0) for worker in self._waiting]
         self._waiting.clear()
         self._rows.clear()
-        return verdicts
+        return results
 
     def _gather(self, push: Push) -> None:
         if not self._sums:  # kept from step to step: fresh pages cost more than the sum
@@ -144,7 +144,7 @@ class Rounds:
         self._waiting[push.worker] = push.version
 
 
-def _mean_rows(parts: Sequence[Rows], count: int) -> Rows:
+def _mean_rows(parts: Sequence[RowGradients], count: int) -> RowGradients:
     """The sum of several workers' rows over ``count``, each row once."""
     indices, places = torch.cat([part[0] for part in parts]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
     values = torch.cat([part[1] for part in parts])

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Sequence, Set
 from trainmaster_train.ps.options import Options
 
 
-class Members:
+class WorkerMembership:
     """Workers 0 to ``count`` - 1: there, lost (it may come back), or left (it is done)."""
 
     def __init__(self, count: int, options: Options, *, now: float) -> None:
@@ -15,36 +15,36 @@ class Members:
         self._options = options
         self._identities: Dict[int, bytes] = {}
         self._left: Set[int] = set()
-        self._joined: Set[int] = set()
+        self._ever_joined: Set[int] = set()
         self._absent_since: Dict[int, float] = dict.fromkeys(range(count), now)
         self._last_seen = now
 
-    def coming(self, worker: int, now: float) -> str:
+    def describe_arrival(self, worker: int, now: float) -> str:
         """How ``worker``, which is about to be :meth:`joined`, comes: for the first time, again, or back."""
         if worker in self._identities:
             return "is back, and its connection before was not known to be over,"
-        if worker not in self._joined:
+        if worker not in self._ever_joined:
             return "joined"
         if worker in self._left:
             return "joined again"
         return f"is back {now - self._absent_since[worker]:.0f} s after it was lost,"
 
-    def joined(self, worker: int, identity: bytes) -> Optional[bytes]:
+    def mark_joined(self, worker: int, identity: bytes) -> Optional[bytes]:
         """``worker`` is there; the connection that it had before, if that was not noticed to be gone."""
         before = self._identities.get(worker)
         self._identities[worker] = identity
         self._absent_since.pop(worker, None)
         self._left.discard(worker)
-        self._joined.add(worker)
+        self._ever_joined.add(worker)
         self.count = max(self.count, worker + 1)
         return before if before != identity else None
 
-    def left(self, worker: int) -> None:
+    def mark_left(self, worker: int) -> None:
         """``worker`` said good-bye: nobody waits for it until it joins again."""
         self._identities.pop(worker, None)
         self._left.add(worker)
 
-    def lost(self, worker: int, identity: bytes, now: float) -> bool:
+    def mark_lost(self, worker: int, identity: bytes, now: float) -> bool:
         """The connection is gone; whether it was the newest one of ``worker``."""
         if self._identities.get(worker) != identity:
             return False
@@ -82,7 +82,7 @@ class Members:
                 words.append(f"worker {worker} (still computing)")
             elif worker in self._left:
                 words.append(f"worker {worker} (left)")
-            elif worker in self._joined:
+            elif worker in self._ever_joined:
                 words.append(f"worker {worker} (lost {now - self._absent_since[worker]:.0f} s ago)")
             else:
                 words.append(f"worker {worker} (never came)")
@@ -90,4 +90,4 @@ class Members:
 
     def _patience_s(self, worker: int) -> float:
         # Who never came has a container to start and libraries to import.
-        return self._options.lost_timeout_s if worker in self._joined else self._options.join_timeout_s
+        return self._options.lost_timeout_s if worker in self._ever_joined else self._options.join_timeout_s

@@ -15,65 +15,65 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 import torch
 import zmq
 
-from trainmaster_train.ps.checkpoint.shard_writer import Saving
+from trainmaster_train.ps.checkpoint.shard_writer import ShardWriter
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.server.membership import Members
-from trainmaster_train.ps.server.sessions import Door, Partial, Pull, Request, Session
+from trainmaster_train.ps.server.membership import WorkerMembership
+from trainmaster_train.ps.server.sessions import PartialPush, PullRequest, WorkerListener, WorkerRequest, WorkerSession
 from trainmaster_train.ps.server.shard import Shard, no_memory
-from trainmaster_train.ps.server.updates import Updates
-from trainmaster_train.ps.wire.allocator import keep_freed_memory
+from trainmaster_train.ps.server.updates import UpdateScheduler
+from trainmaster_train.ps.wire.allocator import retain_freed_memory
 from trainmaster_train.ps.wire.codec import Codec, raw, read
-from trainmaster_train.ps.wire.messages import WireError, bind_address, gate_password
-from trainmaster_train.ps.wire.shared_memory import Hatch, Part, map_memory
+from trainmaster_train.ps.wire.messages import WireError, bind_address, zap_password
+from trainmaster_train.ps.wire.shared_memory import FdReceiver, SharedShard, map_shared_memory
 
 TICK_S = 1.0
-MOST_WORKERS = 1 << 16
-MOST_TURNS = 2  # pushes of a worker that are on their way
-_LAST_WORDS_S = 0.5
+MAX_WORKERS = 1 << 16
+MAX_SLOTS = 2  # pushes of a worker that are on their way
+_FAREWELL_S = 0.5
 
 
-class Server:
+class ParameterServer:
     """``workers``: how many the layout has; ``is_filled``: the shard has its values (of a checkpoint)."""
 
     def __init__(
-        self, shard: Shard, options: Options, *, key: bytes, address: str, workers: int, is_filled: bool = False
+        self, shard: Shard, options: Options, *, key: bytes, address: str, workers: int, is_initialised: bool = False
     ) -> None:
         """Listen at ``address``.
 
         Raises:
             ParameterServerError: the address is not free.
         """
-        keep_freed_memory()
+        retain_freed_memory()
         self._shard = shard
         self._options = options
-        self._members = Members(workers, options, now=time.monotonic())
+        self._membership = WorkerMembership(workers, options, now=time.monotonic())
         self._codec = Codec(options.wire, options.topk_ratio)
-        self._sessions: Dict[bytes, Session] = {}
+        self._sessions: Dict[bytes, WorkerSession] = {}
         self.is_done = False  # the training is, says the chief
         largest = shard.layout.largest_frame(shard.ps, shard.count)
-        self._door = Door(key, gate_password(key), largest_frame=largest)
+        self._listener = WorkerListener(key, zap_password(key), largest_frame=largest)
         try:
-            self._door.socket.bind(bind_address(address))
+            self._listener.socket.bind(bind_address(address))
         except zmq.ZMQError as error:
-            self._door.close()
+            self._listener.close()
             raise ParameterServerError(f"ps {shard.ps} cannot listen at {address}: {error.strerror}") from error
         self._wake_read, self._wake_write = os.pipe()
         self._is_stopped = False
-        self._saving = Saving(shard, self._wake)
-        self._updates = Updates(
+        self._shard_writer = ShardWriter(shard, self._wake)
+        self._updates = UpdateScheduler(
             shard,
             options,
-            members=self._members,
+            membership=self._membership,
             sessions=self._sessions,
             codec=self._codec,
-            saving=self._saving,
+            shard_writer=self._shard_writer,
             send=self._send,
-            is_filled=is_filled,
+            is_initialised=is_initialised,
         )
-        self._hatch = Hatch()
-        self._told: Set[str] = set()
+        self._fd_receiver = FdReceiver()
+        self._logged: Set[str] = set()
 
     @property
     def summary(self) -> str:
@@ -84,9 +84,9 @@ class Server:
         return self._shard.version
 
     @property
-    def is_filled(self) -> bool:
+    def is_initialised(self) -> bool:
         """Whether the shard has values."""
-        return self._updates.is_filled
+        return self._updates.is_initialised
 
     def stop(self) -> None:
         """Let :meth:`serve` return after the update that is being applied. From any thread or signal handler."""
@@ -101,46 +101,46 @@ class Server:
                 too long.
         """
         poller = zmq.Poller()
-        poller.register(self._door.socket, zmq.POLLIN)
-        poller.register(self._door.gate, zmq.POLLIN)
+        poller.register(self._listener.socket, zmq.POLLIN)
+        poller.register(self._listener.zap, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         next_tick = time.monotonic() + TICK_S
         try:
             while not self._is_stopped:
                 ready = dict(poller.poll(int(max(0.0, next_tick - time.monotonic()) * 1000)))
-                if self._door.gate in ready and not self._door.answer_gate():
-                    self._tell_once("somebody with a wrong token knocked and was not let in")
+                if self._listener.zap in ready and not self._listener.answer_zap():
+                    self._log_once("somebody with a wrong token knocked and was not let in")
                 with no_memory("its answers"):
                     if self._wake_read in ready:
                         os.read(self._wake_read, 4096)
-                    if self._door.socket in ready:
+                    if self._listener.socket in ready:
                         self._receive()
                     if time.monotonic() >= next_tick:
                         next_tick = time.monotonic() + TICK_S
                         self._tick()
-                    self._answer_saved()
+                    self._send_save_answers()
         except MemoryError as error:
             sentence = f"ps {self._shard.ps} has no memory for {error}: give the ps more memory, or the job more ps"
-            self._tell_all(sentence)
+            self._announce_failure(sentence)
             raise ParameterServerError(sentence) from error
         except ParameterServerError as error:
-            self._tell_all(str(error))
+            self._announce_failure(str(error))
             raise
         finally:
-            self._door.close(linger_s=1.0)
-            self._hatch.close()
+            self._listener.close(linger_s=1.0)
+            self._fd_receiver.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
 
-    def _tell_all(self, sentence: str) -> None:
+    def _announce_failure(self, sentence: str) -> None:
         """Why this ps ends. Reads on for a moment: what nobody reads resets the connection when it is closed, and what
         was said then never arrives.
         """
         for session in list(self._sessions.values()):
             self._send(session, {"op": "fatal", "sentence": sentence})
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while self._sessions and self._door.socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
-            self._door.socket.recv_multipart(copy=False)
+        deadline = time.monotonic() + _FAREWELL_S
+        while self._sessions and self._listener.socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
+            self._listener.socket.recv_multipart(copy=False)
 
     def _wake(self) -> None:
         with suppress(OSError):
@@ -148,34 +148,36 @@ class Server:
 
     def _receive(self) -> None:
         """Whatever is wrong with a message ends its connection and nothing else."""
-        identity, *parts = self._door.socket.recv_multipart(copy=False)
+        identity, *parts = self._listener.socket.recv_multipart(copy=False)
         name = identity.bytes
         session = self._sessions.get(name)
         try:
             if session is None:
-                session = self._door.greet(name, parts[0].bytes if parts else b"")
+                session = self._listener.greet(name, parts[0].bytes if parts else b"")
                 if session is not None:
                     self._sessions[name] = session
                     self._send(session, {"op": "welcome"})
                 return
             header = session.seal.open(parts[0].bytes, len(parts) - 1)
-            self._serve_one(Request(session, header, parts[1:]))
+            self._dispatch(WorkerRequest(session, header, parts[1:]))
         except WireError as error:
-            print(f"ps {self._shard.ps}: {session.who if session else 'somebody'} is cut off: {error}.", flush=True)
-            self._forget(name)
+            print(
+                f"ps {self._shard.ps}: {session.peer_name if session else 'somebody'} is cut off: {error}.", flush=True
+            )
+            self._drop_connection(name)
         except zmq.ZMQError:
-            self._forget(name)
+            self._drop_connection(name)
 
-    def _serve_one(self, request: Request) -> None:
+    def _dispatch(self, request: WorkerRequest) -> None:
         name = request.header.get("op")
         operation = getattr(self, f"_op_{name}", None)
         try:
             if operation is None:
                 self._refuse(request, f"{name!r} is nothing that a ps does; use one version everywhere")
-            elif not request.session.is_known and name not in ("join", "watch"):
+            elif not request.session.has_joined and name not in ("join", "watch"):
                 self._refuse(request, "join first")
             else:
-                with no_memory(f"the {name} of {request.session.who}"):
+                with no_memory(f"the {name} of {request.session.peer_name}"):
                     operation(request)
         except RefusedError as error:
             self._refuse(request, str(error))
@@ -184,17 +186,17 @@ class Server:
         except Exception as error:  # noqa: BLE001 (nobody can list what nonsense raises)
             self._refuse(request, f"a request that makes no sense ({type(error).__name__}: {error})"[:500])
 
-    def _refuse(self, request: Request, sentence: str) -> None:
-        print(f"ps {self._shard.ps}: {request.session.who} is refused: {sentence}.", flush=True)
+    def _refuse(self, request: WorkerRequest, sentence: str) -> None:
+        print(f"ps {self._shard.ps}: {request.session.peer_name} is refused: {sentence}.", flush=True)
         self._reply(request, {"refused": sentence})
 
     # What the workers ask for.
 
-    def _op_join(self, request: Request) -> None:
+    def _op_join(self, request: WorkerRequest) -> None:
         worker, count = int(request.header["worker"]), int(request.header["ps"])
-        if not 0 <= worker < MOST_WORKERS:
-            raise RefusedError(f"worker {worker} is none of 0 to {MOST_WORKERS - 1}")
-        request.session.who = str(request.header["who"])[:100]
+        if not 0 <= worker < MAX_WORKERS:
+            raise RefusedError(f"worker {worker} is none of 0 to {MAX_WORKERS - 1}")
+        request.session.peer_name = str(request.header["name"])[:100]
         if count != self._shard.count:
             raise RefusedError(
                 f"you see {count} ps and this is one of {self._shard.count}: start all with the same layout"
@@ -202,49 +204,56 @@ class Server:
         found = difference(self._shard.layout.signature, request.header["signature"])
         if found is not None:
             raise RefusedError(
-                f"{request.session.who} has another model than ps {self._shard.ps}: {found} "
-                f"(here: the ps, there: {request.session.who}); start all replicas with the same script and arguments"
+                f"{request.session.peer_name} has another model than ps {self._shard.ps}: {found} "
+                f"(here: the ps, there: {request.session.peer_name}); start all replicas with the same script and arguments"
             )
         if request.header["wire"] != self._options.wire or request.header["mode"] != self._options.mode:
             raise RefusedError(
-                f"{request.session.who} wants mode {request.header['mode']} and wire {request.header['wire']}, ps {self._shard.ps} has "
+                f"{request.session.peer_name} wants mode {request.header['mode']} and wire {request.header['wire']}, ps {self._shard.ps} has "
                 f"{self._options.mode} and {self._options.wire}; start all replicas with the same options"
             )
-        request.session.worker, request.session.is_known, request.session.is_chief = (
+        request.session.worker, request.session.has_joined, request.session.is_chief = (
             worker,
             True,
             bool(request.header["chief"]),
         )
-        coming = self._members.coming(worker, time.monotonic())
-        before = self._members.joined(worker, request.session.identity)
+        describe_arrival = self._membership.describe_arrival(worker, time.monotonic())
+        before = self._membership.mark_joined(worker, request.session.identity)
         if before is not None:  # a connection that was not noticed to be gone
             self._sessions.pop(before, None)
         self._updates.forget(worker)
-        print(f"ps {self._shard.ps}: {request.session.who} {coming} at update {self._shard.version}.", flush=True)
-        hatch = self._hatch.name if self._options.shared_memory and not self._codec.is_lossy else ""
-        about = {"version": self._shard.version, "is_filled": self._updates.is_filled, "hatch": hatch}
+        print(
+            f"ps {self._shard.ps}: {request.session.peer_name} {describe_arrival} at update {self._shard.version}.",
+            flush=True,
+        )
+        socket_name = self._fd_receiver.name if self._options.shared_memory and not self._codec.is_lossy else ""
+        about = {
+            "version": self._shard.version,
+            "is_initialised": self._updates.is_initialised,
+            "fd_socket": socket_name,
+        }
         self._reply(request, about)
 
-    def _op_share(self, request: Request) -> None:
+    def _op_share(self, request: WorkerRequest) -> None:
         """A worker of this machine hands its memory over, which was sent before this request."""
-        turns = int(request.header["turns"])
-        if not 1 <= turns <= MOST_TURNS:
-            raise RefusedError(f"{turns} pushes at once are none of 1 to {MOST_TURNS}")
-        descriptor = self._hatch.take(request.session.seal.ticket)
-        memory = map_memory(descriptor, self._shard.layout, turns) if descriptor is not None else None
-        request.session.memory = Part(memory, self._shard.blocks) if memory is not None else None
+        slots = int(request.header["slots"])
+        if not 1 <= slots <= MAX_SLOTS:
+            raise RefusedError(f"{slots} pushes at once are none of 1 to {MAX_SLOTS}")
+        descriptor = self._fd_receiver.take(request.session.seal.ticket)
+        memory = map_shared_memory(descriptor, self._shard.layout, slots) if descriptor is not None else None
+        request.session.memory = SharedShard(memory, self._shard.blocks) if memory is not None else None
         self._reply(request, {"is_taken": memory is not None})
 
-    def _op_watch(self, request: Request) -> None:
+    def _op_watch(self, request: WorkerRequest) -> None:
         """An evaluator: asks how things stand, and nothing else."""
-        request.session.who, request.session.is_known = "an evaluator", True
+        request.session.peer_name, request.session.has_joined = "an evaluator", True
         self._reply(request, {"version": self._shard.version})
 
-    def _op_fill(self, request: Request) -> None:
+    def _op_initialise(self, request: WorkerRequest) -> None:
         """First values, in several messages; where there are values already nothing changes."""
         if not request.session.is_chief:
             raise RefusedError("the first values come from the chief")
-        if not self._updates.is_filled:
+        if not self._updates.is_initialised:
             if "table" in request.header:
                 table = self._shard.check_rows(request.header["table"], torch.empty(0))
                 values = read(request.frames[0], table.dtype, None).view(-1, table.columns)
@@ -255,24 +264,24 @@ class Server:
         if request.header.get("last"):
             self._set_rates(request.header)
             self._reply(request, {})
-            self._updates.filled()
+            self._updates.mark_initialised()
 
-    def _op_pull(self, request: Request) -> None:
-        pull = Pull(int(request.header["id"]), int(request.header.get("least", 0)))
-        request.session.waits_for_pull.append(pull)
-        request.session.turn = 0
+    def _op_pull(self, request: WorkerRequest) -> None:
+        pull = PullRequest(int(request.header["id"]), int(request.header.get("least", 0)))
+        request.session.pending_pulls.append(pull)
+        request.session.slot = 0
         self._updates.answer_pulls()
 
-    def _op_rows(self, request: Request) -> None:
+    def _op_rows(self, request: WorkerRequest) -> None:
         rows = self._shard.rows(request.header["table"], read(request.frames[0], torch.int64, None))
         self._reply(request, {"version": self._shard.version}, [raw(rows)])
 
-    def _op_push(self, request: Request) -> None:
-        if not self._updates.is_filled:
+    def _op_push(self, request: WorkerRequest) -> None:
+        if not self._updates.is_initialised:
             raise RefusedError(f"ps {self._shard.ps} has no values yet: the chief sends them first")
         partial = request.session.partial
         if partial is None or partial.push_id != request.header["id"]:
-            partial = Partial(
+            partial = PartialPush(
                 int(request.header["id"]), int(request.header["version"]), [None] * len(self._shard.blocks)
             )
             request.session.partial = partial
@@ -291,44 +300,44 @@ class Server:
             session = request.session
             session.partial = None
             if session.memory is not None and "shared" in request.header:
-                session.turn = int(request.header["shared"])
-                partial.gradients = [*session.memory.gradients[session.turn]]
+                session.slot = int(request.header["shared"])
+                partial.gradients = [*session.memory.gradients[session.slot]]
             self._set_rates(request.header)
-            session.waits_for_push = partial.push_id
+            session.pending_push = partial.push_id
             self._updates.push(partial.whole(session.worker, self._shard.values))
 
-    def _op_hold(self, request: Request) -> None:
+    def _op_hold(self, request: WorkerRequest) -> None:
         """Stop here, so that a checkpoint can be of the same step everywhere."""
-        self._reply(request, {"version": self._saving.hold(time.monotonic())})
+        self._reply(request, {"version": self._shard_writer.hold(time.monotonic())})
 
-    def _op_save(self, request: Request) -> None:
+    def _op_save(self, request: WorkerRequest) -> None:
         """Write the shard into a staged checkpoint; answers when it is written."""
-        if not self._updates.is_filled:
+        if not self._updates.is_initialised:
             raise RefusedError(f"ps {self._shard.ps} has no values yet")
-        self._saving.ask(request, time.monotonic())
+        self._shard_writer.ask(request, time.monotonic())
         self._updates.proceed()
 
-    def _op_release(self, _request: Request) -> None:
-        self._saving.release()
+    def _op_release(self, _request: WorkerRequest) -> None:
+        self._shard_writer.release()
         self._updates.proceed()
 
-    def _op_status(self, request: Request) -> None:
+    def _op_status(self, request: WorkerRequest) -> None:
         status = {"version": self._shard.version, "missing": self._updates.waiting_for(), "is_done": self.is_done}
         self._reply(request, {**status, **self._updates.counts})
 
-    def _op_bye(self, request: Request) -> None:
+    def _op_bye(self, request: WorkerRequest) -> None:
         why = str(request.header.get("why") or "done")[:500]
-        print(f"ps {self._shard.ps}: {request.session.who} left: {why}.", flush=True)
+        print(f"ps {self._shard.ps}: {request.session.peer_name} left: {why}.", flush=True)
         self.is_done = self.is_done or bool(request.header.get("is_done"))
-        self._members.left(request.session.worker)
+        self._membership.mark_left(request.session.worker)
         self._reply(request, {})
         self._sessions.pop(request.session.identity, None)
         self._updates.proceed()
 
     # What follows from it.
 
-    def _answer_saved(self) -> None:
-        for request, answer in self._saving.answers():
+    def _send_save_answers(self) -> None:
+        for request, answer in self._shard_writer.answers():
             self._reply(request, answer)
 
     def _tick(self) -> None:
@@ -337,8 +346,8 @@ class Server:
         for session in list(self._sessions.values()):
             # Finds out who is gone, and tells the others what they wait for, so that their errors can say it.
             self._send(session, {"op": "note", "missing": missing})
-        self._saving.release_after(now)
-        if self._members.idle_s(now) > self._options.idle_timeout_s:
+        self._shard_writer.release_after(now)
+        if self._membership.idle_s(now) > self._options.idle_timeout_s:
             raise ParameterServerError(
                 f"ps {self._shard.ps}: no worker was there for {self._options.idle_timeout_s:.0f} s; "
                 f"{missing or 'all'} stayed away"
@@ -356,28 +365,28 @@ class Server:
             raise WireError("a message with fewer frames than its header says")
         return frames[:count], frames[count:]
 
-    def _reply(self, to: Request, header: Mapping[str, Any], frames: Sequence[Any] = ()) -> None:
+    def _reply(self, to: WorkerRequest, header: Mapping[str, Any], frames: Sequence[Any] = ()) -> None:
         self._send(to.session, {"re": to.header.get("id"), **header}, frames)
 
     def _send(
-        self, session: Session, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
+        self, session: WorkerSession, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
     ) -> Any:
         try:
-            return self._door.send(session, header, frames, track=track)
+            return self._listener.send(session, header, frames, track=track)
         except zmq.ZMQError:  # it is gone, or does not read its answers
-            self._forget(session.identity)
+            self._drop_connection(session.identity)
             return None
 
-    def _forget(self, identity: bytes) -> None:
+    def _drop_connection(self, identity: bytes) -> None:
         session = self._sessions.pop(identity, None)
-        if session is not None and self._members.lost(session.worker, identity, time.monotonic()):
+        if session is not None and self._membership.mark_lost(session.worker, identity, time.monotonic()):
             self._updates.forget(session.worker)
             print(
-                f"ps {self._shard.ps}: {session.who} is gone at update {self._shard.version}; it may come back.",
+                f"ps {self._shard.ps}: {session.peer_name} is gone at update {self._shard.version}; it may come back.",
                 flush=True,
             )
 
-    def _tell_once(self, sentence: str) -> None:
-        if sentence not in self._told:
-            self._told.add(sentence)
+    def _log_once(self, sentence: str) -> None:
+        if sentence not in self._logged:
+            self._logged.add(sentence)
             print(f"ps {self._shard.ps}: {sentence}.", flush=True)

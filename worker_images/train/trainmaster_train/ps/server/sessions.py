@@ -12,26 +12,26 @@ import zmq
 
 from trainmaster_train.ps.errors import RefusedError
 from trainmaster_train.ps.server.aggregation import Push
-from trainmaster_train.ps.server.shard import Rows
-from trainmaster_train.ps.server.snapshots import Shadow
+from trainmaster_train.ps.server.shard import RowGradients
+from trainmaster_train.ps.server.snapshots import WorkerReplica
 from trainmaster_train.ps.wire.messages import NONCE_BYTES, PROTOCOL, Seal, WireError, plain, proof, read_plain
-from trainmaster_train.ps.wire.shared_memory import Part
+from trainmaster_train.ps.wire.shared_memory import SharedShard
 
 # A worker asks for at most a few things at once; more waiting answers than this and it is not reading them.
 SEND_HIGH_WATER = 1000
 # The largest header tells of every tensor of the model, in about a hundred bytes each.
 HEADER_BYTES = 16 << 20
-ZAP = "inproc://zeromq.zap.01"
+ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
 
 @dataclass
-class Partial:
+class PartialPush:
     """A push of which some blocks are here."""
 
     push_id: int
     version: int
     gradients: List[Optional[torch.Tensor]]
-    rows: Dict[str, Rows] = field(default_factory=dict)
+    rows: Dict[str, RowGradients] = field(default_factory=dict)
 
     def whole(self, worker: int, blank: Sequence[torch.Tensor]) -> Push:
         """Raises ``RefusedError`` when a block is missing."""
@@ -42,7 +42,7 @@ class Partial:
 
 
 @dataclass(frozen=True)
-class Pull:
+class PullRequest:
     """A request for the values of update ``least`` or of a newer one."""
 
     number: int
@@ -50,34 +50,34 @@ class Pull:
 
 
 @dataclass
-class Session:
+class WorkerSession:
     """An authenticated connection. ``worker`` is the rank, or -1 for an evaluator."""
 
     identity: bytes
     seal: Seal
-    who: str
+    peer_name: str
     worker: int = -1
     is_chief: bool = False
-    is_known: bool = False
-    partial: Optional[Partial] = None
-    shadow: Optional[Shadow] = None
-    waits_for_pull: List[Pull] = field(default_factory=list)
-    waits_for_push: Optional[int] = None
-    has_pieces: bool = False  # of the answer to the push that it waits for
-    memory: Optional[Part] = None  # that it shares with this ps
-    turn: int = 0  # where in it the values go that it waits for
+    has_joined: bool = False
+    partial: Optional[PartialPush] = None
+    replica: Optional[WorkerReplica] = None
+    pending_pulls: List[PullRequest] = field(default_factory=list)
+    pending_push: Optional[int] = None
+    are_pieces_sent: bool = False  # of the answer to the push that it waits for
+    memory: Optional[SharedShard] = None  # that it shares with this ps
+    slot: int = 0  # where in it the values go that it waits for
 
 
 @dataclass(frozen=True)
-class Request:
+class WorkerRequest:
     """A message that asks for something."""
 
-    session: Session
+    session: WorkerSession
     header: Mapping[str, Any]
     frames: Sequence[Any]
 
 
-class Door:
+class WorkerListener:
     """The listening socket of a ps: lets in who knows the key, and hands out opened messages."""
 
     def __init__(self, key: bytes, password: bytes, *, largest_frame: int) -> None:
@@ -86,8 +86,8 @@ class Door:
         self._password = password
         self.context = zmq.Context(io_threads=2)
         # Before any socket that asks it: ZeroMQ's gate. Whoever lacks the password cannot make this process keep a byte.
-        self.gate = self.context.socket(zmq.REP)
-        self.gate.bind(ZAP)
+        self.zap = self.context.socket(zmq.REP)
+        self.zap.bind(ZAP_ENDPOINT)
         self.socket = self.context.socket(zmq.ROUTER)
         self.socket.plain_server = True
         self.socket.router_mandatory = True  # sending to who left is an error that says so
@@ -96,34 +96,34 @@ class Door:
         self.socket.heartbeat_ivl = 5_000
         self.socket.heartbeat_timeout = 30_000
         self.socket.linger = 0
-        self._greeted: Dict[bytes, bytes] = {}
+        self._handshakes: Dict[bytes, bytes] = {}
 
     def close(self, *, linger_s: float = 0.0) -> None:
         self.socket.close(linger=int(linger_s * 1000))
-        self.gate.close(linger=0)
+        self.zap.close(linger=0)
         self.context.term()
 
-    def answer_gate(self) -> bool:
+    def answer_zap(self) -> bool:
         """Serve one request of the gate; whether it was let in."""
-        parts = self.gate.recv_multipart()
+        parts = self.zap.recv_multipart()
         is_right = len(parts) >= 8 and hmac.compare_digest(parts[7], self._password)
         code, text = (b"200", b"OK") if is_right else (b"400", b"wrong token")
-        self.gate.send_multipart([b"1.0", parts[1], code, text, b"", b""])
+        self.zap.send_multipart([b"1.0", parts[1], code, text, b"", b""])
         return is_right
 
-    def greet(self, identity: bytes, header: bytes) -> Optional[Session]:
+    def greet(self, identity: bytes, header: bytes) -> Optional[WorkerSession]:
         """One step of the handshake; a session when the other side has proved that it knows the key.
 
         Raises:
             WireError: it does not.
         """
-        mine = self._greeted.pop(identity, None)
+        mine = self._handshakes.pop(identity, None)
         if mine is None:
             hello = read_hello(header)
             mine = hello["nonce"] + os.urandom(NONCE_BYTES)
-            if len(self._greeted) > 10_000:  # greeted and never came back: they may greet again
-                self._greeted.clear()
-            self._greeted[identity] = mine
+            if len(self._handshakes) > 10_000:  # greeted and never came back: they may greet again
+                self._handshakes.clear()
+            self._handshakes[identity] = mine
             answer = {
                 "protocol": PROTOCOL,
                 "nonce": mine[NONCE_BYTES:].hex(),
@@ -133,9 +133,11 @@ class Door:
             return None
         if not hmac.compare_digest(header, proof(self._key, b"worker", mine).encode()):
             raise WireError("it does not know this attempt's token")
-        return Session(identity, Seal(self._key, mine, is_server=True), who="somebody")
+        return WorkerSession(identity, Seal(self._key, mine, is_server=True), peer_name="somebody")
 
-    def send(self, session: Session, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False) -> Any:
+    def send(
+        self, session: WorkerSession, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
+    ) -> Any:
         """Send; with ``track`` a tracker that tells when the frames' memory is free again.
 
         Raises:

@@ -14,16 +14,16 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import torch
 
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
-from trainmaster_train.ps.layout import Layout, Table, learning_rates, pieces, slice_of
+from trainmaster_train.ps.layout import EmbeddingTable, ShardLayout, learning_rates, pieces, slice_of
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop")
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 # Of one slab's slice or one table: its values, and the optimizer's state by name.
-Part = Tuple[torch.Tensor, Dict[str, torch.Tensor]]
+TensorAndState = Tuple[torch.Tensor, Dict[str, torch.Tensor]]
 # Told the numbers of the blocks that have their new values.
-Renewed = Callable[[range], None]
-Rows = Tuple[torch.Tensor, torch.Tensor]  # indices (int64, unique, of this shard), and the gradient's rows
+OnUpdated = Callable[[range], None]
+RowGradients = Tuple[torch.Tensor, torch.Tensor]  # indices (int64, unique, of this shard), and the gradient's rows
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
@@ -43,7 +43,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 class Shard:
     """``version`` counts the updates that were applied. One thread at a time."""
 
-    def __init__(self, layout: Layout, optimizer: torch.optim.Optimizer, ps: int, count: int) -> None:
+    def __init__(self, layout: ShardLayout, optimizer: torch.optim.Optimizer, ps: int, count: int) -> None:
         """Allocate the values (zeros) and make the optimizer.
 
         Raises:
@@ -57,7 +57,7 @@ class Shard:
         self.pieces = pieces(self.blocks, layout.slabs)
         with no_memory(f"{layout.bytes_of(ps, count) / 2**20:.0f} MiB of values"):
             self._flat = [torch.zeros(len(range(*slice_of(s.size, ps, count))), dtype=s.dtype) for s in layout.slabs]
-            self._tables = {t.name: _Rows(t, t.rows_of(ps, count), optimizer) for t in layout.tables}
+            self._tables = {t.name: _TableShard(t, t.rows_of(ps, count), optimizer) for t in layout.tables}
         self.values: List[torch.Tensor] = []
         for block in self.blocks:
             begin, _ = slice_of(layout.slabs[block.slab].size, ps, count)
@@ -83,9 +83,9 @@ class Shard:
     def apply(
         self,
         gradients: Sequence[torch.Tensor],
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, RowGradients],
         lr_scale: float = 1.0,
-        renewed: Optional[Renewed] = None,
+        on_updated: Optional[OnUpdated] = None,
     ) -> None:
         """One step of the optimizer; ``gradients`` are those of ``blocks``, and are not written to.
 
@@ -99,8 +99,8 @@ class Shard:
                 with scaled(self._optimizer, lr_scale):
                     for piece in self.pieces:
                         self._step(self._optimizer, piece, gradients)
-                        if renewed is not None:
-                            renewed(piece)
+                        if on_updated is not None:
+                            on_updated(piece)
             for name, (indices, gradient) in rows.items():
                 self._tables[name].apply(indices, gradient, lr_scale)
         self.version += 1
@@ -125,7 +125,7 @@ class Shard:
         """First values of a table from row ``begin`` of this shard on."""
         self._tables[name].values[begin : begin + len(values)] = values
 
-    def check_rows(self, name: str, indices: torch.Tensor) -> Table:
+    def check_rows(self, name: str, indices: torch.Tensor) -> EmbeddingTable:
         table = self._tables.get(name)
         if table is None:
             raise RefusedError(f"there is no table {name!r} here")
@@ -133,10 +133,10 @@ class Shard:
             raise RefusedError(f"{name}: a row outside of its {table.table.rows}")
         return table.table
 
-    def state(self) -> Tuple[List[Part], Dict[str, Part]]:
+    def state(self) -> Tuple[List[TensorAndState], Dict[str, TensorAndState]]:
         """Copies of everything: of each slab's slice, and of each table."""
         with no_memory("the copy of the shard that is written as a checkpoint"):
-            slabs: List[Part] = []
+            slabs: List[TensorAndState] = []
             for number, flat in enumerate(self._flat):
                 own = [values for block, values in zip(self.blocks, self.values) if block.slab == number]
                 slabs.append((flat.clone(), self._gathered(own)))
@@ -144,8 +144,8 @@ class Shard:
 
     def restore(
         self,
-        slabs: Sequence[Part],
-        tables: Mapping[str, Part],
+        slabs: Sequence[TensorAndState],
+        tables: Mapping[str, TensorAndState],
         version: int,
         rates: Optional[Sequence[float]] = None,
     ) -> None:
@@ -172,17 +172,17 @@ class Shard:
         states = [self._optimizer.state[values] for values in blocks]
         gathered: Dict[str, torch.Tensor] = {}
         for key, first in states[0].items():
-            if is_of_elements(first, blocks[0]):
+            if is_elementwise_state(first, blocks[0]):
                 gathered[key] = torch.cat([state[key] for state in states])
             elif isinstance(first, (torch.Tensor, int, float)):
                 gathered[key] = torch.as_tensor(first).clone()
         return gathered
 
 
-class _Rows:
+class _TableShard:
     """A table's rows on this ps, with an optimizer that sees only those that are touched."""
 
-    def __init__(self, table: Table, rows: int, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, table: EmbeddingTable, rows: int, optimizer: torch.optim.Optimizer) -> None:
         self.table = table
         self.values = torch.zeros(rows, table.columns, dtype=table.dtype)
         seed = torch.zeros(1, table.columns, dtype=table.dtype)
@@ -190,7 +190,7 @@ class _Rows:
         # What an optimizer has before its first step (Adagrad's initial accumulator) is the same for all elements.
         self._state: Dict[str, torch.Tensor] = {}
         for key, value in self._optimizer.state.get(seed, {}).items():
-            if is_of_elements(value, seed):
+            if is_elementwise_state(value, seed):
                 self._state[key] = torch.full_like(self.values, float(value.flatten()[0]))
             else:
                 self._state[key] = torch.as_tensor(value)
@@ -213,7 +213,7 @@ class _Rows:
         touched.grad = None
         self.values.index_copy_(0, indices, touched)
         for key, value in self._optimizer.state[touched].items():
-            if is_of_elements(value, touched):
+            if is_elementwise_state(value, touched):
                 if key not in self._state:
                     self._state[key] = torch.zeros_like(self.values)
                 self._state[key].index_copy_(0, indices, value)
@@ -251,7 +251,7 @@ def make_optimizer(
     return made
 
 
-def is_of_elements(value: Any, parameter: torch.Tensor) -> bool:
+def is_elementwise_state(value: Any, parameter: torch.Tensor) -> bool:
     """Whether a part of an optimizer's state belongs to the elements of ``parameter``, one to one."""
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
 

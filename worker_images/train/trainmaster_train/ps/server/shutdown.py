@@ -20,7 +20,7 @@ from trainmaster_train.ps.server.shard import Shard
 FOLDER = ".stopped"
 
 
-def leave(shard: Shard, context: Context) -> Path:
+def save_shard(shard: Shard, context: Context) -> Path:
     """Write the file of ``shard``.
 
     Raises:
@@ -29,21 +29,21 @@ def leave(shard: Shard, context: Context) -> Path:
     """
     path = _path(shard, context, shard.ps)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f"{path.name}.partial")
     slabs, tables = shard.state()
     about: Dict[str, Any] = {"attempt": context.attempt, "version": shard.version}
     about.update(signature=dict(shard.layout.signature), rates=shard.learning_rates)
     try:
-        save_file({**about, "slabs": slabs, "tables": tables}, aside)
-        _flush(aside)
-        aside.replace(path)
+        save_file({**about, "slabs": slabs, "tables": tables}, partial)
+        _flush(partial)
+        partial.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     _flush(path.parent)
     return path
 
 
-def clear(shard: Shard, context: Context) -> None:
+def remove_saved_shard(shard: Shard, context: Context) -> None:
     """Remove the file of ``shard``: the training is done, and its checkpoint is written."""
     path = _path(shard, context, shard.ps)
     with suppress(OSError):
@@ -51,7 +51,7 @@ def clear(shard: Shard, context: Context) -> None:
         path.parent.rmdir()
 
 
-def take_up(shard: Shard, context: Context, *, mode: str, start: Optional[Path]) -> bool:
+def restore_saved_shard(shard: Shard, context: Context, *, mode: str, start: Optional[Path]) -> bool:
     """Fill ``shard`` with what it left, if that is newer than what it has of the checkpoint ``start``; whether it did.
 
     Who wants an older checkpoint than the newest one gets that.
@@ -59,27 +59,27 @@ def take_up(shard: Shard, context: Context, *, mode: str, start: Optional[Path])
     own = complete_checkpoints(context.checkpoint_dir)
     if own and (start is None or own[-1].resolve() != start.resolve()):
         return False
-    left = _read(shard, context, shard.ps)
-    if left is None or left["version"] <= shard.version:
+    saved = _read(shard, context, shard.ps)
+    if saved is None or saved["version"] <= shard.version:
         return False
-    if not _came_back_alone(left, context, mode) and not _all_left(left, shard, context, mode):
+    if not _restarted_alone(saved, context, mode) and not _all_saved(saved, shard, context, mode):
         return False
-    shard.restore(left["slabs"], left["tables"], int(left["version"]), left.get("rates"))
+    shard.restore(saved["slabs"], saved["tables"], int(saved["version"]), saved.get("rates"))
     return True
 
 
-def _came_back_alone(left: Dict[str, Any], context: Context, mode: str) -> bool:
+def _restarted_alone(saved: Dict[str, Any], context: Context, mode: str) -> bool:
     """Whether the other ps may have gone on all the time. By hand every attempt is the first: then nobody knows."""
-    return left["attempt"] == context.attempt and (context.is_in_platform or mode == "async")
+    return saved["attempt"] == context.attempt and (context.is_in_platform or mode == "async")
 
 
-def _all_left(left: Dict[str, Any], shard: Shard, context: Context, mode: str) -> bool:
-    everybody: List[Optional[Dict[str, Any]]] = [_read(shard, context, ps) for ps in range(shard.count)]
+def _all_saved(saved: Dict[str, Any], shard: Shard, context: Context, mode: str) -> bool:
+    others: List[Optional[Dict[str, Any]]] = [_read(shard, context, ps) for ps in range(shard.count)]
     return all(
         other is not None
-        and other["attempt"] == left["attempt"]
-        and (mode == "async" or other["version"] == left["version"])
-        for other in everybody
+        and other["attempt"] == saved["attempt"]
+        and (mode == "async" or other["version"] == saved["version"])
+        for other in others
     )
 
 
@@ -89,11 +89,11 @@ def _read(shard: Shard, context: Context, ps: int) -> Optional[Dict[str, Any]]:
     if not path.exists():
         return None
     try:
-        left = load_file(path)
+        saved = load_file(path)
     except CheckpointError as error:
         print(f"ps {shard.ps}: {error}.", flush=True)
         return None
-    return left if difference(shard.layout.signature, left["signature"], settings=False) is None else None
+    return saved if difference(shard.layout.signature, saved["signature"], settings=False) is None else None
 
 
 def _path(shard: Shard, context: Context, ps: int) -> Path:

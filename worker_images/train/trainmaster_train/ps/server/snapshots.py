@@ -16,17 +16,17 @@ from trainmaster_train.ps.server.shard import Shard
 from trainmaster_train.ps.wire.codec import Codec, raw
 
 
-class Snapshots:
+class SnapshotPool:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._free: List[Copy] = []
-        self._newest: Optional[Copy] = None
+        self._free: List[SnapshotBuffer] = []
+        self._newest: Optional[SnapshotBuffer] = None
 
-    def current(self) -> "Copy":
+    def current(self) -> "SnapshotBuffer":
         """The values of the current version."""
         return self._of(self._shard.version)
 
-    def coming(self) -> "Copy":
+    def coming(self) -> "SnapshotBuffer":
         """The values of the version that is being made. Only blocks that have it already may be taken from it."""
         return self._of(self._shard.version + 1)
 
@@ -35,13 +35,13 @@ class Snapshots:
         if self._newest is not None:
             self._newest.version = -1
 
-    def _of(self, version: int) -> "Copy":
+    def _of(self, version: int) -> "SnapshotBuffer":
         if self._newest is None or self._newest.version != version:
             if self._newest is not None:
                 self._free.append(self._newest)
             copy = next((copy for copy in self._free if copy.is_sent()), None)
             if copy is None:
-                copy = Copy(self._shard.values)
+                copy = SnapshotBuffer(self._shard.values)
             else:
                 self._free.remove(copy)
             copy.begin(version)
@@ -49,7 +49,7 @@ class Snapshots:
         return self._newest
 
 
-class Copy:
+class SnapshotBuffer:
     """The values of one version. A block is copied when it is first asked for."""
 
     def __init__(self, values: Sequence[torch.Tensor]) -> None:
@@ -82,7 +82,7 @@ class Copy:
         return not self._trackers
 
 
-class Shadow:
+class WorkerReplica:
     """What one worker holds, for compressed answers: it is sent what it lacks, and what the compression loses of that
     stays a difference, so that it comes with a later answer.
     """
@@ -91,16 +91,16 @@ class Shadow:
         """The worker is sent the values as they are now, in full."""
         self._shard = shard
         self._codec = codec
-        self._held = [values.clone() for values in shard.values]
+        self._values_at_worker = [values.clone() for values in shard.values]
 
     def frames(self) -> Tuple[List[Any], List[int]]:
         """Frames and exponents of what the worker lacks."""
         frames: List[Any] = []
         exponents: List[int] = []
-        for held, values in zip(self._held, self._shard.values):
-            missing = values - held
+        for at_worker, values in zip(self._values_at_worker, self._shard.values):
+            missing = values - at_worker
             own, exponent = self._codec.encode(missing)
-            held.add_(self._codec.decode(own, values.numel(), values.dtype, exponent))
+            at_worker.add_(self._codec.decode(own, values.numel(), values.dtype, exponent))
             frames += own
             exponents.append(exponent)
         return frames, exponents

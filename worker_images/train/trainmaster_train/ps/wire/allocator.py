@@ -9,12 +9,12 @@ import os
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-_CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
-_KEPT_BYTES = 1 << 30
-_LARGEST_KEPT_BYTES = 32 << 20  # the most that glibc takes
+_USER_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
+_RETAINED_BYTES = 1 << 30
+_MAX_RETAINED_BYTES = 32 << 20  # the most that glibc takes
 
 
-def keep_freed_memory() -> None:
+def retain_freed_memory() -> None:
     """Have the allocator keep what is freed (up to 1 GiB) instead of giving it back to the kernel at once.
 
     libzmq allocates memory for every frame that it receives, in threads of its own. glibc would return it after each
@@ -22,10 +22,10 @@ def keep_freed_memory() -> None:
     long. Threads share one arena, for what the others' arenas keep is bounded by 64 MiB whatever the thresholds are.
     Does nothing where the C library knows no such thing, or the user has chosen (``MALLOC_…``).
     """
-    if any(name in os.environ for name in _CHOSEN):
+    if any(name in os.environ for name in _USER_SETTINGS):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAX_RETAINED_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _RETAINED_BYTES)
         mallopt(_M_ARENA_MAX, 1)

@@ -33,14 +33,14 @@ class Codec:
         return self._wire != "full"
 
     @property
-    def wants_rest(self) -> bool:
+    def uses_error_feedback(self) -> bool:
         """Whether what one gradient loses is too much to be forgotten."""
         return self._wire == "topk"
 
     def frame_count(self, dtype: torch.dtype) -> int:
         return 2 if self._applied(dtype) == "topk" else 1
 
-    def encode(self, values: torch.Tensor, rest: Optional[torch.Tensor] = None) -> Tuple[List[Any], int]:
+    def encode(self, values: torch.Tensor, residual: Optional[torch.Tensor] = None) -> Tuple[List[Any], int]:
         """Frames of ``values`` (flat, on the CPU) plus ``rest``, and an exponent that ``decode`` wants.
 
         ``rest`` is left holding what the frames do not. A frame of ``full`` is the memory of ``values`` itself.
@@ -48,14 +48,14 @@ class Codec:
         wire = self._applied(values.dtype)
         if wire == "full":
             return [raw(values)], 0
-        if rest is not None:
-            values = rest.add_(values)
+        if residual is not None:
+            values = residual.add_(values)
         exponent = 0
         if wire == "topk":
             chosen = largest(values, max(1, int(values.numel() * self._ratio)))
             halves = values[chosen].to(torch.bfloat16)
-            if rest is not None:
-                rest[chosen] -= halves.float()
+            if residual is not None:
+                residual[chosen] -= halves.float()
             return [raw(chosen.to(torch.int32)), raw(halves)], 0
         if wire == "fp16":
             low, high = torch.aminmax(values)
@@ -63,12 +63,12 @@ class Codec:
             # frexp: the value is below 2**e.
             exponent = min(_FP16_EXPONENT - math.frexp(largest_value)[1], _LARGEST_EXPONENT) if largest_value else 0
             halves = torch.ldexp(values, torch.tensor(exponent)).to(torch.float16)
-            sent = torch.ldexp(halves.float(), torch.tensor(-exponent)) if rest is not None else None
+            sent = torch.ldexp(halves.float(), torch.tensor(-exponent)) if residual is not None else None
         else:
             halves = values.to(torch.bfloat16)
-            sent = halves.float() if rest is not None else None
-        if rest is not None and sent is not None:
-            rest -= sent
+            sent = halves.float() if residual is not None else None
+        if residual is not None and sent is not None:
+            residual -= sent
         return [raw(halves)], exponent
 
     def decode(self, frames: Sequence[Any], size: int, dtype: torch.dtype, exponent: int) -> torch.Tensor:

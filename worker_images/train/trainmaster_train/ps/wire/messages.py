@@ -24,7 +24,7 @@ from trainmaster_train.ps.errors import ParameterServerError
 TAG_BYTES = 32
 NONCE_BYTES = 32
 PROTOCOL = 5
-GATE_USER = b"trainmaster-ps"
+ZAP_USER = b"trainmaster-ps"
 
 _NUMBER = struct.Struct(">Q")
 
@@ -50,7 +50,7 @@ def job_key(token_file: Optional[Path]) -> bytes:
     return _mac(secret.encode(), b"trainmaster parameter server")
 
 
-def gate_password(key: bytes) -> bytes:
+def zap_password(key: bytes) -> bytes:
     """What opens the gate. It crosses the network in the clear, and knowing it proves nothing beyond the gate."""
     return _mac(key, b"gate").hex().encode()
 

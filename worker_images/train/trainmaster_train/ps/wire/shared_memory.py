@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from trainmaster_train.ps.errors import ParameterServerError
-from trainmaster_train.ps.layout import Block, Layout
+from trainmaster_train.ps.layout import ShardLayout, SlabBlock
 from trainmaster_train.ps.wire.messages import split_address
 
 _ALIGNED_TO = 4096
@@ -26,19 +26,19 @@ _ALIGNED_TO = 4096
 _MADV_HUGEPAGE = 14
 _MADV_POPULATE_WRITE = 23
 _TICKET_BYTES = 128
-_MOST_OFFERS = 256
+_MAX_OFFERS = 256
 
 
-class Memory:
+class SharedMemory:
     """``gradients[turn][slab]`` and ``values[turn][slab]``, flat, of all slabs of a worker's model.
 
     A push of turn ``t`` lies in ``gradients[t]``, the values that answer it are written to ``values[t]``. Whoever makes
     it has ``descriptor``, and closes it.
     """
 
-    def __init__(self, layout: Layout, turns: int, buffer: Any, descriptor: int = -1) -> None:
+    def __init__(self, layout: ShardLayout, slots: int, buffer: Any, descriptor: int = -1) -> None:
         self.descriptor = descriptor
-        self.turns = turns
+        self.slots = slots
         at = 0
 
         def flats() -> List[torch.Tensor]:
@@ -49,8 +49,8 @@ class Memory:
                 at += _aligned(slab.size * slab.dtype.itemsize)
             return made
 
-        self.gradients = [flats() for _ in range(turns)]
-        self.values = [flats() for _ in range(turns)]
+        self.gradients = [flats() for _ in range(slots)]
+        self.values = [flats() for _ in range(slots)]
 
     def close(self) -> None:
         """Nobody can be given it any more. The memory itself lives as long as its tensors."""
@@ -59,25 +59,25 @@ class Memory:
         self.descriptor = -1
 
 
-class Part:
+class SharedShard:
     """What one ps sees of a worker's memory: the pieces that are its own ``blocks``."""
 
-    def __init__(self, memory: Memory, blocks: Sequence[Block]) -> None:
+    def __init__(self, memory: SharedMemory, blocks: Sequence[SlabBlock]) -> None:
         def own(flats: Sequence[torch.Tensor]) -> List[torch.Tensor]:
             return [flats[block.slab][block.begin : block.end] for block in blocks]
 
         self.gradients = [own(flats) for flats in memory.gradients]
         self._values = [own(flats) for flats in memory.values]
 
-    def write(self, turn: int, numbers: range, values: Sequence[torch.Tensor]) -> None:
+    def write(self, slot: int, numbers: range, values: Sequence[torch.Tensor]) -> None:
         """Give the worker the ``values`` of the blocks ``numbers``."""
         for number in numbers:
-            self._values[turn][number].copy_(values[number])
+            self._values[slot][number].copy_(values[number])
 
 
-def make_memory(layout: Layout, turns: int) -> Optional[Memory]:
+def create_shared_memory(layout: ShardLayout, slots: int) -> Optional[SharedMemory]:
     """Memory that can be shared, filled with zeros; ``None`` where the system has no such thing or not so much of it."""
-    size = _size(layout, turns)
+    size = _size(layout, slots)
     if not size:
         return None
     try:
@@ -91,30 +91,30 @@ def make_memory(layout: Layout, turns: int) -> Optional[Memory]:
         # Who has it mapped is not to be ended by a file that shrinks.
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         buffer = mmap.mmap(descriptor, size)
-        _take_pages(buffer, descriptor, size)
-        return Memory(layout, turns, buffer, descriptor)
+        _allocate_pages(buffer, descriptor, size)
+        return SharedMemory(layout, slots, buffer, descriptor)
     except (AttributeError, OSError, ValueError):
         os.close(descriptor)
         return None
 
 
-def map_memory(descriptor: int, layout: Layout, turns: int) -> Optional[Memory]:
+def map_shared_memory(descriptor: int, layout: ShardLayout, slots: int) -> Optional[SharedMemory]:
     """The memory behind a descriptor that a worker handed over, which is closed; ``None`` if it is not what it should be."""
     import fcntl
 
-    size = _size(layout, turns)
+    size = _size(layout, slots)
     try:
         is_right = os.fstat(descriptor).st_size == size
         if not is_right or not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             return None
-        return Memory(layout, turns, mmap.mmap(descriptor, size))
+        return SharedMemory(layout, slots, mmap.mmap(descriptor, size))
     except (OSError, ValueError):
         return None
     finally:
         os.close(descriptor)
 
 
-class Hatch:
+class FdReceiver:
     """Where a ps takes the descriptors. ``name`` is empty where the system has no such sockets."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Hatch:
             for descriptor in _descriptors(passed):
                 self._drop(found)
                 self._offers[found] = descriptor
-            if len(self._offers) > _MOST_OFFERS:  # of strangers on this machine
+            if len(self._offers) > _MAX_OFFERS:  # of strangers on this machine
                 self._drop(next(iter(self._offers)))
         return self._offers.pop(ticket, None)
 
@@ -157,19 +157,19 @@ class Hatch:
             os.close(descriptor)
 
 
-def offer(memory: Memory, hatch: str, ticket: bytes) -> bool:
+def send_descriptor(memory: SharedMemory, socket_name: str, ticket: bytes) -> bool:
     """Hand ``memory`` to the ps whose :class:`Hatch` has that name; ``False`` when there is none on this machine."""
     passed = array.array("i", [memory.descriptor])
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             sock.setblocking(False)
-            sock.sendmsg([ticket], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], 0, "\0" + hatch)
+            sock.sendmsg([ticket], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)], 0, "\0" + socket_name)
     except (AttributeError, OSError):
         return False
     return True
 
 
-def is_here(address: str) -> bool:
+def is_local_address(address: str) -> bool:
     """Whether ``host:port`` is an address of this machine (or container)."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(split_address(address)[0], 0, type=socket.SOCK_STREAM)[0]
@@ -180,15 +180,15 @@ def is_here(address: str) -> bool:
     return True
 
 
-def _size(layout: Layout, turns: int) -> int:
-    return 2 * turns * sum(_aligned(slab.size * slab.dtype.itemsize) for slab in layout.slabs)
+def _size(layout: ShardLayout, slots: int) -> int:
+    return 2 * slots * sum(_aligned(slab.size * slab.dtype.itemsize) for slab in layout.slabs)
 
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNED_TO) * _ALIGNED_TO
 
 
-def _take_pages(buffer: mmap.mmap, descriptor: int, size: int) -> None:
+def _allocate_pages(buffer: mmap.mmap, descriptor: int, size: int) -> None:
     """Have all pages now: later, one that is not to be had would end the process. Large ones where the kernel may."""
     try:
         buffer.madvise(_MADV_HUGEPAGE)

@@ -15,26 +15,26 @@ from zmq.utils.monitor import recv_monitor_message
 
 from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError, RefusedError
 from trainmaster_train.ps.wire.messages import (
-    GATE_USER,
     NONCE_BYTES,
     PROTOCOL,
+    ZAP_USER,
     Seal,
     WireError,
     connect_address,
-    gate_password,
     plain,
     proof,
     read_plain,
+    zap_password,
 )
 
 Message = Tuple[Dict[str, Any], List[zmq.Frame]]
 Take = Callable[[Message], None]
 
-_GONE = zmq.EVENT_DISCONNECTED
-_REFUSED_AT_GATE = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_EVENTS = _GONE | _REFUSED_AT_GATE | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_DISCONNECTED = zmq.EVENT_DISCONNECTED
+_ZAP_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_EVENTS = _DISCONNECTED | _ZAP_REFUSED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 GREETING_S = 15.0
-_LOOK_AROUND_EVERY_S = 1.0
+_POLL_OTHERS_S = 1.0
 
 
 class Connection:
@@ -46,11 +46,11 @@ class Connection:
         ps: int,
         address: str,
         key: bytes,
-        look_around: Optional[Callable[[], None]] = None,
+        poll_others: Optional[Callable[[], None]] = None,
     ) -> None:
         """``look_around``: called about every second of a wait; what it raises ends the wait."""
-        self._look_around = look_around
-        self._looked_at = time.monotonic()
+        self._poll_others = poll_others
+        self._polled_at = time.monotonic()
         self.ps = ps
         self.address = address
         self.missing = ""
@@ -82,8 +82,8 @@ class Connection:
         socket = self._context.socket(zmq.DEALER)
         self._socket = socket
         socket.linger = 0
-        socket.plain_username = GATE_USER
-        socket.plain_password = gate_password(self._key)
+        socket.plain_username = ZAP_USER
+        socket.plain_password = zap_password(self._key)
         socket.reconnect_ivl = 50
         socket.reconnect_ivl_max = 1_000
         socket.heartbeat_ivl = 5_000
@@ -100,10 +100,10 @@ class Connection:
         answer = read_plain(self._receive_raw(deadline, "did not come")[0].bytes)
         try:
             nonces = nonce + bytes.fromhex(answer["nonce"])
-            is_known = answer["proof"] == proof(self._key, b"server", nonces)
+            has_joined = answer["proof"] == proof(self._key, b"server", nonces)
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"{self.name} is no ps of this protocol") from error
-        if not is_known:
+        if not has_joined:
             raise WireError(f"{self.name} does not know this attempt's token: start all replicas with the same one")
         socket.send(proof(self._key, b"worker", nonces).encode())
         self._seal = Seal(self._key, nonces, is_server=False)
@@ -124,7 +124,7 @@ class Connection:
         self._next_id += 1
         return self._next_id
 
-    def is_of_before(self, number: int) -> bool:
+    def is_stale(self, number: int) -> bool:
         """Whether request ``number`` is of an earlier connection, so that no answer comes any more."""
         return number < self._first_id
 
@@ -135,7 +135,7 @@ class Connection:
             LostError: the connection is over, or the ps does not take any more.
         """
         number = self.reserve() if number is None else number
-        self._look_for_events()
+        self._handle_socket_events()
         if self._socket is None or self._seal is None:
             raise LostError(f"{self.name} is not connected")
         head = self._seal.close({**header, "id": number}, frames)
@@ -153,7 +153,7 @@ class Connection:
             LostError: the connection is over, or the request is of one that was.
             DeadlineError: ``what`` was not answered within ``timeout_s``; says whom the ps waits for.
         """
-        self._check_is_of_now(number)
+        self._check_current(number)
         deadline = time.monotonic() + timeout_s
         while True:
             for piece in self._pieces.pop(number, ()):
@@ -183,12 +183,12 @@ class Connection:
 
     def has_answer(self, number: int) -> bool:
         """Whether the answer to request ``number`` is here already. Does not wait. Raises ``LostError``."""
-        self._check_is_of_now(number)
+        self._check_current(number)
         while number not in self._answers and self._socket is not None and self._socket.poll(0):
             self._receive(time.monotonic())
         return number in self._answers
 
-    def listen(self) -> None:
+    def receive_available(self) -> None:
         """Take the messages that are here already. Raises ``ParameterServerError`` when the ps said why it ends."""
         while self._seal is not None and self._socket is not None and self._socket.poll(0):
             self._receive(time.monotonic())
@@ -203,8 +203,8 @@ class Connection:
         """Send a request and wait for its answer. Raises as :meth:`answer`."""
         return self.answer(self.send(header, frames), timeout_s, what)
 
-    def _check_is_of_now(self, number: int) -> None:
-        if self.is_of_before(number):
+    def _check_current(self, number: int) -> None:
+        if self.is_stale(number):
             raise LostError(f"{self.name} was lost and came back meanwhile")
 
     def _receive(self, deadline: float) -> None:
@@ -230,32 +230,32 @@ class Connection:
                 return self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 pass
-            self._look_for_events()
+            self._handle_socket_events()
             now = time.monotonic()
             if now >= deadline:
                 raise DeadlineError(f"{self.name} {what}")
-            if self._look_around is not None and now - self._looked_at >= _LOOK_AROUND_EVERY_S:
-                self._looked_at = now
-                self._look_around()
+            if self._poll_others is not None and now - self._polled_at >= _POLL_OTHERS_S:
+                self._polled_at = now
+                self._poll_others()
             poller = zmq.Poller()
             poller.register(self._socket, zmq.POLLIN)
             poller.register(self._monitor, zmq.POLLIN)
-            poller.poll(int(min(deadline - now, _LOOK_AROUND_EVERY_S) * 1000 + 1))
+            poller.poll(int(min(deadline - now, _POLL_OTHERS_S) * 1000 + 1))
 
-    def _look_for_events(self) -> None:
+    def _handle_socket_events(self) -> None:
         """What the connection itself has to say. A reconnected socket is of no use: the ps does not know it."""
         while self._socket is not None and self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
-            if event == _REFUSED_AT_GATE:
+            if event == _ZAP_REFUSED:
                 self.close()
                 raise WireError(
                     f"{self.name} does not take this replica's token: start all replicas of a job with the same one"
                 )
-            if event == _GONE and self._seal is None:
+            if event == _DISCONNECTED and self._seal is None:
                 continue  # not even greeted: ZeroMQ knocks again
-            if event == _GONE:
+            if event == _DISCONNECTED:
                 try:
-                    self.listen()  # its last words came before its end
+                    self.receive_available()  # its last words came before its end
                 finally:
                     self.close()
                 raise LostError(f"{self.name} is gone")

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 import torch
 
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
-from trainmaster_train.ps.layout import Layout, Table
+from trainmaster_train.ps.layout import EmbeddingTable, ShardLayout
 from trainmaster_train.ps.wire.codec import raw, read
 
 # (ps, header, frames) -> the request's number, or None when that ps is lost
@@ -21,11 +21,11 @@ Await = Callable[[int, Any], Any]
 
 
 class Embeddings:
-    def __init__(self, model: torch.nn.Module, layout: Layout, ps_count: int, ask: Ask, wait: Await) -> None:
+    def __init__(self, model: torch.nn.Module, layout: ShardLayout, ps_count: int, ask: Ask, wait: Await) -> None:
         self._count = ps_count
         self._ask = ask
         self._wait = wait
-        self._tables: Dict[str, Tuple[Table, torch.nn.Parameter]] = {}
+        self._tables: Dict[str, Tuple[EmbeddingTable, torch.nn.Parameter]] = {}
         names: Dict[torch.Tensor, str] = {}
         parameters = dict(model.named_parameters())
         for table in layout.tables:
@@ -34,7 +34,7 @@ class Embeddings:
         self._modules: Dict[torch.nn.Module, str] = {}
         self._gradients: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
         # What was asked for and has not been waited for: the rows, and the request's number on each ps.
-        self._asked: Dict[str, Tuple[torch.Tensor, List[Any]]] = {}
+        self._requested: Dict[str, Tuple[torch.Tensor, List[Any]]] = {}
         for module in model.modules():
             if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.weight in names:
                 self._modules[module] = names[module.weight]
@@ -96,15 +96,15 @@ class Embeddings:
 
     def _fetch(self, name: str, indices: torch.Tensor) -> None:
         """Have the rows ``indices`` in the table, from what was asked for early as far as that has them."""
-        asked = self._asked.pop(name, None)
-        if asked is not None:
-            self._receive(name, *asked)
+        requested = self._requested.pop(name, None)
+        if requested is not None:
+            self._receive(name, *requested)
             wanted = indices.detach().cpu().flatten().unique()  # type: ignore[no-untyped-call]
-            indices = wanted[~torch.isin(wanted, asked[0])]
+            indices = wanted[~torch.isin(wanted, requested[0])]
             if not indices.numel():
                 return
         self._request(name, indices)
-        self._receive(name, *self._asked.pop(name))
+        self._receive(name, *self._requested.pop(name))
 
     def _request(self, name: str, indices: torch.Tensor) -> None:
         rows = indices.detach().cpu().flatten().unique()  # type: ignore[no-untyped-call]
@@ -113,14 +113,14 @@ class Embeddings:
             raise IndexError(f"`{name}` has {table.rows} rows; the input asks for {int(rows[0])} to {int(rows[-1])}")
         numbers = []
         for ps in range(self._count):
-            places = self._of(rows, ps).div(self._count, rounding_mode="floor")
+            places = self._rows_on(rows, ps).div(self._count, rounding_mode="floor")
             numbers.append(self._ask(ps, {"op": "rows", "table": name}, [raw(places)]) if len(places) else None)
-        self._asked[name] = (rows, numbers)
+        self._requested[name] = (rows, numbers)
 
     def _receive(self, name: str, rows: torch.Tensor, numbers: List[Any]) -> None:
         table, weight = self._tables[name]
         for ps in range(self._count):
-            mine = self._of(rows, ps)
+            mine = self._rows_on(rows, ps)
             if not len(mine):
                 continue
             answer = self._wait(ps, numbers[ps])
@@ -131,5 +131,5 @@ class Embeddings:
             with torch.no_grad():
                 weight.data.index_copy_(0, mine.to(weight.device), values.to(weight.device))
 
-    def _of(self, rows: torch.Tensor, ps: int) -> torch.Tensor:
+    def _rows_on(self, rows: torch.Tensor, ps: int) -> torch.Tensor:
         return rows if self._count == 1 else rows[rows % self._count == ps]

@@ -12,16 +12,16 @@ import zmq
 from trainmaster_train import report
 from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, read_meta
 from trainmaster_train.context import Context
-from trainmaster_train.ps.checkpoint.shard_checkpoint import DamagedError, load_model, look_at
+from trainmaster_train.ps.checkpoint.shard_checkpoint import DamagedError, check_files, load_model
 from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.worker.connection import Connection
 
-_LOOK_EVERY_S = 1.0
+_POLL_S = 1.0
 _ANSWER_S = 10.0
 
 
-class Stopped(Protocol):
+class StopFlag(Protocol):
     def __bool__(self) -> bool: ...
 
     def wait(self, timeout_s: float) -> bool: ...
@@ -34,7 +34,7 @@ def evaluate_checkpoints(
     context: Context,
     key: bytes,
     options: Options,
-    stopped: Stopped,
+    stopped: StopFlag,
 ) -> None:
     """Load each newest checkpoint into ``model``, call ``evaluate`` and report its metrics as ``eval_…``; the last one
     too, when the training is done or ``stopped`` is.
@@ -42,19 +42,19 @@ def evaluate_checkpoints(
     Raises:
         DeadlineError: the first ps was away for ``options.idle_timeout_s``: the training is not going on.
     """
-    training = _Training(context, key, options)
-    seen: Optional[Path] = None
+    training = _TrainingStatus(context, key, options)
+    evaluated: Optional[Path] = None
     damaged: Set[Path] = set()
     try:
         while True:
             # Asked before the look: what is sealed before the end is seen after it.
             is_over = bool(stopped) or training.is_done()
             newest = next((path for path in reversed(complete_checkpoints()) if path not in damaged), None)
-            if newest is not None and newest != seen:
+            if newest is not None and newest != evaluated:
                 try:
-                    look_at(newest)
+                    check_files(newest)
                     _evaluate(model, evaluate, newest)
-                    seen = newest
+                    evaluated = newest
                 except DamagedError as error:
                     if newest.exists():  # and has not made room for a newer one
                         damaged.add(newest)
@@ -62,7 +62,7 @@ def evaluate_checkpoints(
             elif is_over:
                 return
             else:
-                stopped.wait(_LOOK_EVERY_S)
+                stopped.wait(_POLL_S)
     finally:
         training.close()
 
@@ -83,7 +83,7 @@ def _evaluate(model: torch.nn.Module, evaluate: Callable[[], Mapping[str, Any]],
     report.progress(step, **metrics)
 
 
-class _Training:
+class _TrainingStatus:
     """What the first ps knows of the training's end."""
 
     def __init__(self, context: Context, key: bytes, options: Options) -> None:

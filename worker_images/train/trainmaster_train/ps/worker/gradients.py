@@ -13,17 +13,19 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
-from trainmaster_train.ps.layout import PIECE_BYTES, Block, Layout
+from trainmaster_train.ps.layout import PIECE_BYTES, ShardLayout, SlabBlock
 from trainmaster_train.ps.wire.codec import Codec
 
 # ps, blocks' numbers there, frames, exponents
 Send = Callable[[int, List[int], List[Any], List[int]], None]
 
 
-class Values:
+class FlatParameters:
     """All dense values of the model, flat for each slab, on the model's device."""
 
-    def __init__(self, model: torch.nn.Module, layout: Layout, flats: Optional[Sequence[torch.Tensor]] = None) -> None:
+    def __init__(
+        self, model: torch.nn.Module, layout: ShardLayout, flats: Optional[Sequence[torch.Tensor]] = None
+    ) -> None:
         """``flats``: the memory to use for them, for each slab, if the model lies on the CPU."""
         self.layout = layout
         self.parameters = dict(model.named_parameters())
@@ -55,26 +57,26 @@ class Values:
                     f"`{name}` was moved (by .to(), .half() or .data =): do that before the parameter servers are joined"
                 )
 
-    def set(self, block: Block, values: torch.Tensor) -> None:
+    def set(self, block: SlabBlock, values: torch.Tensor) -> None:
         self.flat[block.slab][block.begin : block.end].copy_(values)
 
-    def add(self, block: Block, values: torch.Tensor) -> None:
+    def add(self, block: SlabBlock, values: torch.Tensor) -> None:
         self.flat[block.slab][block.begin : block.end].add_(values.to(self.device))
 
-    def of(self, block: Block) -> torch.Tensor:
+    def of(self, block: SlabBlock) -> torch.Tensor:
         return self.flat[block.slab][block.begin : block.end].cpu()
 
 
-class Gradients:
+class FlatGradients:
     """Gathers one push after the other. ``begin``, then ``take`` each parameter once, then ``finish``."""
 
     def __init__(
         self,
-        values: Values,
+        values: FlatParameters,
         codec: Codec,
-        blocks: Sequence[Sequence[Block]],
+        blocks: Sequence[Sequence[SlabBlock]],
         *,
-        turns: int,
+        slots: int,
         flats: Optional[Sequence[Sequence[torch.Tensor]]] = None,
     ) -> None:
         """Memory for the gradients.
@@ -88,16 +90,18 @@ class Gradients:
         self._codec = codec
         self._blocks = blocks
         slabs = values.layout.slabs
-        self._flats = flats or [[torch.empty(slab.size, dtype=slab.dtype) for slab in slabs] for _ in range(turns)]
-        self._rests = [torch.zeros(slab.size, dtype=slab.dtype) for slab in slabs] if codec.wants_rest else None
-        self.turn = 0  # of the push that is gathered
+        self._flats = flats or [[torch.empty(slab.size, dtype=slab.dtype) for slab in slabs] for _ in range(slots)]
+        self._residuals = (
+            [torch.zeros(slab.size, dtype=slab.dtype) for slab in slabs] if codec.uses_error_feedback else None
+        )
+        self.slot = 0  # of the push that is gathered
         self._at: Dict[str, Tuple[int, int, int]] = {
             member.name: (number, member.begin, member.end)
             for number, slab in enumerate(slabs)
             for member in slab.members
         }
         # Of each slab the blocks over all ps in order of place: (block, ps, number on that ps).
-        self._order: List[List[Tuple[Block, int, int]]] = [[] for _ in slabs]
+        self._order: List[List[Tuple[SlabBlock, int, int]]] = [[] for _ in slabs]
         for ps, own in enumerate(blocks):
             for number, block in enumerate(own):
                 self._order[block.slab].append((block, ps, number))
@@ -124,16 +128,16 @@ class Gradients:
             NonFiniteGradientError: its message has the tensor's name only.
         """
         slab, begin, end = self._at[name]
-        flat = self._flats[self.turn][slab]
+        flat = self._flats[self.slot][slab]
         source = gradient.detach().reshape(-1)
-        is_here = source.device.type == "cpu"
-        if not is_here:  # one way over the bus, not one for each block
+        is_local_address = source.device.type == "cpu"
+        if not is_local_address:  # one way over the bus, not one for each block
             flat[begin:end].copy_(source)
         self._taken[name] = gradient._version  # noqa: SLF001 (torch's documented counter of in-place changes)
         for at in self._touching(slab, begin, end):
             block, ps, number = self._order[slab][at]
             first, last = max(begin, block.begin), min(end, block.end)
-            if is_here:  # and looked at while it is in the cache
+            if is_local_address:  # and looked at while it is in the cache
                 flat[first:last].copy_(source[first - begin : last - begin])
             self._missing[slab][at] -= last - first
             if self._missing[slab][at] == 0:
@@ -154,7 +158,7 @@ class Gradients:
                 self.take(name, parameter.grad if parameter.grad is not None else torch.zeros_like(parameter), send)
         for ps in range(len(self._blocks)):
             self._flush(ps, send)
-        self.turn = (self.turn + 1) % len(self._flats)
+        self.slot = (self.slot + 1) % len(self._flats)
         self._taken = {}
 
     def has_taken(self, name: str) -> bool:
@@ -175,14 +179,14 @@ class Gradients:
             last += 1
         return range(low, last)
 
-    def _emit(self, block: Block, ps: int, number: int, send: Send) -> None:
-        gradient = self._flats[self.turn][block.slab][block.begin : block.end]
+    def _emit(self, block: SlabBlock, ps: int, number: int, send: Send) -> None:
+        gradient = self._flats[self.slot][block.slab][block.begin : block.end]
         # One pass over what is in the cache: NaN and infinity both come through to the sum, and a sum costs half as much
         # as extremes. That of large numbers may be too large for the dtype: then each is looked at.
         if not math.isfinite(gradient.sum().item()) and not torch.isfinite(gradient).all():
             raise NonFiniteGradientError(self._name_non_finite(block))
-        rest = self._rests[block.slab][block.begin : block.end] if self._rests is not None else None
-        frames, exponent = self._codec.encode(gradient, rest if gradient.dtype is torch.float32 else None)
+        residual = self._residuals[block.slab][block.begin : block.end] if self._residuals is not None else None
+        frames, exponent = self._codec.encode(gradient, residual if gradient.dtype is torch.float32 else None)
         numbers, waiting, exponents, size = self._pending[ps]
         numbers.append(number)
         waiting.extend(frames)
@@ -198,9 +202,9 @@ class Gradients:
             self._pending[ps] = ([], [], [], 0)
             send(ps, numbers, frames, exponents)
 
-    def _name_non_finite(self, block: Block) -> str:
+    def _name_non_finite(self, block: SlabBlock) -> str:
         """Which tensors hold what is no number, as far as they lie in ``block``."""
-        flat = self._flats[self.turn][block.slab]
+        flat = self._flats[self.slot][block.slab]
         names = [
             f"`{member.name}`"
             for member in self._values.layout.slabs[block.slab].members

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
 
 from trainmaster_train.ps.errors import ParameterServerError
-from trainmaster_train.ps.layout import Block
+from trainmaster_train.ps.layout import SlabBlock
 from trainmaster_train.ps.wire.codec import Codec, read
-from trainmaster_train.ps.wire.shared_memory import Memory
-from trainmaster_train.ps.worker.gradients import Values
+from trainmaster_train.ps.wire.shared_memory import SharedMemory
+from trainmaster_train.ps.worker.gradients import FlatParameters
 
 
 @dataclass(frozen=True)
-class Held:
+class ModelView:
     """``memory``: what gradients and values lie in, if it can be shared with a ps of this machine."""
 
-    values: Values
+    values: FlatParameters
     codec: Codec
-    memory: Optional[Memory]
+    memory: Optional[SharedMemory]
 
-    def install(self, ps: str, blocks: Sequence[Block], header: Mapping[str, Any], frames: Sequence[Any]) -> None:
+    def install(self, ps: str, blocks: Sequence[SlabBlock], header: Mapping[str, Any], frames: Sequence[Any]) -> None:
         """Have the values of an answer, or of a piece of one, in the model. ``blocks`` are all that ``ps`` has."""
         if "shared" in header:
             self._copy_shared(ps, blocks, header["shared"])
@@ -31,15 +31,15 @@ class Held:
                 dtype = self.values.layout.slabs[block.slab].dtype
                 self.values.set(block, read(frame, dtype, block.end - block.begin))
 
-    def _copy_shared(self, ps: str, blocks: Sequence[Block], turn: int) -> None:
+    def _copy_shared(self, ps: str, blocks: Sequence[SlabBlock], slot: int) -> None:
         if self.memory is None:
             raise ParameterServerError(f"{ps} writes to memory that this worker does not have")
         for block in blocks:
-            values = self.memory.values[turn][block.slab]
+            values = self.memory.values[slot][block.slab]
             if values is not self.values.flat[block.slab]:
                 self.values.set(block, values[block.begin : block.end])
 
-    def _add(self, blocks: Sequence[Block], exponents: Sequence[int], frames: Sequence[Any]) -> None:
+    def _add(self, blocks: Sequence[SlabBlock], exponents: Sequence[int], frames: Sequence[Any]) -> None:
         at = 0
         for block, exponent in zip(blocks, exponents):
             dtype = self.values.layout.slabs[block.slab].dtype

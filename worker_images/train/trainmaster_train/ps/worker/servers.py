@@ -9,20 +9,20 @@ import torch
 
 from trainmaster_train import report, steps
 from trainmaster_train.context import Context
-from trainmaster_train.ps.checkpoint.chief import Checkpoints
-from trainmaster_train.ps.checkpoint.shard_checkpoint import load_local, newest_whole
+from trainmaster_train.ps.checkpoint.chief import CheckpointCoordinator
+from trainmaster_train.ps.checkpoint.shard_checkpoint import load_local, newest_undamaged
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
 from trainmaster_train.ps.layout import layout_of, learning_rates
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.server.aggregation import Staleness
 from trainmaster_train.ps.server.shard import check_optimizer
-from trainmaster_train.ps.wire.allocator import keep_freed_memory
+from trainmaster_train.ps.wire.allocator import retain_freed_memory
 from trainmaster_train.ps.wire.codec import Codec
-from trainmaster_train.ps.wire.shared_memory import is_here, make_memory
+from trainmaster_train.ps.wire.shared_memory import create_shared_memory, is_local_address
 from trainmaster_train.ps.worker.embeddings import Embeddings
-from trainmaster_train.ps.worker.gradients import Gradients, Values
-from trainmaster_train.ps.worker.model_view import Held
-from trainmaster_train.ps.worker.shard_connections import Fleet
+from trainmaster_train.ps.worker.gradients import FlatGradients, FlatParameters
+from trainmaster_train.ps.worker.model_view import ModelView
+from trainmaster_train.ps.worker.shard_connections import ShardConnections
 
 REPORT_EVERY = 10  # own steps
 
@@ -60,7 +60,7 @@ class Servers:
         """
         options.check()
         check_optimizer(optimizer)
-        keep_freed_memory()
+        retain_freed_memory()
         self.model = model
         self.options = options
         self.worker = context.rank or 0
@@ -71,55 +71,57 @@ class Servers:
         self._layout = layout_of(model, optimizer)
         addresses = context.peers.get("ps", ())
         codec = Codec(options.wire, options.topk_ratio)
-        turns = 2 if options.prefetch else 1
-        may_share = options.shared_memory and not codec.is_lossy and any(map(is_here, addresses))
-        memory = make_memory(self._layout, turns) if may_share else None
+        slots = 2 if options.prefetch else 1
+        may_share = options.shared_memory and not codec.is_lossy and any(map(is_local_address, addresses))
+        memory = create_shared_memory(self._layout, slots) if may_share else None
         # Where no answer comes while the model computes, a ps may write to the model itself.
-        self._values = Values(model, self._layout, memory.values[0] if memory is not None and turns == 1 else None)
-        self._fleet = Fleet(
+        self._values = FlatParameters(
+            model, self._layout, memory.values[0] if memory is not None and slots == 1 else None
+        )
+        self._shards = ShardConnections(
             addresses,
             key,
             worker=self.worker,
-            held=Held(self._values, codec, memory),
+            view=ModelView(self._values, codec, memory),
             optimizer=optimizer,
             options=options,
             timer=self._timer,
         )
         flats = memory.gradients if memory is not None else None
-        self._gradients = Gradients(self._values, codec, self._fleet.blocks, turns=turns, flats=flats)
-        self._embeddings = Embeddings(model, self._layout, len(addresses), self._fleet.ask, self._fleet.wait)
-        self._on_the_way: List[Optional[int]] = [None] * len(addresses)  # the push before
+        self._gradients = FlatGradients(self._values, codec, self._shards.blocks, slots=slots, flats=flats)
+        self._embeddings = Embeddings(model, self._layout, len(addresses), self._shards.ask, self._shards.wait)
+        self._in_flight: List[Optional[int]] = [None] * len(addresses)  # the push before
         self._until: Optional[int] = None
-        self._checkpoints: Optional[Checkpoints] = None
+        self._checkpoints: Optional[CheckpointCoordinator] = None
         try:
-            self._fleet.join()
+            self._shards.join()
             if options.backup_workers:
-                self._fleet.catch_up()
+                self._shards.catch_up()
         except BaseException:
-            self._fleet.close()
+            self._shards.close()
             raise
-        start = newest_whole(self._fleet.who) if self.version else None
+        start = newest_undamaged(self._shards.worker_name) if self.version else None
         if start is not None:
             load_local(model, start)
         if self.version:
-            print(f"{self._fleet.who} joined at update {self.version}.", flush=True)
+            print(f"{self._shards.worker_name} joined at update {self.version}.", flush=True)
         if self.is_chief:
-            self._checkpoints = Checkpoints(self._fleet.connections, model, options, after=self.version)
+            self._checkpoints = CheckpointCoordinator(self._shards.connections, model, options, after=self.version)
         if options.overlap:
-            self._hook()
+            self._register_hooks()
 
     @property
     def own_steps(self) -> int:
-        return self._fleet.own_steps
+        return self._shards.own_steps
 
     @property
     def version(self) -> int:
-        return self._fleet.versions[0]
+        return self._shards.versions[0]
 
     @property
     def versions(self) -> Sequence[int]:
         """The updates of each ps, as far as this worker has seen."""
-        return tuple(self._fleet.versions)
+        return tuple(self._shards.versions)
 
     def zero_grad(self) -> None:
         """Forget all gradients of the model."""
@@ -143,19 +145,19 @@ class Servers:
                 self._push()
         except NonFiniteGradientError as error:
             self._forget_push()
-            raise self._named(error) from error
-        waited = self._fleet.end_push()
+            raise self._with_context(error) from error
+        waited = self._shards.end_push()
         if self.options.prefetch:
-            waited, self._on_the_way = self._on_the_way, waited
+            waited, self._in_flight = self._in_flight, waited
         self._finish(waited)
-        self._fleet.own_steps += 1
+        self._shards.own_steps += 1
         # What torch's schedulers look at to warn of a step() that they missed; the ps made it.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         if self._checkpoints is not None:
             if self.own_steps % REPORT_EVERY == 0:
                 self._report(metrics)
             with self._timer.part(steps.CHECKPOINT):
-                self._checkpoints.after_step(self._fleet.versions, metrics, is_last=self._is_last())
+                self._checkpoints.after_step(self._shards.versions, metrics, is_last=self._is_last())
         self._timer.end_step()
         return self.version
 
@@ -179,7 +181,7 @@ class Servers:
     def pull(self, *, tables: bool = False) -> int:
         """Have the newest values in the model; with ``tables`` all rows of all embeddings, too. The job's step."""
         self._finish_all()
-        self._finish([self._fleet.ask(ps, {"op": "pull"}, []) for ps in range(len(self._fleet))])
+        self._finish([self._shards.ask(ps, {"op": "pull"}, []) for ps in range(len(self._shards))])
         if tables:
             self._embeddings.fetch_all()
         return self.version
@@ -191,9 +193,11 @@ class Servers:
             CheckpointError: a ps could not write its shard; earlier checkpoints are as they were.
         """
         if self._checkpoints is None:
-            raise ParameterServerError(f"{self._fleet.who} is not the chief: checkpoints are made in worker 0 alone")
+            raise ParameterServerError(
+                f"{self._shards.worker_name} is not the chief: checkpoints are made in worker 0 alone"
+            )
         self._finish_all()
-        return self._checkpoints.write(self._fleet.versions, metrics)
+        return self._checkpoints.write(self._shards.versions, metrics)
 
     def close(self, *, is_done: bool = True, why: str = "") -> None:
         """Leave all ps; ``is_done``: the whole training is. What is on its way is waited for."""
@@ -201,14 +205,14 @@ class Servers:
             self._finish_all()
             if self._checkpoints is not None:
                 self._checkpoints.finish()
-        self._fleet.leave({"why": why, "is_done": is_done and self.is_chief})
-        self._fleet.close()
+        self._shards.leave({"why": why, "is_done": is_done and self.is_chief})
+        self._shards.close()
 
     def status(self) -> List[Dict[str, Any]]:
         """What each ps counted: version, pushes, staleness, what was dropped, and who is missing."""
         return [
             connection.ask({"op": "status"}, timeout_s=self.options.step_timeout_s, what="for its status")[0]
-            for connection in self._fleet.connections
+            for connection in self._shards.connections
         ]
 
     def _is_last(self) -> bool:
@@ -220,7 +224,7 @@ class Servers:
 
     # Pushing.
 
-    def _hook(self) -> None:
+    def _register_hooks(self) -> None:
         def taken(name: str) -> Any:
             def after(parameter: torch.Tensor) -> None:
                 if self._gradients.has_taken(name):
@@ -230,10 +234,10 @@ class Servers:
                 self._begin()
                 if parameter.grad is not None:
                     try:
-                        self._gradients.take(name, parameter.grad, self._fleet.push_blocks)
+                        self._gradients.take(name, parameter.grad, self._shards.push_blocks)
                     except NonFiniteGradientError as error:
                         self._forget_push()
-                        raise self._named(error) from error
+                        raise self._with_context(error) from error
 
             return after
 
@@ -241,37 +245,37 @@ class Servers:
             for member in slab.members:
                 self._values.parameters[member.name].register_post_accumulate_grad_hook(taken(member.name))  # type: ignore[no-untyped-call]
 
-    def _named(self, error: NonFiniteGradientError) -> NonFiniteGradientError:
+    def _with_context(self, error: NonFiniteGradientError) -> NonFiniteGradientError:
         return NonFiniteGradientError(
-            f"{self._fleet.who}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
+            f"{self._shards.worker_name}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
             "holds NaN or infinity; lower the learning rate, or clip before step()"
         )
 
     def _begin(self) -> None:
         if not self._gradients.is_begun:
             self._gradients.begin()
-            self._fleet.begin_push()
+            self._shards.begin_push()
 
     def _forget_push(self) -> None:
         """Drop what was gathered for a push that does not come; a ps drops its part when the next one does."""
         self._gradients.begin()
-        self._fleet.forget_push()
+        self._shards.forget_push()
 
     def _push(self) -> None:
         self._begin()
         self._embeddings.gather()
-        turn = self._gradients.turn
-        self._gradients.finish(self._fleet.push_blocks)
+        slot = self._gradients.slot
+        self._gradients.finish(self._shards.push_blocks)
         rates = learning_rates(self.optimizer) if self.is_chief else None
-        for ps in range(len(self._fleet)):
+        for ps in range(len(self._shards)):
             tables, frames = self._embeddings.gradients(ps)
-            self._fleet.push_last(ps, turn, {"tables": tables}, frames, rates)
+            self._shards.push_last(ps, slot, {"tables": tables}, frames, rates)
 
     def _finish(self, numbers: Sequence[Optional[int]]) -> None:
         """Wait for these answers, take the values that they bring, and count what became of the gradients."""
-        outcomes = self._fleet.finish(numbers)
+        outcomes = self._shards.finish(numbers)
         if self.options.backup_workers:
-            self._fleet.catch_up()
+            self._shards.catch_up()
         dropped = [outcome["outcome"] for outcome in outcomes if outcome["outcome"] != "applied"]
         if dropped:
             self.staleness.late += "late" in dropped
@@ -283,5 +287,5 @@ class Servers:
 
     def _finish_all(self) -> None:
         """Wait for what is on the way."""
-        self._finish(self._on_the_way)
-        self._on_the_way = [None] * len(self._fleet)
+        self._finish(self._in_flight)
+        self._in_flight = [None] * len(self._shards)

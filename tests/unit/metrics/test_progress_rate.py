@@ -17,30 +17,30 @@ def go(stations: list[tuple[float, float]], **more: Any) -> dict[str, Any]:
 
 
 def test_an_even_training_is_done_when_it_says_and_certainly() -> None:
-    told = told_progress(go([(10.0 * n, 5 * n) for n in range(1, 9)], steps=100), is_running=True)
-    assert told["fraction"] == 0.4
-    assert told["steps_per_s"] == 0.5
-    assert (told["remaining_s"], told["remaining_s_low"], told["remaining_s_high"]) == (120.0, 120.0, 120.0)
-    assert told["done_at"] == "1970-01-01T00:03:20+00:00"
-    assert KEY not in told
+    reported = told_progress(go([(10.0 * n, 5 * n) for n in range(1, 9)], steps=100), is_running=True)
+    assert reported["fraction"] == 0.4
+    assert reported["steps_per_s"] == 0.5
+    assert (reported["remaining_s"], reported["remaining_s_low"], reported["remaining_s_high"]) == (120.0, 120.0, 120.0)
+    assert reported["done_at"] == "1970-01-01T00:03:20+00:00"
+    assert KEY not in reported
 
 
 def test_an_uneven_one_has_wide_bounds_and_what_was_lately_counts_more() -> None:
     slow_then_fast = [(0, 0), (100, 10), (200, 20), (210, 30), (220, 40), (230, 50)]
-    told = told_progress(go([(float(at), step) for at, step in slow_then_fast], steps=100), is_running=True)
+    reported = told_progress(go([(float(at), step) for at, step in slow_then_fast], steps=100), is_running=True)
     plain_mean = 230 / 50 * 50
-    assert told["remaining_s_low"] < told["remaining_s"] < plain_mean < told["remaining_s_high"]
+    assert reported["remaining_s_low"] < reported["remaining_s"] < plain_mean < reported["remaining_s_high"]
 
 
-def test_of_two_reports_nobody_knows_much() -> None:
-    told = told_progress(go([(0.0, 0), (10.0, 10)], steps=20), is_running=True)
-    assert (told["remaining_s_low"], told["remaining_s"], told["remaining_s_high"]) == (5.0, 10.0, 15.0)
+def test_two_reports_are_too_few_for_a_rate() -> None:
+    reported = told_progress(go([(0.0, 0), (10.0, 10)], steps=20), is_running=True)
+    assert (reported["remaining_s_low"], reported["remaining_s"], reported["remaining_s_high"]) == (5.0, 10.0, 15.0)
 
 
 def test_without_the_number_of_steps_there_is_no_end() -> None:
-    told = told_progress(go([(0.0, 0), (10.0, 10)]), is_running=True)
-    assert "fraction" not in told
-    assert "remaining_s" not in told
+    reported = told_progress(go([(0.0, 0), (10.0, 10)]), is_running=True)
+    assert "fraction" not in reported
+    assert "remaining_s" not in reported
 
 
 def test_epochs_serve_where_steps_are_not_counted() -> None:
@@ -48,12 +48,12 @@ def test_epochs_serve_where_steps_are_not_counted() -> None:
     for epoch in range(1, 5):
         progress["epoch"] = epoch
         progress[KEY] = with_sample(progress, 60.0 * epoch)
-    told = told_progress(progress, is_running=True)
-    assert (told["fraction"], told["remaining_s"]) == (0.4, 360.0)
-    assert "steps_per_s" not in told
+    reported = told_progress(progress, is_running=True)
+    assert (reported["fraction"], reported["remaining_s"]) == (0.4, 360.0)
+    assert "steps_per_s" not in reported
 
 
-def test_a_training_that_began_anew_and_a_clock_set_back_forget_what_was_before() -> None:
+def test_a_training_that_began_again_and_a_clock_set_back_forget_what_was_before() -> None:
     again = go([(0.0, 0), (10.0, 50), (20.0, 5), (30.0, 10)], steps=100)
     assert [sample[1] for sample in again[KEY]] == [5, 10]
     back = go([(100.0, 1), (10.0, 2), (20.0, 3)], steps=100)
@@ -63,8 +63,8 @@ def test_a_training_that_began_anew_and_a_clock_set_back_forget_what_was_before(
 def test_an_ended_job_has_no_end_before_it_and_beyond_the_last_step_nothing_is_left() -> None:
     progress = go([(0.0, 0), (10.0, 10), (20.0, 25)], steps=20)
     assert "remaining_s" not in told_progress(progress, is_running=False)
-    told = told_progress(progress, is_running=True)
-    assert (told["fraction"], told["remaining_s"]) == (1.0, 0.0)
+    reported = told_progress(progress, is_running=True)
+    assert (reported["fraction"], reported["remaining_s"]) == (1.0, 0.0)
 
 
 def test_samples_stay_few_however_long_it_trains() -> None:
@@ -74,5 +74,5 @@ def test_samples_stay_few_however_long_it_trains() -> None:
 
 
 def test_an_end_beyond_all_calendars_is_left_out() -> None:
-    told = told_progress(go([(0.0, 0), (1e6, 1e-9)], steps=2**53), is_running=True)
-    assert "done_at" not in told
+    reported = told_progress(go([(0.0, 0), (1e6, 1e-9)], steps=2**53), is_running=True)
+    assert "done_at" not in reported

@@ -34,7 +34,7 @@ class KubernetesClient:
     """What the server holds: pods, and a Service that may be another one each time."""
 
     def __init__(self, server, pods):
-        self.pods = {one["metadata"]["name"]: one for one in pods}
+        self.pods = {item["metadata"]["name"]: item for item in pods}
         self.service = "uid-first"
         self.server = server
         server.otherwise = self.answer
@@ -60,8 +60,8 @@ class KubernetesClient:
         return Answer(201, made)
 
     def did(self, method):
-        asked = [one for one in self.server.asked if one.method == method and "/pods" in one.path]
-        return [one.path.rpartition("/")[2] if method == "DELETE" else one.body for one in asked]
+        asked = [item for item in self.server.asked if item.method == method and "/pods" in item.path]
+        return [item.path.rpartition("/")[2] if method == "DELETE" else item.body for item in asked]
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def start(server, cluster):
     with contextlib.ExitStack() as stack:
 
         def make(*pods):
-            held = KubernetesClient(server, pods)
+            holding = KubernetesClient(server, pods)
             cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
             namespaces = Namespaces(cluster, OPTIONS)
             reservations = Reservations(cluster, OPTIONS, namespaces, cache, lambda: NOW)
             starting = PodCreator(cluster, OPTIONS, namespaces, cache, reservations)
             stack.callback(starting.close)
             stack.callback(cache.reflector.stop)
-            return held, starting
+            return holding, starting
 
         yield make
 
@@ -86,24 +86,24 @@ def order(generation):
 
 
 def test_what_still_waits_of_an_earlier_start_is_deleted_before_the_next(server, start):
-    held, starting = start(pod(1, phase="Failed"), pod(2), pod(1, index="0"))
+    holding, starting = start(pod(1, phase="Failed"), pod(2), pod(1, index="0"))
     starting.create(order(3))
-    assert held.did("DELETE") == ["att-1-worker-2-g2"]
-    asked = [(one.method, one.path) for one in server.asked if "/pods/" in one.path or one.method == "POST"]
+    assert holding.did("DELETE") == ["att-1-worker-2-g2"]
+    asked = [(item.method, item.path) for item in server.asked if "/pods/" in item.path or item.method == "POST"]
     assert [method for method, path in asked if "/pods" in path] == ["DELETE", "POST"]
-    assert set(held.pods) == {"att-1-worker-2-g1", "att-1-worker-0-g1", "att-1-worker-2-g3"}
+    assert set(holding.pods) == {"att-1-worker-2-g1", "att-1-worker-0-g1", "att-1-worker-2-g3"}
 
 
 def test_a_first_start_looks_for_no_other(start):
-    held, starting = start()
+    holding, starting = start()
     starting.create(order(1))
-    assert held.did("DELETE") == []
+    assert holding.did("DELETE") == []
 
 
-def test_a_service_that_was_made_anew_owns_the_next_start(start):
-    held, starting = start()
+def test_a_service_that_was_made_again_owns_the_next_start(start):
+    holding, starting = start()
     starting.create(order(1))
-    held.service = "uid-second"
+    holding.service = "uid-second"
     starting.create(order(2))
-    owners = [body["metadata"]["ownerReferences"][0]["uid"] for body in held.did("POST")]
+    owners = [body["metadata"]["ownerReferences"][0]["uid"] for body in holding.did("POST")]
     assert owners == ["uid-first", "uid-second"]

@@ -24,17 +24,17 @@ def test_a_pod_that_does_not_end_long_after_its_grace_is_forgotten(server, clust
     graces = []
     lock = threading.Lock()
 
-    def answer(asked):
-        if "watch" in asked.query:
+    def answer(requested):
+        if "watch" in requested.query:
             return Answer(events=[])
-        if asked.method == "DELETE" and "/pods/" in asked.path:
+        if requested.method == "DELETE" and "/pods/" in requested.path:
             with lock:
-                graces.append(asked.body["gracePeriodSeconds"])
+                graces.append(requested.body["gracePeriodSeconds"])
                 left["pods"] = []
             return Answer(200, {"kind": "Status"})
-        if asked.path.endswith("/pods"):
+        if requested.path.endswith("/pods"):
             return Answer(200, {"metadata": {"resourceVersion": "9"}, "items": left["pods"]})
-        if "/nodes/" in asked.path:
+        if "/nodes/" in requested.path:
             return Answer(200, {"status": {"conditions": [{"type": "Ready", "status": ready}]}})
         return Answer(200, {"kind": "Status", "metadata": {}})
 
@@ -47,8 +47,8 @@ def test_a_pod_that_does_not_end_long_after_its_grace_is_forgotten(server, clust
     finally:
         cache.reflector.stop()
     assert graces == [0]
-    (told,) = ending.unkilled_replicas(AttemptId("att-1"))
-    assert "node node-a does not end it" in told
-    assert ending.unkilled_replicas(AttemptId("att-1")) == (told,), "whoever writes it down may fail"
+    (reported,) = ending.unkilled_replicas(AttemptId("att-1"))
+    assert "node node-a does not end it" in reported
+    assert ending.unkilled_replicas(AttemptId("att-1")) == (reported,), "whoever writes it down may fail"
     ending.forget_unkilled_replicas(AttemptId("att-1"))
     assert ending.unkilled_replicas(AttemptId("att-1")) == ()

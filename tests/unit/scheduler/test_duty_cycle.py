@@ -60,7 +60,7 @@ def test_a_run_that_fails_rests_too():
 def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
     clock, ticks, rung = Clock(), [], threading.Event()
     process = SchedulerProcess.__new__(SchedulerProcess)  # without a database: the tick and its rest alone
-    process._tick_pace, process._timer_lock, process._is_resting = DutyCycle(clock), threading.Lock(), False
+    process._tick_duty_cycle, process._timer_lock, process._is_resting = DutyCycle(clock), threading.Lock(), False
     rings = []
 
     def notify(topic: str) -> None:

@@ -40,7 +40,7 @@ def test_a_beat_rings_only_while_it_leads():
 
 
 def test_a_worker_that_hears_no_beat_keeps_its_own_time_until_it_hears_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_CHECK_S", 0.01)
     monkeypatch.setattr(module, "_SILENT_S", 0.2)
     done: list[str] = []
     clock = FallbackBeat({"tick": 0.02}, done.append)
@@ -61,8 +61,8 @@ def test_a_worker_whose_fellows_take_one_task_s_messages_still_hears_the_beat(mo
         (now_s, now_s - 31, ["tick"]),
         (now_s - 16, now_s - 11, ["tick", "sync"]),
     ):
-        clock._heard_s = {"tick": tick_s, "sync": sync_s}
-        assert [name for name, every_s in clock._every.items() if clock._is_silent(name, every_s, now_s)] == missed
+        clock._last_message_s = {"tick": tick_s, "sync": sync_s}
+        assert [name for name, every_s in clock._every.items() if clock._is_missed(name, every_s, now_s)] == missed
 
 
 def test_equal_work_that_waits_is_done_once():

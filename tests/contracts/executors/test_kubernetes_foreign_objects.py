@@ -89,12 +89,12 @@ def test_replicas_on_all_nodes_share_a_claim_by_folders_of_it(bench, claim, tmp_
     assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == ["in", "out"]
 
 
-def test_what_an_admission_webhook_refuses_is_told_in_its_words(bench):
+def test_what_an_admission_webhook_refuses_is_reported_in_its_words(bench):
     order = bench.order(command=("true",))
 
-    with refusal(bench, "Images come from our own registry only."), pytest.raises(ExecutorRefused) as told:
+    with refusal(bench, "Images come from our own registry only."), pytest.raises(ExecutorRefused) as reported:
         bench.executor.create(order)
-    assert "Images come from our own registry only." in str(told.value)
+    assert "Images come from our own registry only." in str(reported.value)
     # It was the webhook alone that stood against it.
     bench.executor.create(order)
     assert bench.ended(order).phase is Phase.SUCCEEDED
@@ -111,8 +111,10 @@ def refusal(bench: Any, words: str) -> Iterator[None]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told = {"uid": review["request"]["uid"], "allowed": False, "status": {"code": 403, "message": words}}
-            body = json.dumps({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": told}).encode()
+            reported = {"uid": review["request"]["uid"], "allowed": False, "status": {"code": 403, "message": words}}
+            body = json.dumps(
+                {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": reported}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

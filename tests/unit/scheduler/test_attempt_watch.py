@@ -43,7 +43,7 @@ def watched():
 
 
 def look(seen, **changes):
-    return ReconcileResult(ReconcileOutcome.IN_SYNC, seen=fingerprint(seen.observe(ATTEMPT)), **changes)
+    return ReconcileResult(ReconcileOutcome.IN_SYNC, fingerprint=fingerprint(seen.observe(ATTEMPT)), **changes)
 
 
 def test_a_change_rings(watched):
@@ -55,7 +55,7 @@ def test_a_change_rings(watched):
 
 def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypatch):
     seen, rung, watch = watched
-    monkeypatch.setattr("scheduler.attempt_watch._WORDS_APART_S", 3600)
+    monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 3600)
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
     assert not rung.acquire(timeout=0.1)
@@ -65,7 +65,7 @@ def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypat
 
 def test_new_words_ring_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
     seen, rung, watch = watched
-    monkeypatch.setattr("scheduler.attempt_watch._WORDS_APART_S", 0)
+    monkeypatch.setattr("scheduler.attempt_watch._DETAIL_ONLY_GAP_S", 0)
     watch.note_reconciled(ATTEMPT, look(seen))
     seen.detail = "It waits for its image."
     assert rung.acquire(timeout=30)

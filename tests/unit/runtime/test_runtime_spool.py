@@ -85,7 +85,7 @@ def lab(tmp_path, monkeypatch):
     made.reporter._spool.close()
 
 
-def test_what_an_api_that_is_away_did_not_take_is_kept_with_its_numbers(lab):
+def test_what_an_api_that_is_away_did_not_take_is_preserved_with_its_numbers(lab):
     lab.status = 200
     lab.write(1, 2)
     lab.go()
@@ -107,7 +107,7 @@ def test_an_end_with_the_api_there_waits_for_nothing_and_keeps_nothing(lab):
     assert lab.spooled_items() == []
 
 
-def test_more_than_a_batch_is_kept_in_order(lab):
+def test_more_than_a_batch_is_preserved_in_order(lab):
     lab.reporter.start()
     lab.write(*range(1, 1801))
     lab.reporter.finish()
@@ -137,7 +137,7 @@ def test_a_job_that_runs_on_while_the_api_is_away_keeps_what_its_node_could_take
         (410, {"code": "attempt_ended"}, []),
     ],
 )
-def test_what_was_refused_is_kept_unless_the_attempt_is_over(lab, status, answer, spooled_items):
+def test_what_was_refused_is_preserved_unless_the_attempt_is_over(lab, status, answer, spooled_items):
     lab.status, lab.answer = status, answer
     lab.reporter.start()
     lab.write(1)
@@ -182,17 +182,17 @@ def test_an_api_that_never_answers_delays_an_end_by_its_two_seconds_alone(tmp_pa
         lab = Lab(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}")
         lab.write(1)
         lab.reporter.start()
-        asked, _ = silent.accept()  # the request, which would wait for ten seconds
+        requested, _ = silent.accept()  # the request, which would wait for ten seconds
         time.sleep(0.1)
         since = time.monotonic()
         lab.reporter.finish()
-        asked.close()
+        requested.close()
         lab.reporter._spool.close()
     assert time.monotonic() - since < 4
     assert lab.spooled_items() == [(1, 1)]
 
 
-def test_no_room_for_it_is_told_in_the_log(lab):
+def test_no_room_for_it_is_reported_in_the_log(lab):
     (lab.output / ".trainmaster").write_text("in the way")
     lab.reporter.start()
     lab.write(1)
@@ -200,7 +200,7 @@ def test_no_room_for_it_is_told_in_the_log(lab):
     assert any("last reports are lost" in line for line in lab.log_lines)
 
 
-def kept_by_hand(lab, *, start=START, token=TOKEN, steps=(7,)):
+def spool_by_hand(lab, *, start=START, token=TOKEN, steps=(7,)):
     spooled_items = SpoolFile(str(lab.output / FOLDER / START.file_name), token)
     lines = [json.dumps({"at": "2026-01-01T00:00:00Z", "kind": "progress", "data": {"step": n}}) + "\n" for n in steps]
     replica = {"role": start.role, "index": start.index, "generation": start.generation}
@@ -209,24 +209,24 @@ def kept_by_hand(lab, *, start=START, token=TOKEN, steps=(7,)):
 
 
 def test_what_another_job_laid_there_or_changed_is_nothing(lab):
-    path = kept_by_hand(lab)
+    path = spool_by_hand(lab)
     assert lab.spooled_items() == [(1, 7)]
     path.write_bytes(path.read_bytes().replace(b'"step": 7', b'"step": 9'))
     assert lab.spooled_items() == []
-    kept_by_hand(lab, token="tma_att-2.mac")
+    spool_by_hand(lab, token="tma_att-2.mac")
     assert lab.spooled_items() == []
-    kept_by_hand(lab, start=Start("worker", 1, 1))  # a peer's, which has the same token
+    spool_by_hand(lab, start=Start("worker", 1, 1))  # a peer's, which has the same token
     assert lab.spooled_items() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}\n", b"\xff" * 100, b"[]\n\n\n"])
 def test_a_torn_file_is_nothing(lab, content):
-    kept_by_hand(lab).write_bytes(content)
+    spool_by_hand(lab).write_bytes(content)
     assert lab.spooled_items() == []
 
 
 def test_neither_links_nor_pipes_are_opened(lab, tmp_path):
-    path = kept_by_hand(lab)
+    path = spool_by_hand(lab)
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert lab.spooled_items() == []

@@ -56,7 +56,7 @@ PER_PROJECT = {("create", "", "namespaces"), ("patch", "", "namespaces")}
 def manifests(*files: str) -> list[Json]:
     found: list[Json] = []
     for file in files:
-        found += [one for one in yaml.safe_load_all((MANIFESTS / file).read_text()) if one]
+        found += [item for item in yaml.safe_load_all((MANIFESTS / file).read_text()) if item]
     return found
 
 
@@ -92,8 +92,8 @@ class Limited:
     def __init__(self, admin: KubernetesClient, mark: str, namespace: str, *files: str) -> None:
         self.admin, self.mark, self.namespace = admin, mark, namespace
         self.made: list[str] = []
-        for one in manifests(*files):
-            self._make(self._renamed(one))
+        for item in manifests(*files):
+            self._make(self._renamed(item))
 
     def kubeconfig(self, folder: Path) -> Access:
         """Its access; the file lies in ``folder``."""
@@ -127,36 +127,36 @@ class Limited:
             except ObjectNotFound:
                 pass
 
-    def _renamed(self, one: Json) -> Json:
+    def _renamed(self, item: Json) -> Json:
         """The same with the namespace of this run, and names that no other run has."""
         home = f"{self.mark}-home"
 
         def new(name: str) -> str:
             return {"trainmaster-jobs": self.namespace, "trainmaster": home}.get(name, f"{self.mark}-{name}")
 
-        metadata = one["metadata"]
-        if one["kind"] == "Namespace":
+        metadata = item["metadata"]
+        if item["kind"] == "Namespace":
             metadata["name"] = new(metadata["name"])
         elif "namespace" in metadata:
             metadata["namespace"] = new(metadata["namespace"])
         else:
             metadata["name"] = f"{self.mark}-{metadata['name']}"
-        for subject in one.get("subjects", ()):
+        for subject in item.get("subjects", ()):
             subject["namespace"] = new(subject["namespace"])
-        if one.get("roleRef", {}).get("kind") == "ClusterRole":
-            one["roleRef"]["name"] = f"{self.mark}-{one['roleRef']['name']}"
-        return one
+        if item.get("roleRef", {}).get("kind") == "ClusterRole":
+            item["roleRef"]["name"] = f"{self.mark}-{item['roleRef']['name']}"
+        return item
 
-    def _make(self, one: Json) -> None:
-        group = _GROUP_OF.get(one["kind"], "v1")
-        resource = f"{one['kind'].lower()}s"
-        namespace = one["metadata"].get("namespace", "")
+    def _make(self, item: Json) -> None:
+        group = _GROUP_OF.get(item["kind"], "v1")
+        resource = f"{item['kind'].lower()}s"
+        namespace = item["metadata"].get("namespace", "")
         url = path(resource, namespace, group=group)
         try:
-            self.admin.post(url, one)
+            self.admin.post(url, item)
         except ObjectExists:
             return
-        self.made.append(f"{url}/{one['metadata']['name']}")
+        self.made.append(f"{url}/{item['metadata']['name']}")
 
     def _token(self) -> str:
         """By the TokenRequest API; where there is none, the Secret that older clusters make for every account."""

@@ -4,7 +4,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from core.db.tables import Replica
-from scheduler.control.attempts.storage.attempt_writer import _PLACE_BEHIND
+from scheduler.control.attempts.storage.attempt_writer import _RANK_AFTER_WORLD
 from scheduler.control.attempts.storage.statement_batch import StatementBatch, flush
 
 
@@ -15,7 +15,7 @@ def test_the_worlds_of_two_gangs_are_written_in_one_transaction():
     for attempt in ("a", "b"):
         writes = StatementBatch()
         behind = {"is_attempt": attempt, "members": [f"{attempt}-0", f"{attempt}-1"], "count": 2}
-        writes.add(_PLACE_BEHIND, behind, is_alone=True)
+        writes.add(_RANK_AFTER_WORLD, behind, is_unbatched=True)
         gangs.append(writes)
     with Session(engine) as session:
         flush(session, gangs)

@@ -8,8 +8,8 @@ import pytest
 from core.settings import BadSettings, Settings
 from scheduler.executor_factory import make_executor
 from scheduler.messaging.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
-from scheduler.messaging.work_queue import BatchQueue, PendingDeduplicator, SingleFlight
 from scheduler.messaging.wakeups import AppWakeup
+from scheduler.messaging.work_queue import BatchQueue, PendingDeduplicator, SingleFlight
 
 
 def test_an_equal_message_that_waits_is_not_sent_again():

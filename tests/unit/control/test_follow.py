@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from trainmaster.studies import Goal
 
-from core.db.repositories.metrics.reads import Series, StreamMark, marks_of, read_points
+from core.db.repositories.metrics.reads import StoredSeries, StreamMark, marks_of, read_points
 from core.db.repositories.metrics.writes import StreamKey, add_metrics, compact
 from core.db.tables import MetricStream
 from core.domain.metrics.points import Points
@@ -59,7 +59,7 @@ def told(trace: Trace) -> dict[int, float]:
 def test_a_look_reads_only_what_is_new(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int]] = []
 
-    def counted(session: Session, series: Series, start: int, limit: int) -> Points:
+    def counted(session: Session, series: StoredSeries, start: int, limit: int) -> Points:
         read.append((start, limit))
         return read_points(session, series, start, limit)
 

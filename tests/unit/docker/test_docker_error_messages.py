@@ -43,7 +43,8 @@ ORDER = ReplicaOrder(
         (
             EngineError(
                 500,
-                "could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network",
+                "could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the "
+                "network",
             ),
             ExecutorTryAgain,
             "default-address-pools",
@@ -62,7 +63,7 @@ ORDER = ReplicaOrder(
         (
             EngineError(400, "unable to find user app: no matching entries in passwd file"),
             ExecutorRefused,
-            "wants to run as app",
+            "has the USER app",
         ),
         (
             EngineError(400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import executors.kubernetes
-from tests.integration.kubernetes.rights import (
+from tests.integration.kubernetes.permissions import (
     CLUSTER_WIDE,
     IN_THE_NAMESPACE,
     PER_PROJECT,
@@ -20,7 +20,7 @@ from tests.integration.kubernetes.rights import (
 
 def role(file: str, name: str):
     return next(
-        one for one in manifests(file) if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == name
+        item for item in manifests(file) if item["kind"] in ("Role", "ClusterRole") and item["metadata"]["name"] == name
     )
 
 

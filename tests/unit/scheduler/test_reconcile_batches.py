@@ -24,7 +24,7 @@ class Looked:
             on_end(name, self.outcomes[name])
         return {name: self.outcomes[name] for name in names}
 
-    def note(self, name, _look):
+    def note_reconciled(self, name, _look):
         self.noted.append(name)
 
 

@@ -38,8 +38,8 @@ def create(executor: Any, order: Any) -> None:
         time.sleep(0.2)
 
 
-def is_running(seen: Observation) -> bool:
-    return seen.phase is Phase.RUNNING
+def is_running(observation: Observation) -> bool:
+    return observation.phase is Phase.RUNNING
 
 
 def is_sent_away(pod: Any) -> bool:
@@ -79,10 +79,10 @@ def test_two_replicas_run_on_parts_of_one_device(shares):
 def test_a_part_is_one_device_to_the_replica(shares):
     if "real time" not in shares.capabilities:
         pytest.skip("this driver runs nothing")
-    seen = "$CUDA_VISIBLE_DEVICES $TRAINMASTER_GPU_FRACTION"
-    order = part(shares, "0", 250, command=f'echo "{seen}" > /data/output/seen')
+    observation = "$CUDA_VISIBLE_DEVICES $TRAINMASTER_GPU_FRACTION"
+    order = part(shares, "0", 250, command=f'echo "{observation}" > /data/output/seen')
     create(shares.executor, order)
-    shares.until(order, lambda one: one.phase is Phase.SUCCEEDED)
+    shares.until(order, lambda item: item.phase is Phase.SUCCEEDED)
     assert (shares.output / "seen").read_text() == "0 0.25\n"
 
 
@@ -123,10 +123,10 @@ def test_sharers_of_a_device_hold_one_reservation_and_another_device_has_another
     for order in orders:
         cluster.until(order, is_running)
         assert "nvidia.com/gpu" not in cluster.pod(order)["spec"]["containers"][0]["resources"].get("limits", {})
-    held = cluster.reservations()
-    assert len(held) == 2
-    assert {pod["status"]["phase"] for pod in held} <= {"Pending", "Running"}
-    assert all(pod["spec"]["nodeName"] == cluster.node for pod in held)
+    holding = cluster.reservations()
+    assert len(holding) == 2
+    assert {pod["status"]["phase"] for pod in holding} <= {"Pending", "Running"}
+    assert all(pod["spec"]["nodeName"] == cluster.node for pod in holding)
     for order in orders:
         remove(cluster.executor, order.key.attempt_id)
     cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservations")
@@ -150,14 +150,14 @@ def test_the_last_one_that_goes_gives_the_device_back_and_a_whole_one_waits_unti
     create(cluster.executor, whole)
     remove(cluster.executor, sharers[0].key.attempt_id)
     assert len(cluster.reservations()) == 1
-    assert not [one for one in cluster.executor.observe(whole.key.attempt_id) if is_running(one)]
+    assert not [item for item in cluster.executor.observe(whole.key.attempt_id) if is_running(item)]
     remove(cluster.executor, sharers[1].key.attempt_id)
     cluster.until(whole, is_running, 90)
     cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")
 
 
 @kubernetes
-def test_a_platform_that_was_started_anew_finds_the_device_again(cluster):
+def test_a_platform_that_was_started_again_finds_the_device_again(cluster):
     first = part(cluster, "0")
     create(cluster.executor, first)
     later = cluster.another()
@@ -199,7 +199,7 @@ def test_a_node_that_does_not_tell_the_device_is_named(cluster):
     def is_named() -> bool:
         with pytest.raises(ExecutorTryAgain) as refused:
             cluster.executor.create(order)
-        return "does not tell which GPU" in str(refused.value)
+        return "does not report which GPU" in str(refused.value)
 
     cluster.wait_for(is_named, 90, "the word of the node")
     remove(cluster.executor, order.key.attempt_id)
