@@ -1,0 +1,1 @@
+"""Benchmarks; `docs/benchmarks.md` holds their figures."""

@@ -1,0 +1,1 @@
+"""What API, scheduler and executors share."""

@@ -1,0 +1,1 @@
+"""Drivers: `base` is the port, one package per engine."""

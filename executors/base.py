@@ -18,7 +18,7 @@ from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
 from core.domain.jobs.layout import Layout
-from core.domain.sharing.resources import Amounts, Request
+from core.domain.sharing.resources import Amounts, ResourceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ReplicaOrder:
     args: tuple[str, ...]
     env: Mapping[str, str]
     process_env: tuple[Mapping[str, str], ...]
-    request: Request
+    request: ResourceRequest
     image: str | None = None
     project: str = ""  # the project's name
     database_id: str = ""  # of the database that knows the attempt; drivers mark what they make with it

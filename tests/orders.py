@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.domain.ids import AttemptId, JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import ReplicaKey, ReplicaOrder
 
 
@@ -21,7 +21,7 @@ def bare_order(
         "args": (),
         "env": {},
         "process_env": ({},),
-        "request": Request(),
+        "request": ResourceRequest(),
         **fields,
     }
     return ReplicaOrder(key=ReplicaKey(JobId("job-1"), AttemptId(attempt), role, index, generation), **stated)

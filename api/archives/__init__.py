@@ -1,0 +1,1 @@
+"""Code archives: resumable uploads, by digest."""

@@ -1,0 +1,1 @@
+"""Attempts of jobs and their replicas."""

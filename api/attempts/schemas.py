@@ -9,7 +9,7 @@ from trainmaster.wire.jobs import AttemptView, ExitView, ReplicaView
 
 from core.db.tables import Attempt, Replica
 from core.domain.contracts.context import ranked_roles
-from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import ReplicaState
 
 
@@ -61,7 +61,7 @@ def _replica_view(replica: Replica, address: str | None, rank: int | None) -> Re
         started_at=replica.started_at,
         ended_at=replica.ended_at,
         heartbeat_at=replica.heartbeat_at,
-        progress=told_progress(replica.progress, is_running=replica.state == ReplicaState.RUNNING),
+        progress=progress_view(replica.progress, is_running=replica.state == ReplicaState.RUNNING),
     )
 
 

@@ -1,0 +1,1 @@
+"""AutoML requests: data profiling and the study that follows."""

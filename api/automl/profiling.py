@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Final
 
-from core.domain.automl.columns import Columns
-from core.domain.automl.counters import Counters
+from core.domain.automl.columns import ColumnProfile
+from core.domain.automl.counters import CounterColumns
 from core.domain.automl.space import IMAGES, TABULAR
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage.tree import Tree
@@ -61,7 +61,7 @@ class DataProfile:
     columns: tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
-    about: Columns | None = None
+    about: ColumnProfile | None = None
     is_whole: bool = False
     is_parquet: bool = False
     classes: tuple[tuple[str, int], ...] = ()
@@ -164,7 +164,7 @@ class _TableSample:
     columns: tuple[str, ...]
     cells: tuple[str, ...]
     counters: tuple[str, ...]
-    about: Columns
+    about: ColumnProfile
     head: tuple[list[str], ...]
     is_whole: bool
 
@@ -184,7 +184,7 @@ def _read(tree: Tree, path: str, target: str) -> _TableSample:
             lines = io.StringIO(data.decode("utf-8-sig"), newline="")
             columns, rows = _parsed(lines, name)
             place = _place_of(target, columns)
-            counters, about = Counters(columns), Columns(columns, place)
+            counters, about = CounterColumns(columns), ColumnProfile(columns, place)
             for number, row in enumerate(rows if is_whole else _but_last(rows), start=2):
                 if row and len(row) != len(columns):
                     raise _invalid(

@@ -22,8 +22,8 @@ from api.jobs.service import canonical, check_submission, invalid_spec
 from api.studies.service import Draft, check_study, demand_place
 from core.domain.automl.columns import LEAK
 from core.domain.automl.space import CLASSIFICATION, IMAGES, METRICS, REGRESSION, TABULAR, families_of
-from core.domain.automl.study import MODULE, Order, study_of
-from core.domain.automl.task import Target, left_of, look_at
+from core.domain.automl.study import MODULE, AutoMLStudyRequest, study_of
+from core.domain.automl.task import TargetProfile, left_of, profile_target
 from core.domain.errors import InvalidRequest, InvalidSpec
 from core.model_server_commands import own_automl
 from core.storage.volumes import split_location, tree_of
@@ -76,7 +76,7 @@ def plan(context: AppContext, caller: Caller, body: AutomlCreate) -> AutomlPlan:
     families = _families(body, profile.kind)
     name = body.name or _name_of(path or volume)
     weights, _, weights_file = (body.weights or "").rpartition("/")
-    order = Order(
+    order = AutoMLStudyRequest(
         name=name,
         project=body.project,
         model=body.model or name,
@@ -158,7 +158,7 @@ def _profile(context: AppContext, body: AutomlCreate, volume: str, path: str) ->
     return DataProfile(body.kind, path)
 
 
-def _target(profile: DataProfile, body: AutomlCreate) -> Target | None:
+def _target(profile: DataProfile, body: AutomlCreate) -> TargetProfile | None:
     """``None``: the target could not be read; the trials will report its mistakes. Raises ``InvalidRequest``."""
     if profile.kind == IMAGES:
         return _classes_of_images(profile, body)
@@ -170,7 +170,7 @@ def _target(profile: DataProfile, body: AutomlCreate) -> Target | None:
                 "task: only the trials read Parquet; state classification or regression.", field="task"
             )
         return None
-    target = look_at(profile.cells, body.task)
+    target = profile_target(profile.cells, body.task)
     if target.written and (target.task == REGRESSION or body.task is None):
         raise InvalidRequest(
             f"target: the values of {body.target} look like quantities but are not written as numbers, such as "
@@ -246,7 +246,7 @@ def _demand_valid_keep(profile: DataProfile, body: AutomlCreate) -> None:
             raise InvalidRequest(f"keep: there is no column {name!r}.{hint}", field="keep")
 
 
-def _classes_of_images(profile: DataProfile, body: AutomlCreate) -> Target:
+def _classes_of_images(profile: DataProfile, body: AutomlCreate) -> TargetProfile:
     if body.task == REGRESSION:
         raise InvalidRequest(
             "task: only classification is possible for images; regression is for tables.", field="task"
@@ -260,12 +260,12 @@ def _classes_of_images(profile: DataProfile, body: AutomlCreate) -> Target:
     is_counted = all(images < FILE_COUNT_LIMIT for _, images in profile.classes)
     if profile.classes and is_counted and count <= (body.max_rows or _MAX_IMAGES):
         _demand_left(profile.classes, body.test_fraction, "images")
-    return Target(CLASSIFICATION, "by their folders", sum(c for _, c in profile.classes), profile.classes)
+    return TargetProfile(CLASSIFICATION, "by their folders", sum(c for _, c in profile.classes), profile.classes)
 
 
-def _image_classes(profile: DataProfile, body: AutomlCreate) -> Target:
+def _image_classes(profile: DataProfile, body: AutomlCreate) -> TargetProfile:
     """The target of images whose classes are in a table."""
-    target = look_at(profile.cells, CLASSIFICATION)
+    target = profile_target(profile.cells, CLASSIFICATION)
     if profile.is_whole and target.rows < MIN_ROWS:
         raise InvalidRequest(
             f"data: {target.rows} images have a value of {body.target}; at least {MIN_ROWS} are needed.", field="data"
@@ -298,7 +298,7 @@ def _demand_classes(classes: Sequence[tuple[str, int]], what: str) -> None:
         )
 
 
-def _metric(requested: str | None, task: str, target: Target | None) -> str:
+def _metric(requested: str | None, task: str, target: TargetProfile | None) -> str:
     known = METRICS[task]
     if requested is None:
         return target.metric if target is not None else next(iter(known))
@@ -340,7 +340,7 @@ def _options(body: AutomlCreate, kind: str) -> dict[str, Any]:
     return {**options, "target": body.target, "folds": body.folds or 0, **keep}
 
 
-def _notes(profile: DataProfile, target: Target | None, task: str, metric: str, body: AutomlCreate) -> list[str]:
+def _notes(profile: DataProfile, target: TargetProfile | None, task: str, metric: str, body: AutomlCreate) -> list[str]:
     notes = []
     if profile.kind == IMAGES and profile.classes:
         notes.append(

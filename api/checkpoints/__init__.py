@@ -1,0 +1,1 @@
+"""Checkpoints of jobs: lists, tensors, differences, retention."""

@@ -14,7 +14,7 @@ from api.jobs.verbs import tell
 from core.db.repositories.checkpoints import forget, pinned_paths, used_paths
 from core.db.tables import Checkpoint, Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
-from core.domain.jobs.retention import Rule
+from core.domain.jobs.retention import RetentionRule
 from core.inspection.discovery import KEPT, Landed, landed_at
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
@@ -104,7 +104,7 @@ def get_retention(session: Session, job: Job) -> RetentionView:
 
 def set_retention(work: UnitOfWork, caller: Caller, job: Job, wanted: RetentionRequest) -> RetentionView:
     """Raises ``InvalidRequest`` for an empty policy, or for ``best`` without a metric."""
-    rule = Rule(wanted.last, wanted.best, wanted.metric, wanted.mode, wanted.every)
+    rule = RetentionRule(wanted.last, wanted.best, wanted.metric, wanted.mode, wanted.every)
     if rule.is_empty:
         raise InvalidRequest(
             "State at least one of last, best and every; DELETE the retention to keep all checkpoints.", field="last"

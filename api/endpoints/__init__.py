@@ -1,0 +1,1 @@
+"""Endpoints: deployments, the prediction proxy, batch predictions."""

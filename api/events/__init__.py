@@ -1,0 +1,1 @@
+"""The history of jobs and other objects."""

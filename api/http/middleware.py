@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.app.graceful_shutdown import GracefulShutdown
 from api.http.content_length import content_length
 from api.http.problems import response_to, unexpected_response
-from api.prometheus.request_metrics import RequestMetrics
+from api.prometheus.recorder import RequestMetrics
 from api.protocols.gcs import xml_api
 from core.domain.errors import ClientTooOld, PayloadTooLarge
 

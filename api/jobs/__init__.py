@@ -1,0 +1,1 @@
+"""Jobs: submission, lists, changes of state."""

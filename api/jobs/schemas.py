@@ -16,10 +16,10 @@ from core.db.repositories.jobs import NOT_RUN, RunSummary, runs_of, view_row
 from core.db.repositories.queue import number_of
 from core.db.rows import AnyRow
 from core.db.tables import Job
-from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import JobState
 from core.domain.sharing.resources import as_gpus
-from core.domain.sharing.wait_phrases import in_full, said_to
+from core.domain.sharing.wait_phrases import addressed_to, in_full
 
 # Between the submission and the first tick that sees the job there is no plan yet, but there is a reason.
 JUST_QUEUED: Final = WaitReasonView(
@@ -51,7 +51,7 @@ def job_fields(row: AnyRow, *, run: RunSummary, now: datetime) -> dict[str, Any]
         "restart_count": row.restart_count,
         "wait_reason": wait_reason_of(row, now),
         "exit": exit_view(row.exit),
-        "progress": told_progress(run.progress, is_running=row.state == JobState.RUNNING),
+        "progress": progress_view(run.progress, is_running=row.state == JobState.RUNNING),
         "created_at": row.created_at,
         "queued_at": row.queued_at,
         "started_at": row.started_at,
@@ -128,7 +128,7 @@ def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:
         return None
     if row.shape_code is not None:
         numbers = row.shape_numbers or {}
-        sentence = in_full(said_to(row.id, row.name, row.shape_sentence, numbers))
+        sentence = in_full(addressed_to(row.id, row.name, row.shape_sentence, numbers))
         return WaitReasonView(code=row.shape_code, sentence=sentence, numbers=numbers)
     return JUST_QUEUED if now - row.queued_at < _LOOKED_AT_WITHIN else _not_looked_at(row.ticked_at)
 

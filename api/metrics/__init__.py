@@ -1,0 +1,1 @@
+"""Metrics of jobs: series, charts, streams, resource use."""

@@ -1,0 +1,1 @@
+"""Nodes: labels, cordon and drain, occupancy, quarantine."""

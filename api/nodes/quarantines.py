@@ -12,7 +12,7 @@ from trainmaster.wire.admin import QuarantineJob, QuarantineView, SuspicionView
 from api.app.unit_of_work import UnitOfWork
 from api.auth import Caller
 from core.db.tables import Job, Node
-from core.domain.sharing.quarantine import Failure, told
+from core.domain.sharing.quarantine import NodeFailureFact, describe_causes
 
 
 def hidden_jobs(work: UnitOfWork, caller: Caller, nodes: Iterable[Node]) -> frozenset[str]:
@@ -35,7 +35,7 @@ def view(node: Node, hidden: frozenset[str]) -> QuarantineView | None:
     return QuarantineView(
         since=node.quarantined_at,
         until=node.quarantined_until,
-        why=told(causes, hidden) if causes else "",
+        why=describe_causes(causes, hidden) if causes else "",
         jobs=_jobs(causes, hidden),
         count=node.quarantine_count,
     )
@@ -45,7 +45,9 @@ def suspicion(node: Node, hidden: frozenset[str]) -> SuspicionView | None:
     if node.suspicion is None:
         return None
     causes = _causes(node, node.suspicion)
-    return SuspicionView(why=told(causes, hidden), why_not=node.suspicion["why_not"], jobs=_jobs(causes, hidden))
+    return SuspicionView(
+        why=describe_causes(causes, hidden), why_not=node.suspicion["why_not"], jobs=_jobs(causes, hidden)
+    )
 
 
 def lift(node: Node, now: datetime) -> None:
@@ -57,11 +59,11 @@ def lift(node: Node, now: datetime) -> None:
     node.trusted_since, node.quarantine_count = now, 0
 
 
-def _causes(node: Node, kept: Mapping[str, Any] | None) -> list[Failure]:
-    return [Failure.from_json(node.name, one) for one in (kept or {}).get("causes", ())]
+def _causes(node: Node, kept: Mapping[str, Any] | None) -> list[NodeFailureFact]:
+    return [NodeFailureFact.from_json(node.name, one) for one in (kept or {}).get("causes", ())]
 
 
-def _jobs(causes: Iterable[Failure], hidden: frozenset[str]) -> list[QuarantineJob]:
+def _jobs(causes: Iterable[NodeFailureFact], hidden: frozenset[str]) -> list[QuarantineJob]:
     return [
         QuarantineJob(at=one.at, error=one.error)
         if one.job_id in hidden

@@ -1,0 +1,1 @@
+"""Other systems' APIs, which their unmodified clients use."""

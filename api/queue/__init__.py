@@ -1,0 +1,1 @@
+"""The queue: order, wait reasons, expected starts, shares."""

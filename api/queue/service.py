@@ -26,7 +26,7 @@ from core.db.repositories.nodes import is_holding
 from core.db.repositories.queue import QueueCursor, held_by_job, waiting_count, waiting_page
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
-from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import JobState
 from core.domain.sharing.quota import CPU, GPUS, MEMORY
 from core.domain.sharing.resources import Gang
@@ -145,7 +145,7 @@ def running(work: UnitOfWork, caller: Caller, page: PageQuery) -> Page[RunningJo
 
 def _done_at(row: AnyRow, run: RunSummary) -> datetime | None:
     """When it will be done at the pace that it tells of itself; ``None`` where it tells none."""
-    told = told_progress(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
+    told = progress_view(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
     return datetime.fromisoformat(told) if isinstance(told, str) else told
 
 

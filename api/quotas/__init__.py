@@ -1,0 +1,1 @@
+"""Quotas, guarantees and their use."""

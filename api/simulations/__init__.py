@@ -1,0 +1,1 @@
+"""Simulations of other policies on the own history."""

@@ -1,0 +1,1 @@
+"""The job spec's JSON Schema."""

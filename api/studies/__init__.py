@@ -1,0 +1,1 @@
+"""Studies: creation, ask and tell, results."""

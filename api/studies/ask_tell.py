@@ -23,7 +23,7 @@ from core.db.repositories.studies import change_study, end_trial, numbers_of_cli
 from core.db.repositories.submission import KeyClaim
 from core.db.tables import Study, Trial
 from core.domain.errors import Conflict, IdempotencyMismatch, InvalidRequest, NotFound, StaleWrite
-from core.domain.studies.budget import Outlook, Spent, outlook
+from core.domain.studies.budget import BudgetOutcome, BudgetUsage, evaluate_budget
 from core.domain.studies.states import StudyState, TrialState
 from core.wakeups import TOPIC_STUDY
 
@@ -174,13 +174,13 @@ class _Giving:
         session.connection().execute(_NEW, self._rows)
         self._work.notify(TOPIC_STUDY, row.id)
 
-    def _ahead(self) -> Outlook:
+    def _ahead(self) -> BudgetOutcome:
         if self._running is None:
             self._running = running_count(self._work.session, self._row.id)
         # Of those that are over it does not matter here how: whether the study has failed is the control loop's to say.
         over = self._row.trial_count - self._running
         counts = {TrialState.RUNNING: self._running + len(self._rows), TrialState.SUCCEEDED: over}
-        return outlook(self._spec.budget, Spent(counts, self._work.now - self._row.started_at))
+        return evaluate_budget(self._spec.budget, BudgetUsage(counts, self._work.now - self._row.started_at))
 
     def _begin(self, chosen: Sequence[Any], first: int, client: str | None) -> list[TrialView]:
         now = self._work.now

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from trainmaster.studies import Goal
 
 from core.db.tables import Trial
-from core.domain.studies.results import Result, pareto, values_of
+from core.domain.studies.results import TrialResult, pareto, values_of
 from core.domain.studies.states import TrialState
 
 # Studies whose results are kept; one of 10,000 trials takes two megabytes.
@@ -24,14 +24,14 @@ _WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
 class _Kept:
     def __init__(self) -> None:
-        self._studies: OrderedDict[str, dict[int, Result | None]] = OrderedDict()
+        self._studies: OrderedDict[str, dict[int, TrialResult | None]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, study_id: str) -> dict[int, Result | None]:
+    def of(self, study_id: str) -> dict[int, TrialResult | None]:
         with self._lock:
             return dict(self._studies.get(study_id, {}))
 
-    def keep(self, study_id: str, found: dict[int, Result | None]) -> None:
+    def keep(self, study_id: str, found: dict[int, TrialResult | None]) -> None:
         with self._lock:
             if len(self._studies.get(study_id, {})) <= len(found):
                 self._studies[study_id] = found
@@ -47,10 +47,10 @@ class _Fronts:
     """The Pareto front of each study, as of so many results: with thousands of trials it takes long to find."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[str, tuple[int, list[Result]]] = OrderedDict()
+        self._found: OrderedDict[str, tuple[int, list[TrialResult]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, study_id: str, results: Sequence[Result], goals: Sequence[Goal]) -> list[Result]:
+    def of(self, study_id: str, results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
         with self._lock:
             count, front = self._found.get(study_id, (-1, []))
         if count == len(results):
@@ -67,12 +67,12 @@ class _Fronts:
 _fronts: Final = _Fronts()
 
 
-def known_front(study_id: str, results: Sequence[Result], goals: Sequence[Goal]) -> list[Result]:
+def known_front(study_id: str, results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
     """Of ``results``, all that the study has, those that no other one betters in every metric, by number."""
     return list(_fronts.of(study_id, results, goals))
 
 
-def known_results(session: Session, study_id: str, names: Sequence[str]) -> list[Result]:
+def known_results(session: Session, study_id: str, names: Sequence[str]) -> list[TrialResult]:
     """Every trial with a result, by number. ``names``: the study's metrics, which are the same for ever."""
     ended = (Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT))
     count = session.execute(select(func.count()).where(*ended)).scalar_one()
@@ -84,6 +84,6 @@ def known_results(session: Session, study_id: str, names: Sequence[str]) -> list
             query = query.where(Trial.number.in_(fresh))
         for row in session.execute(query):
             values = values_of(row.result, names)
-            found[row.number] = None if values is None else Result(row.number, values)
+            found[row.number] = None if values is None else TrialResult(row.number, values)
         _kept.keep(study_id, found)
     return [one for _, one in sorted(found.items()) if one is not None]

@@ -16,7 +16,7 @@ from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User
 from core.domain.studies.budget import CHOSEN
-from core.domain.studies.results import Result, best, best_so_far, regret
+from core.domain.studies.results import TrialResult, best, best_so_far, regret
 from core.domain.studies.states import StudyState, TrialState
 
 _NAMESAKES: Final = 10
@@ -108,7 +108,7 @@ def study_best(session: Session, study: Study) -> StudyBest:
     return StudyBest(metrics=names, trials=trials, best_so_far=grew, regret=regret(found, spec.metrics[0].goal))
 
 
-def results(session: Session, study_id: str, spec: StudySpec) -> list[Result]:
+def results(session: Session, study_id: str, spec: StudySpec) -> list[TrialResult]:
     """Every trial with a result, by number."""
     return known_results(session, study_id, [metric.name for metric in spec.metrics])
 

@@ -1,0 +1,1 @@
+"""A TensorBoard process per set of jobs, and the proxy to it."""

@@ -1,0 +1,1 @@
+"""The administrator's mapping of Vertex AI's machine types, images and names."""

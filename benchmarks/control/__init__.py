@@ -1,0 +1,1 @@
+"""API, control loop, starts and restarts."""

@@ -1,0 +1,1 @@
+"""The planner: speed, public traces, allocation."""

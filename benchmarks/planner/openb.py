@@ -32,7 +32,7 @@ from random import Random
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, QueuedGang, Snapshot, plan
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -56,22 +56,24 @@ def nodes_of(path: Path) -> tuple[NodeSnapshot, ...]:
     return tuple(nodes)
 
 
-def requests_of(path: Path) -> list[Request]:
+def requests_of(path: Path) -> list[ResourceRequest]:
     requests = []
     for row in csv.DictReader(path.open()):
         count, part = int(row["num_gpu"]), int(row["gpu_milli"])
         models = tuple(model for model in row["gpu_spec"].split("|") if model)
         is_part = count == 1 and part < WHOLE
         amounts = int(row["cpu_milli"]), int(row["memory_mib"]) * MIB
-        requests.append(Request(*amounts, 0 if is_part else count, models if count else (), part if is_part else 0))
+        requests.append(
+            ResourceRequest(*amounts, 0 if is_part else count, models if count else (), part if is_part else 0)
+        )
     return requests
 
 
-def milli(request: Request) -> int:
+def milli(request: ResourceRequest) -> int:
     return WHOLE * request.gpu_count + request.gpu_milli
 
 
-def arriving(requests: list[Request], chance: Random, gpus: int) -> list[Request]:
+def arriving(requests: list[ResourceRequest], chance: Random, gpus: int) -> list[ResourceRequest]:
     """All pods in some order, then more like them, until 130 % is asked for."""
     pods = chance.sample(requests, len(requests))
     left = 1300 * gpus - sum(map(milli, pods))
@@ -83,12 +85,14 @@ def arriving(requests: list[Request], chance: Random, gpus: int) -> list[Request
     return pods
 
 
-def through_place(nodes: tuple[NodeSnapshot, ...], pods: list[Request], known: list[Request] | None) -> int:
+def through_place(
+    nodes: tuple[NodeSnapshot, ...], pods: list[ResourceRequest], known: list[ResourceRequest] | None
+) -> int:
     """Thousandths of GPUs that are given away."""
     cluster = ClusterIndex(nodes)
     capacity = Capacity.free(cluster)
     ledger = Ledger(capacity)
-    demands: dict[Request, Demand] = {}
+    demands: dict[ResourceRequest, Demand] = {}
     if known is not None:
         capacity.set_workload(partial(WorkloadProfile.of, Counter(known).items(), cluster))
     every, given = max(1, len(pods) // 20), 0
@@ -104,7 +108,7 @@ def through_place(nodes: tuple[NodeSnapshot, ...], pods: list[Request], known: l
     return given
 
 
-def through_plan(nodes: tuple[NodeSnapshot, ...], pods: list[Request]) -> int:
+def through_plan(nodes: tuple[NodeSnapshot, ...], pods: list[ResourceRequest]) -> int:
     gangs = {request: Gang((GangRole("worker", 1, request),)) for request in pods}
     shapes = {request: gang.shape() for request, gang in gangs.items()}
     queued = tuple(

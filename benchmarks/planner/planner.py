@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Plan, QueuedGang, RunningGang, Snapshot, plan
 from scheduler.simulator.world import SimulatedCluster
 
@@ -55,7 +55,7 @@ class Filling:
         running: list[RunningGang] = []
         numbers = list(range(len(self.free)))
         for number in range(gangs):
-            request = Request(2_000, 8 * GIB, self.random.choice([1, 1, 1, 2]))
+            request = ResourceRequest(2_000, 8 * GIB, self.random.choice([1, 1, 1, 2]))
             places: list[tuple[str, NodeId]] = []
             for at in self.random.sample(numbers, len(numbers)):
                 cpu, memory, gpus = self.free[at]
@@ -88,11 +88,13 @@ def some_gang(random_: random.Random, unlike: int) -> Gang:
     """``unlike`` makes the request differ from all others."""
     models = random_.choice([(), ("H100",), ("A100",), ("H100", "A100"), ("T4",)])
     gpus = random_.choice([0, 1, 1, 2, 4, 8] if models != ("T4",) else [1, 2, 4])
-    request = Request(1_000 * (1 + gpus) + unlike % 7919, 4 * GIB * (1 + gpus) + unlike, gpus, models if gpus else ())
+    request = ResourceRequest(
+        1_000 * (1 + gpus) + unlike % 7919, 4 * GIB * (1 + gpus) + unlike, gpus, models if gpus else ()
+    )
     workers = random_.choice([1, 1, 1, 1, 2, 2, 4, 8, 16])
     roles = [GangRole("worker", workers, request)]
     if random_.random() < 0.2:
-        roles.append(GangRole("ps", max(1, workers // 2), Request(2_000, 8 * GIB)))
+        roles.append(GangRole("ps", max(1, workers // 2), ResourceRequest(2_000, 8 * GIB)))
     topology = random_.choice([None, None, None, None, "rack"])
     return Gang(tuple(roles), topology=topology, topology_required=bool(topology) and random_.random() < 0.5)
 

@@ -1,0 +1,1 @@
+"""Studies: latency, scale, quality of the points."""

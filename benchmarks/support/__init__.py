@@ -1,0 +1,1 @@
+"""Platforms, clusters and peers that benchmarks measure against."""

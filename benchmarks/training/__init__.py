@@ -1,0 +1,1 @@
+"""The training library and starts of training."""

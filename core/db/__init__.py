@@ -1,0 +1,1 @@
+"""Tables, repositories, unit of work, leases."""

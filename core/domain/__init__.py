@@ -1,0 +1,1 @@
+"""Meaning, pure: lifecycle, contracts, resources, policy, errors."""

@@ -163,7 +163,7 @@ class _Taker:
     def _take_progress(self, item: ReportItem) -> None:
         before = self.replica.progress if self.progress is None else self.progress
         if "roads" in item.data:  # how its metrics came; told by itself, at the end, and no progress
-            told = metric_sources.kept(item.data["roads"])
+            told = metric_sources.parse_sources(item.data["roads"])
             self.progress = before if told is None else {**before, metric_sources.KEY: told}
             return
         known: dict[str, Any] = {

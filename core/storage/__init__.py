@@ -1,0 +1,1 @@
+"""Files on volumes: outputs, archives, logs, checkpoints, the registry."""

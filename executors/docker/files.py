@@ -62,7 +62,7 @@ def pack(
     Args:
         runtime: what :func:`runtime_members` gives.
         scratch: folders that the container's user may write in.
-        code: an archive of code to put at ``places.CODE``.
+        code: an archive of code to put at ``paths.CODE``.
     """
     # Code may be large: it goes through the disk, not through memory.
     out: BinaryIO = io.BytesIO() if code is None else tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it

@@ -7,7 +7,7 @@ from enum import StrEnum
 from random import Random  # noqa: TID251 - the generator is an argument, as the ban asks
 
 
-class Fault(StrEnum):
+class InjectedFault(StrEnum):
     """One call's fate. ``LATE`` and ``TWICE`` are for calls that change something; others read them as ``NONE``."""
 
     NONE = "none"
@@ -24,24 +24,24 @@ class ProcessKilled(BaseException):
 
 
 # (name of the call, what it is about as text) -> fate
-FaultSource = Callable[[str, str], Fault]
+FaultSource = Callable[[str, str], InjectedFault]
 
 
-def no_faults(call: str, subject: str) -> Fault:  # noqa: ARG001 - the protocol's shape
-    return Fault.NONE
+def no_faults(call: str, subject: str) -> InjectedFault:  # noqa: ARG001 - the protocol's shape
+    return InjectedFault.NONE
 
 
 class SeededFaults:
     """Draws fates by weight; the same generator state gives the same fates. ``is_on = False`` ends all trouble."""
 
-    def __init__(self, random: Random, weights: Mapping[Fault, float]) -> None:
+    def __init__(self, random: Random, weights: Mapping[InjectedFault, float]) -> None:
         self._random = random
         self._fates = list(weights)
         self._weights = [weights[fate] for fate in self._fates]
         self.is_on = True
 
-    def __call__(self, call: str, subject: str) -> Fault:  # noqa: ARG002 - the protocol's shape
+    def __call__(self, call: str, subject: str) -> InjectedFault:  # noqa: ARG002 - the protocol's shape
         if not self.is_on:
-            return Fault.NONE
+            return InjectedFault.NONE
         rest = max(0.0, 1.0 - sum(self._weights))
-        return self._random.choices([*self._fates, Fault.NONE], [*self._weights, rest])[0]
+        return self._random.choices([*self._fates, InjectedFault.NONE], [*self._weights, rest])[0]

@@ -1,0 +1,1 @@
+"""The control loop: load, decide, write under fenced leases."""

@@ -1,0 +1,1 @@
+"""Celery application, beat, wake-ups, work queue and their fallbacks."""

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, GangRole, Request
+from core.domain.sharing.resources import Amounts, GangRole, ResourceRequest
 from scheduler.planning.model import (
     Grow,
     NodeSnapshot,
@@ -36,7 +36,7 @@ from scheduler.planning.placement.partial import subtract
 _MOST_ROUNDS = 4
 # Every failed try finds a hopeless preemptor. When the tries are used up, the plan preempts for no job.
 _MOST_TRIES = 4
-_Taken = tuple[Request, Placement]
+_Taken = tuple[ResourceRequest, Placement]
 
 
 class Planning(Protocol):
@@ -214,7 +214,7 @@ def _grown(gang: RunningGang, grow: Grow) -> RunningGang:
 
 
 def _taken(roles: Iterable[GangRole], placements: Iterable[Placement]) -> list[_Taken]:
-    requests: dict[str, Request] = {role.role: role.request for role in roles}
+    requests: dict[str, ResourceRequest] = {role.role: role.request for role in roles}
     return [(requests[placement.role], placement) for placement in placements]
 
 

@@ -1,0 +1,1 @@
+"""The production planner in virtual time."""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning import NodeSnapshot, ReasonCode
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
 from scheduler.simulator.world import SimulatedCluster, SimulatedRun
@@ -69,17 +69,17 @@ class ClusterUsage:
         for placement in running.placements:
             self._hold_one(requests[placement.role], sign)
 
-    def grow(self, request: Request, replicas: int) -> None:
+    def grow(self, request: ResourceRequest, replicas: int) -> None:
         """An elastic gang has taken more places."""
         for _ in range(replicas):
             self._hold_one(request, 1)
 
-    def shrink(self, request: Request, replicas: int) -> None:
+    def shrink(self, request: ResourceRequest, replicas: int) -> None:
         """An elastic gang has given places back."""
         for _ in range(replicas):
             self._hold_one(request, -1)
 
-    def _hold_one(self, request: Request, sign: int) -> None:
+    def _hold_one(self, request: ResourceRequest, sign: int) -> None:
         self.held_gpu_milli += sign * (WHOLE * request.gpu_count + request.gpu_milli)
         self.held_cpu_milli += sign * request.cpu_milli
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import in_order
-from core.domain.sharing.resources import Amounts, Gang, Request
+from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from scheduler.planning import (
     Grow,
     GrowingGang,
@@ -236,7 +236,7 @@ class SimulatedCluster:
             self._give(job_id, requests[placement.role], placement)
         return running
 
-    def _give(self, job_id: JobId, request: Request, placement: Placement) -> None:
+    def _give(self, job_id: JobId, request: ResourceRequest, placement: Placement) -> None:
         node = self.nodes[placement.node]
         free = _moved(node.free, request, placement, 1)
         if request.gpu_milli and placement.gpu_model is not None:
@@ -244,7 +244,7 @@ class SimulatedCluster:
             free = self._shared.give(node.id, free, placement.gpu_model, holder)
         self.nodes[node.id] = replace(node, free=free)
 
-    def _take(self, job_id: JobId, gang: Gang, request: Request, placement: Placement) -> None:
+    def _take(self, job_id: JobId, gang: Gang, request: ResourceRequest, placement: Placement) -> None:
         node = self.nodes.get(placement.node)
         who = f"{placement.role}-{placement.index} on {placement.node}"
         if node is None or not node.is_schedulable:
@@ -286,7 +286,7 @@ class SimulatedCluster:
             raise WrongPlan(f"{job_id}: two parameter servers on one node, and they are to be spread")
 
 
-def _moved(free: Amounts, request: Request, placement: Placement, sign: int) -> Amounts:
+def _moved(free: Amounts, request: ResourceRequest, placement: Placement, sign: int) -> Amounts:
     gpus: Mapping[str, int] = free.gpus
     if placement.gpu_model is not None:
         gpus = {**gpus, placement.gpu_model: gpus.get(placement.gpu_model, 0) + sign * request.gpu_count}

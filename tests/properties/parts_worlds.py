@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Placement, QueuedGang, Snapshot, Start
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.simulator.world import SimulatedCluster
@@ -33,11 +33,11 @@ def nodes(draw: st.DrawFn, *, most: int = 4) -> tuple[NodeSnapshot, ...]:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
+def requests(draw: st.DrawFn) -> ResourceRequest:
     part = draw(st.sampled_from([0, *PARTS]))
     gpus = 0 if part else draw(st.sampled_from([0, 0, 1, 2]))
     models = draw(st.sampled_from([(), (), ("T4",), ("L4", "T4")])) if part or gpus else ()
-    return Request(draw(st.integers(0, 3)), draw(st.integers(0, 3)), gpus, models, part)
+    return ResourceRequest(draw(st.integers(0, 3)), draw(st.integers(0, 3)), gpus, models, part)
 
 
 @st.composite
@@ -95,7 +95,7 @@ class _Node:
         twin.roles = [*self.roles]
         return twin
 
-    def with_one(self, role: str, request: Request, model: str | None, gang: Gang) -> _Node | None:
+    def with_one(self, role: str, request: ResourceRequest, model: str | None, gang: Gang) -> _Node | None:
         after = self.copy()
         after.cpu -= request.cpu_milli
         after.memory -= request.memory_bytes
@@ -130,7 +130,7 @@ def assignment(nodes: Sequence[NodeSnapshot], gang: Gang) -> tuple[Placement, ..
 
 
 def _seat(
-    members: list[tuple[str, int, Request]],
+    members: list[tuple[str, int, ResourceRequest]],
     free: dict[NodeId, _Node],
     seats: dict[tuple[str, int], Placement],
     gang: Gang,
@@ -153,7 +153,7 @@ def _seat(
     return False
 
 
-def _places(request: Request, free: dict[NodeId, _Node]) -> Iterator[tuple[NodeId, str | None]]:
+def _places(request: ResourceRequest, free: dict[NodeId, _Node]) -> Iterator[tuple[NodeId, str | None]]:
     for node in sorted(free):
         if not request.uses_gpu:
             yield node, None

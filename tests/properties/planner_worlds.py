@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Policy, QueuedGang, Snapshot
 from scheduler.simulator.world import SimulatedCluster
 
@@ -42,10 +42,10 @@ def nodes(draw: st.DrawFn, *, most: int = 6, mixed: bool = True) -> tuple[NodeSn
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
+def requests(draw: st.DrawFn) -> ResourceRequest:
     gpus = draw(st.sampled_from([0, 0, 1, 1, 2, 3, 4]))
     models = draw(st.sampled_from(WISHES)) if gpus else ()
-    return Request(draw(st.integers(0, 4)), draw(st.integers(0, 4)), gpus, models)
+    return ResourceRequest(draw(st.integers(0, 4)), draw(st.integers(0, 4)), gpus, models)
 
 
 @st.composite
@@ -99,7 +99,7 @@ def busy_snapshot(chance: Random) -> Snapshot:
     world = SimulatedCluster(nodes, policy=NOBODY_GOES)
 
     def job(name: str, members: int, gpus: int, priority: int) -> QueuedGang:
-        gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
+        gang = Gang((GangRole("worker", members, ResourceRequest(1, 1, gpus)),))
         limit = chance.choice([None, 10.0, 60.0, 600.0])
         return QueuedGang(JobId(name), name, "p", "u", priority, NOW, gang, gang.shape(), limit)
 
@@ -143,7 +143,7 @@ def assignment(nodes: Sequence[NodeSnapshot], gang: Gang) -> list[tuple[str, str
     return None
 
 
-def _seat(members: list[Request], free: dict, seats: list[tuple[str, str | None]]) -> bool:
+def _seat(members: list[ResourceRequest], free: dict, seats: list[tuple[str, str | None]]) -> bool:
     if len(seats) == len(members):
         return True
     request = members[len(seats)]
@@ -174,7 +174,7 @@ def _seat(members: list[Request], free: dict, seats: list[tuple[str, str | None]
     return False
 
 
-def _seats(request: Request, free: dict) -> Iterator[tuple[str, str | None]]:
+def _seats(request: ResourceRequest, free: dict) -> Iterator[tuple[str, str | None]]:
     for node in sorted(free):
         cpu, memory, gpus = free[node]
         if request.cpu_milli > cpu or request.memory_bytes > memory:

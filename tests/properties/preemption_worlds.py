@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     Booking,
@@ -80,9 +80,9 @@ class Story:
         chance = self.chance
         members, gpus = chance.choice([(1, 1), (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 2)])
         most = members + chance.randint(1, 3) if chance.random() < 0.15 else None
-        request = Request(1, 1, gpus)
+        request = ResourceRequest(1, 1, gpus)
         if self.has_parts and gpus == 1 and chance.random() < 0.5:
-            request = Request(1, 1, gpu_milli=chance.choice([250, 500, 500]))
+            request = ResourceRequest(1, 1, gpu_milli=chance.choice([250, 500, 500]))
         gang = Gang((GangRole("worker", members, request, most),))
         needs_s = float(chance.choice([100, 400, 1000, 3000]))
         job_id = JobId(f"j{self.arrived:03}")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, QueuedGang, plan
 from scheduler.simulator.world import SimulatedCluster
 from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues
@@ -25,10 +25,10 @@ def elastic_jobs(draw: st.DrawFn, prefix: str) -> tuple[QueuedGang, ...]:
         role = GangRole(
             "worker",
             least,
-            Request(draw(st.integers(1, 2)), draw(st.integers(0, 2)), draw(st.integers(0, 1))),
+            ResourceRequest(draw(st.integers(1, 2)), draw(st.integers(0, 2)), draw(st.integers(0, 1))),
             least + draw(st.integers(1, 3)),
         )
-        chief = (GangRole("chief", 1, Request(1, 0)),) if draw(st.booleans()) else ()
+        chief = (GangRole("chief", 1, ResourceRequest(1, 0)),) if draw(st.booleans()) else ()
         selector = draw(st.sampled_from([(), (("pool", "a"),)]))
         gang = Gang((*chief, role), selector)
         queued_at = NOW - timedelta(seconds=draw(st.integers(0, 5)))
@@ -112,8 +112,8 @@ def test_where_nobody_waits_every_gang_grows_as_far_as_there_is_place(world: Sim
 
 def test_one_that_waits_for_the_whole_node_keeps_a_gang_on_it_from_growing() -> None:
     whole = Amounts(4, 4)
-    small = Gang((GangRole("worker", 1, Request(1, 1), 3),))
-    large = Gang((GangRole("worker", 1, Request(4, 4)),))
+    small = Gang((GangRole("worker", 1, ResourceRequest(1, 1), 3),))
+    large = Gang((GangRole("worker", 1, ResourceRequest(4, 4)),))
 
     def world_with(*waiting: QueuedGang) -> SimulatedCluster:
         world = SimulatedCluster([NodeSnapshot(NodeId("n0"), {}, whole, whole)])
@@ -130,7 +130,7 @@ def test_one_that_waits_for_the_whole_node_keeps_a_gang_on_it_from_growing() -> 
 
 def test_an_elastic_gang_starts_with_as_many_as_there_is_place_for() -> None:
     whole = Amounts(3, 3)
-    gang = Gang((GangRole("chief", 1, Request(1, 1)), GangRole("worker", 1, Request(1, 1), 8)))
+    gang = Gang((GangRole("chief", 1, ResourceRequest(1, 1)), GangRole("worker", 1, ResourceRequest(1, 1), 8)))
     world = SimulatedCluster([NodeSnapshot(NodeId("n0"), {}, whole, whole)])
     world.enqueue(QueuedGang(JobId("e"), "e", "p", "u", 50, NOW, gang, gang.shape()))
     (start,) = plan(world.snapshot(NOW)).starts

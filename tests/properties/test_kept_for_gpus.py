@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Plan, Policy, QueuedGang, ReasonCode, Snapshot, plan
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
@@ -40,14 +40,16 @@ def gang(chance: Random) -> Gang:
     kind = chance.random()
     cpu, memory = chance.randint(1, 4), chance.randint(0, 6)
     if kind < 0.5:
-        return Gang((GangRole("worker", chance.choice([1, 1, 1, 2, 3]), Request(cpu, memory)),))
+        return Gang((GangRole("worker", chance.choice([1, 1, 1, 2, 3]), ResourceRequest(cpu, memory)),))
     if kind < 0.6:
-        return Gang((GangRole("chief", 1, Request(cpu, memory)), GangRole("worker", 2, Request(2, 2))))
+        return Gang((GangRole("chief", 1, ResourceRequest(cpu, memory)), GangRole("worker", 2, ResourceRequest(2, 2))))
     if kind < 0.7:
-        return Gang((GangRole("worker", 1, Request(cpu, memory, 1)), GangRole("ps", 1, Request(cpu, memory))))
+        return Gang(
+            (GangRole("worker", 1, ResourceRequest(cpu, memory, 1)), GangRole("ps", 1, ResourceRequest(cpu, memory)))
+        )
     wish = chance.choice([(), (), ("H100",)])
     part = chance.choice([0, 0, 300, 500])
-    request = Request(cpu, memory, 0 if part else chance.randint(1, 2), wish, part)
+    request = ResourceRequest(cpu, memory, 0 if part else chance.randint(1, 2), wish, part)
     return Gang((GangRole("worker", chance.choice([1, 1, 2]), request),))
 
 
@@ -74,7 +76,7 @@ def busy(seed: int, policy: Policy = KEEPS) -> Snapshot:
 worlds = st.integers(0, 1 << 40).map(busy)
 
 
-def asked(snapshot: Snapshot) -> list[Request]:
+def asked(snapshot: Snapshot) -> list[ResourceRequest]:
     """What is asked for with GPUs, once for each member that asks."""
     empty = [replace(node, free=node.allocatable) for node in snapshot.nodes]
     gangs = [running.gang for running in snapshot.running]
@@ -88,11 +90,11 @@ def fits(nodes: Sequence[NodeSnapshot], wanted: Gang) -> bool:
     return bool(plan(Snapshot(NOW, tuple(nodes), (one,), policy=Policy(keeps_for_gpus=False))).starts)
 
 
-def milli_of(request: Request) -> int:
+def milli_of(request: ResourceRequest) -> int:
     return 1000 * request.gpu_count + request.gpu_milli
 
 
-def enough(requests: Iterable[Request], model: str, field: str) -> int:
+def enough(requests: Iterable[ResourceRequest], model: str, field: str) -> int:
     """For three in four of the GPUs, what each needs of ``field``."""
     each = []
     for request in requests:
@@ -103,7 +105,7 @@ def enough(requests: Iterable[Request], model: str, field: str) -> int:
     return each[-(-3 * len(each) // 4) - 1] if each else 0
 
 
-def kept(node: NodeSnapshot, free: Amounts, requests: list[Request], field: str) -> int:
+def kept(node: NodeSnapshot, free: Amounts, requests: list[ResourceRequest], field: str) -> int:
     total = 0
     for model, gpus in node.allocatable.gpus.items():
         milli = 1000 * free.gpus.get(model, 0) + sum(free.shares.get(model, ()))
@@ -113,7 +115,7 @@ def kept(node: NodeSnapshot, free: Amounts, requests: list[Request], field: str)
     return total
 
 
-def spare(nodes: Iterable[NodeSnapshot], requests: list[Request]) -> list[NodeSnapshot]:
+def spare(nodes: Iterable[NodeSnapshot], requests: list[ResourceRequest]) -> list[NodeSnapshot]:
     """The nodes with what jobs without GPUs may use of them."""
     return [
         replace(
@@ -128,7 +130,7 @@ def spare(nodes: Iterable[NodeSnapshot], requests: list[Request]) -> list[NodeSn
     ]
 
 
-def is_bound(wanted: Gang, nodes: Iterable[NodeSnapshot], requests: list[Request]) -> bool:
+def is_bound(wanted: Gang, nodes: Iterable[NodeSnapshot], requests: list[ResourceRequest]) -> bool:
     empty = [replace(node, free=node.allocatable) for node in nodes]
     return not wanted.gpu_milli and assignment(spare(empty, requests), wanted) is not None
 

@@ -101,13 +101,13 @@ def test_parts_that_end_give_back_as_much_as_they_had_and_all_of_them_whole_devi
 
 
 def test_a_part_shares_a_device_that_is_shared_already_before_it_opens_another() -> None:
-    from core.domain.sharing.resources import Gang, GangRole, Request
+    from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
     from scheduler.planning import NodeSnapshot
     from tests.properties.parts_worlds import NOW, QueuedGang
 
     whole = Amounts(64_000, 64, {"t4": 2})
     shared = Amounts(64_000, 64, {"t4": 1}, {"t4": (600,)})
-    gang = Gang((GangRole("worker", 1, Request(1000, 1, 0, (), 500)),))
+    gang = Gang((GangRole("worker", 1, ResourceRequest(1000, 1, 0, (), 500)),))
     job = QueuedGang("j", "j", "p", "u", 50, NOW, gang, gang.shape())
     nodes = (NodeSnapshot("n0", {}, whole, whole), NodeSnapshot("n1", {}, whole, shared))
     (start,) = plan(Snapshot(NOW, nodes, (job,))).starts

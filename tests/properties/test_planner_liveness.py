@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot, Plan, Snapshot, plan
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.reading.arrival import Arrival
@@ -57,7 +57,7 @@ def test_a_large_gang_starts_under_an_adversarial_stream_of_small_jobs(stated: s
     cluster = tuple(NodeSnapshot(f"n{number}", {}, whole, whole) for number in range(count))
 
     def arrival(name: str, at: float, members: int, gpus: int) -> Arrival:
-        gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
+        gang = Gang((GangRole("worker", members, ResourceRequest(1, 1, gpus)),))
         duration = chance.uniform(1, LONGEST_S)
         limit = chance.choice([duration, LONGEST_S])
         if stated == "never" or (stated == "sometimes" and chance.random() < 0.5):
@@ -80,7 +80,7 @@ def test_the_gang_starves_without_its_reservation_so_the_stream_is_adversarial()
     cluster = tuple(NodeSnapshot(f"n{number}", {}, whole, whole) for number in range(2))
 
     def gang(gpus: int) -> Gang:
-        return Gang((GangRole("worker", 1, Request(1, 1, gpus)),))
+        return Gang((GangRole("worker", 1, ResourceRequest(1, 1, gpus)),))
 
     one, four = gang(1), gang(4)
     small = [Arrival(f"s{n:04}", n * 5.0, 60.0, one, one.shape()) for n in range(1000)]
@@ -108,7 +108,7 @@ def test_the_gang_starves_without_its_reservation_so_the_stream_is_adversarial()
 
 def _stream(name: str, pool: int, lasts_s: float) -> list[Arrival]:
     """A job of one GPU twice as often as one ends, so that every gap has a taker."""
-    gang = Gang((GangRole("worker", 1, Request(1, 1, 1)),), node_selector=(("pool", str(pool)),))
+    gang = Gang((GangRole("worker", 1, ResourceRequest(1, 1, 1)),), node_selector=(("pool", str(pool)),))
     return [Arrival(f"{name}-{n:04}", n * lasts_s / 2, lasts_s, gang, gang.shape()) for n in range(80)]
 
 
@@ -125,8 +125,8 @@ def test_a_gang_is_never_starved_however_many_other_sets_of_nodes_have_a_blocked
     arrivals = _stream("small", blocked, 900.0)
     for number in range(blocked + 1):
         pool = (("pool", str(number)),)
-        one = Gang((GangRole("worker", 2, Request(1, 1, 1)),), node_selector=pool)
-        large = Gang((GangRole("worker", members, Request(1, 1, 2)),), node_selector=pool)
+        one = Gang((GangRole("worker", 2, ResourceRequest(1, 1, 1)),), node_selector=pool)
+        large = Gang((GangRole("worker", members, ResourceRequest(1, 1, 2)),), node_selector=pool)
         if number < blocked:
             arrivals.append(Arrival(f"holder-{number}", 0.0, 90_000.0, one, one.shape(), priority=95))
             arrivals.append(Arrival(f"other-{number}", 1.0, 90_000.0, one, one.shape(), priority=95))
@@ -141,8 +141,8 @@ def test_a_gang_is_never_starved_however_many_other_sets_of_nodes_have_a_blocked
 def test_a_gang_that_needs_a_part_of_a_node_is_not_starved_by_jobs_of_unknown_end() -> None:
     # What the gang would leave over on its node is room for others only once its own part is free there.
     whole = Amounts(64, 64, {"H100": 4})
-    two = Gang((GangRole("worker", 1, Request(1, 1, 2)),))
-    one = Gang((GangRole("worker", 1, Request(1, 1, 1)),))
+    two = Gang((GangRole("worker", 1, ResourceRequest(1, 1, 2)),))
+    one = Gang((GangRole("worker", 1, ResourceRequest(1, 1, 1)),))
     small = [Arrival(f"small-{n:04}", n * 200.0, 900.0, one, one.shape()) for n in range(300)]
     big = Arrival("big", 3000.0, 900.0, two, two.shape())
     outcome = Simulation(Scenario("part", (NodeSnapshot("n0", {}, whole, whole),), (*small, big))).run()

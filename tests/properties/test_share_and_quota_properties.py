@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepts
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     Booking,
@@ -251,7 +251,7 @@ def _filled(seed: int, *, per_user: bool) -> tuple[SimulatedCluster, dict[str, f
     sizes = {name: chance.choice([1, 1, 2, 4]) for name in names}
     for name in names:
         for number in range(8 * len(cluster)):
-            gang = Gang((GangRole("worker", sizes[name], Request(1, 1, 1)),))
+            gang = Gang((GangRole("worker", sizes[name], ResourceRequest(1, 1, 1)),))
             project, user = ("p", name) if per_user else (name, "u")
             at = NOW - timedelta(seconds=chance.randint(0, 1000))
             world.enqueue(QueuedGang(JobId(f"{name}-{number}"), name, project, user, 50, at, gang, gang.shape()))
@@ -292,7 +292,7 @@ def test_over_time_the_mean_shares_come_near_the_weights_also_where_gangs_are_un
         for project, size in sizes.items():
             while sum(job.project == project for job in world.queued.values()) < 8:
                 serial += 1
-                gang = Gang((GangRole("worker", size, Request(1, 1, 1)),))
+                gang = Gang((GangRole("worker", size, ResourceRequest(1, 1, 1)),))
                 job_id = JobId(f"{project}-{serial:06}")
                 world.enqueue(
                     QueuedGang(job_id, job_id, project, "u", 50, now, gang, gang.shape(), float(lasts[project]))
@@ -314,7 +314,7 @@ def test_over_time_the_mean_shares_come_near_the_weights_also_where_gangs_are_un
 
 def test_priority_comes_before_any_share() -> None:
     whole = Amounts(8, 8, {"h100": 1})
-    one = Gang((GangRole("worker", 1, Request(1, 1, 1)),))
+    one = Gang((GangRole("worker", 1, ResourceRequest(1, 1, 1)),))
 
     def job(name: str, project: str, priority: int) -> QueuedGang:
         return QueuedGang(JobId(name), name, project, "u", priority, NOW, one, one.shape())

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     NodeSnapshot,
@@ -130,14 +130,14 @@ def any_elastic_world(chance: Random) -> Snapshot:
     while left:
         held = chance.randint(1, left)
         left -= held
-        gang = Gang((GangRole("worker", chance.randint(1, held), Request(1, 1, 1), held),))
+        gang = Gang((GangRole("worker", chance.randint(1, held), ResourceRequest(1, 1, 1), held),))
         name, places = f"r{left}", (("worker", NodeId("n0")),) * held
         user, priority = chance.choice(users), chance.choice([50, 50, 90])
         running.append(
             RunningGang(JobId(name), name, "red", priority, gang, places, user=user, queued_at=at, started_at=at)
         )
     for number in range(chance.randint(1, 3)):
-        gang = Gang((GangRole("worker", chance.randint(1, 4), Request(1, 1, 1)),))
+        gang = Gang((GangRole("worker", chance.randint(1, 4), ResourceRequest(1, 1, 1)),))
         name, user = f"w{number}", chance.choice(users)
         queued.append(QueuedGang(JobId(name), name, "red", user, chance.choice([50, 50, 90]), NOW, gang, gang.shape()))
     whole = Amounts(99, 99, {"h100": gpus})

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import Account, NodeSnapshot, Plan, QueuedGang, Quota, Snapshot, plan
 from scheduler.planning.queue import fair_queue as turns_module
 from scheduler.planning.queue import ordering as order_module
@@ -50,7 +50,7 @@ def crowded(seed: int) -> Snapshot:
 
     def job(number: int) -> QueuedGang:
         members, gpus = chance.choice([(1, 2), (2, 1), (2, 2)]) if chance.random() < others else (1, 1)
-        gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
+        gang = Gang((GangRole("worker", members, ResourceRequest(1, 1, gpus)),))
         return QueuedGang(
             JobId(f"j{number:02}"),
             f"j{number}",

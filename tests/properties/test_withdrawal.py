@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from core.domain.sharing.wait_phrases import RESERVED_FOR
 from scheduler.planning import (
     NodeSnapshot,
@@ -154,7 +154,7 @@ def test_the_first_for_whom_a_place_is_kept_keeps_its_time_whoever_else_leaves(s
 
 
 def job(name: str, replicas: int, gpus: int, limit: float | None = None) -> QueuedGang:
-    gang = Gang((GangRole("worker", replicas, Request(1, 1, gpus)),))
+    gang = Gang((GangRole("worker", replicas, ResourceRequest(1, 1, gpus)),))
     return QueuedGang(JobId(name), name, "p", "u", 50, NOW, gang, gang.shape(), limit)
 
 

@@ -50,10 +50,10 @@ def until_ready(page: Any, words: str, name: str = "default") -> None:
 def ask(page: Any, instances: Any, *, of: str = "") -> Any:
     page.get_by_role("link", name="Try it").click()
     if of:
-        page.get_by_label("Who is asked").select_option(of)
-    page.get_by_label("Body, JSON").fill(json.dumps({"instances": instances}))
+        page.get_by_label("Deployed model").select_option(of)
+    page.get_by_label("JSON body").fill(json.dumps({"instances": instances}))
     page.get_by_role("button", name="Send").click()
-    return page.get_by_role("region", name="Answer")
+    return page.get_by_role("region", name="Response")
 
 
 def test_an_endpoint_is_made_empty_and_says_so(page: Any) -> None:
@@ -65,11 +65,13 @@ def test_an_endpoint_is_made_empty_and_says_so(page: Any) -> None:
     expect(dialog.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
     dialog.get_by_label("Name").fill("empty")
     dialog.get_by_role("button", name="Create").click()
-    expect(page.get_by_role("heading", name="Nothing is deployed")).to_be_visible()
+    expect(page.get_by_role("heading", name="No deployed models")).to_be_visible()
     page.get_by_role("link", name="Try it").click()
     page.get_by_role("button", name="Send").click()
-    expect(page.get_by_role("region", name="Answer").get_by_role("alert")).to_contain_text("nothing is deployed to it")
-    expect(page.get_by_text("The API does not answer")).to_have_count(0)  # a 503 of an endpoint is no silence
+    expect(page.get_by_role("region", name="Response").get_by_role("alert")).to_contain_text(
+        "nothing is deployed to it"
+    )
+    expect(page.get_by_text("The API does not respond")).to_have_count(0)  # a 503 of an endpoint is no silence
 
 
 def test_models_are_deployed_asked_divided_rolled_back_scaled_and_deleted(page: Any, platform: Any) -> None:
@@ -88,10 +90,10 @@ def test_models_are_deployed_asked_divided_rolled_back_scaled_and_deleted(page: 
         re.compile(r"predictions.*\b3(\.0)?\b.*Answered by default, revision 1", re.DOTALL)
     )
     refused = ask(page, "none")
-    expect(refused.get_by_role("alert")).to_contain_text("The model itself refused this")
+    expect(refused.get_by_role("alert")).to_contain_text("The model returned an error")
 
     page.get_by_role("link", name="Overview").click()
-    deploy(page, "output/default/models/ten", **{"Name in the endpoint": "next", "Traffic, %": "0"})
+    deploy(page, "output/default/models/ten", **{"Deployment name": "next", "Traffic, %": "0"})
     until_ready(page, "1 of 1 ready", "next")
     expect(ask(page, [[1, 2]], of="next")).to_contain_text(re.compile(r"\b30(\.0)?\b.*Answered by next", re.DOTALL))
     page.get_by_role("button", name="Traffic").click()
@@ -107,7 +109,7 @@ def test_models_are_deployed_asked_divided_rolled_back_scaled_and_deleted(page: 
     page.get_by_role("link", name="Overview").click()
     card(page).get_by_role("button", name="Update").click()
     dialog.get_by_label("Model", exact=True).fill("output/default/models/ten")
-    dialog.get_by_label("Why").fill("ten times better")
+    dialog.get_by_label("Reason").fill("ten times better")
     dialog.get_by_role("button", name="Update", exact=True).click()
     until_ready(page, "revision 2 · 0 % of the requests")
     page.get_by_role("link", name="Revisions").click()

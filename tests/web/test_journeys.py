@@ -75,7 +75,7 @@ def test_no_address_leads_from_the_login_to_another_server(open_browser: Callabl
 def test_a_job_is_submitted_by_form_and_watched_to_its_end(page: Any) -> None:
     page.goto("/submit")
     page.get_by_label("Name", exact=True).fill("Not a name!")
-    expect(page.get_by_role("status").filter(has_text=re.compile("not ready|mistakes"))).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text=re.compile("invalid|errors"))).to_be_visible()
     assert page.get_by_role("button", name="Submit", exact=True).is_disabled()
     page.get_by_label("Name", exact=True).fill("watched")
     page.get_by_label("Command", exact=True).fill("for i in 1 2 3; do echo tick $i; sleep 0.3; done")
@@ -83,7 +83,7 @@ def test_a_job_is_submitted_by_form_and_watched_to_its_end(page: Any) -> None:
     page.get_by_label("CPUs each").fill("100m")
     page.get_by_label("Memory each").fill("128Mi")
     expect(page.get_by_label("The job as YAML")).to_contain_text("name: watched")
-    expect(page.get_by_text("checked by the server")).to_be_visible()
+    expect(page.get_by_text("valid", exact=True)).to_be_visible()
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="watched")).to_be_visible()
     page.get_by_role("link", name="Logs", exact=True).click()
@@ -120,7 +120,7 @@ def test_a_job_is_cancelled_and_what_was_said_of_it_stays_text(page: Any, platfo
     page.get_by_role("button", name="Cancel", exact=True).click()
     dialog = page.get_by_role("alertdialog")
     expect(dialog).to_contain_text("Cancel sleeper?")
-    dialog.get_by_role("button", name="Cancel the job").click()
+    dialog.get_by_role("button", name="Cancel job").click()
     expect(page.locator(".job-head .state")).to_have_text("cancelled")
     other = submit(platform, "sleeper", "sleep 600")
     platform.client.cancel_job(other, reason="<img src=x onerror=alert(3)>")
@@ -146,22 +146,22 @@ def test_many_jobs_are_filtered_chosen_and_deleted_and_the_address_remembers(pag
     expect(page.get_by_role("row", name=re.compile("^name"))).to_contain_text("many-1")
     page.go_back()
     expect(rows).to_have_count(3)
-    page.get_by_label("Choose all jobs that are listed").check()
+    page.get_by_label("Choose all listed jobs").check()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
     expect(rows).to_have_count(0)
-    expect(page.get_by_text("No job is like that")).to_be_visible()
+    expect(page.get_by_text("No matching jobs")).to_be_visible()
 
 
 def test_pages_wait_for_an_api_that_is_away_and_go_on(page: Any, platform: Any) -> None:
     page.goto("/jobs")
     expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     page.context.set_offline(True)
-    expect(page.get_by_text("The API does not answer").first).to_be_visible()
+    expect(page.get_by_text("The API does not respond").first).to_be_visible()
     submit(platform, "meanwhile", "true")
     page.context.set_offline(False)
     expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
-    expect(page.get_by_text("The API does not answer")).to_have_count(0)
+    expect(page.get_by_text("The API does not respond")).to_have_count(0)
 
 
 def test_pages_say_that_an_api_was_killed_and_go_on_with_the_next_one(page: Any, platform: Any) -> None:
@@ -173,10 +173,10 @@ def test_pages_say_that_an_api_was_killed_and_go_on_with_the_next_one(page: Any,
     platform.process.send_signal(signal.SIGSTOP)
     try:
         os.kill(api, signal.SIGKILL)
-        expect(page.get_by_text("The API does not answer").first).to_be_visible()
+        expect(page.get_by_text("The API does not respond").first).to_be_visible()
     finally:
         platform.process.send_signal(signal.SIGCONT)
-    expect(page.get_by_text("The API does not answer")).to_have_count(0)
+    expect(page.get_by_text("The API does not respond")).to_have_count(0)
     submit(platform, "after-the-kill", "true")
     expect(page.get_by_role("link", name="after-the-kill")).to_be_visible()  # the page was not loaded again
 
@@ -285,19 +285,19 @@ def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platfo
     page.get_by_role("navigation", name="Checkpoint", exact=True).get_by_role("link", name="Checkpoints").click()
     page.get_by_label("Choose checkpoints/step-1.safetensors").check()
     page.get_by_label("Choose checkpoints/step-2.safetensors").check()
-    page.get_by_role("link", name="Compare the two").click()
-    moved = page.get_by_role("row", name=re.compile("fc.weight moved"))
+    page.get_by_role("link", name="Compare", exact=True).click()
+    moved = page.get_by_role("row", name=re.compile("fc.weight changed"))
     expect(moved).to_be_visible()
     expect(page.get_by_role("row", name=re.compile("fc.bias"))).to_have_count(0)  # equal in both
     page.go_back()
-    page.get_by_label("Keep checkpoints/step-1.safetensors for ever").click()
-    expect(page.get_by_text("kept", exact=True)).to_be_visible()
+    page.get_by_label("Pin checkpoints/step-1.safetensors").click()
+    expect(page.get_by_text("pinned", exact=True)).to_be_visible()
     # An ended job does not start again: its page says so and submits another that begins there.
     page.get_by_label("Resume from checkpoints/step-1.safetensors").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("saver has ended (succeeded)")
     dialog.get_by_role("button", name="Edit the new job").click()
-    expect(page.get_by_text("From saver, beginning at checkpoints/step-1.safetensors")).to_be_visible()
+    expect(page.get_by_text("Clone of saver, resuming from checkpoints/step-1.safetensors")).to_be_visible()
     expect(page.get_by_label("Name", exact=True)).to_have_value("saver-2")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_text("which begins at step-1.safetensors")).to_be_visible()
@@ -316,9 +316,9 @@ def test_a_running_job_and_a_paused_one_resume_from_a_chosen_checkpoint(page: An
     page.goto(f"/jobs/{job}/checkpoint?path=checkpoints/step-1.safetensors")
     page.get_by_role("button", name="Resume from here").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("stayer is stopped, goes back into the queue and starts again from step-1")
+    expect(dialog).to_contain_text("stayer is stopped, returns to the queue and restarts from step-1")
     dialog.get_by_role("button", name="Resume this job").click()
-    expect(page.get_by_text("stayer goes on from step-1.safetensors.")).to_be_visible()
+    expect(page.get_by_text("stayer resumes from step-1.safetensors.")).to_be_visible()
     page.get_by_role("link", name="Logs", exact=True).click()
     expect(log).to_contain_text(re.compile("begins at .*step-1.safetensors"))
     expect(page.locator(".job-head .state")).to_have_text("running")
@@ -339,9 +339,9 @@ def test_metrics_of_two_jobs_are_in_one_chart(page: Any, platform: Any) -> None:
     for job in ids:
         platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
     page.goto(f"/jobs/{ids[0]}/metrics")
-    expect(page.get_by_role("img", name=re.compile("^loss. Newest: worker-0: 0.3"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^loss. Latest: worker-0: 0.3"))).to_be_visible()
     page.goto(f"/compare?jobs={','.join(ids)}")
-    chart = page.get_by_role("img", name=re.compile("^loss. Newest: "))
+    chart = page.get_by_role("img", name=re.compile("^loss. Latest: "))
     expect(chart).to_have_attribute("aria-label", re.compile("first: 0.3, second: 0.3"))
 
 
@@ -385,7 +385,7 @@ def test_pages_have_titles_and_an_unknown_address_stands_in_the_shell(page: Any,
     page.goto(f"/jobs/{job}/logs")
     expect(page).to_have_title(re.compile(r"^titled \(\w+\) · Logs · Jobs · Trainmaster$"))
     page.goto("/projects/default/models")
-    expect(page).to_have_title("No such page · Trainmaster")
+    expect(page).to_have_title("Page not found · Trainmaster")
     expect(page.get_by_role("navigation", name="Main")).to_be_visible()
     page.get_by_role("main").get_by_role("link", name="Models").click()
     expect(page).to_have_url(re.compile(r"/models\?project=default$"))

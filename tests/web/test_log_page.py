@@ -46,7 +46,7 @@ def test_a_search_that_was_made_to_hurt_does_not(page: Any, long_job: str) -> No
 
 def test_lines_are_chosen_by_time_and_rank(page: Any, long_job: str) -> None:
     page.goto(f"/jobs/{long_job}/logs?until=2000-01-01T00:00:00Z")
-    expect(page.get_by_text("No line matches")).to_be_visible()
+    expect(page.get_by_text("No matching lines")).to_be_visible()
     page.locator("summary", has_text="until").click()
     page.get_by_role("button", name="Clear").click()
     page.get_by_label("Rank").fill("0")

@@ -80,9 +80,9 @@ def test_the_queue_shows_order_reasons_shares_and_what_is_expected(see: Callable
     page.keyboard.press("Enter")
     expect(why).to_have_attribute("aria-expanded", "true")
     expect(rows.first).to_contain_text("needed GPUs: 1")
-    expect(rows.nth(6)).to_contain_text("not foreseen")
+    expect(rows.nth(6)).to_contain_text("unknown")
     expect(
-        page.get_by_role("meter", name=re.compile("^vision holds 50 % of the cluster; 44 % are due"))
+        page.get_by_role("meter", name=re.compile("^vision: using 50 % of the cluster, fair share 44 %"))
     ).to_be_visible()
     page.get_by_role("button", name="vision").click()
     expect(page.locator(".share-users")).to_contain_text("grace")
@@ -91,12 +91,12 @@ def test_the_queue_shows_order_reasons_shares_and_what_is_expected(see: Callable
     expect(starts).to_have_count(10)
     page.get_by_role("button", name=re.compile(r"Show \d+ more")).click()
     expect(starts).to_have_count(sum(job[7] is not None for job in WAITING))
-    expect(page.get_by_role("region", name="On the nodes now").get_by_role("listitem")).to_have_count(len(RUNNING))
+    expect(page.get_by_role("region", name="Running").get_by_role("listitem")).to_have_count(len(RUNNING))
     expect(page.get_by_role("region", name="Reservations")).to_contain_text("review-demo")
     page.get_by_label("Project", exact=True).select_option("robotics")
     expect(page).to_have_url(re.compile("project=robotics"))
     expect(rows).to_have_count(2)
-    expect(rows.first.get_by_label("Number 3")).to_be_visible()
+    expect(rows.first.get_by_label("Position 3")).to_be_visible()
 
 
 def test_a_member_sees_others_jobs_without_their_names_and_sets_nothing(see: Callable[..., Any]) -> None:
@@ -123,7 +123,7 @@ def test_what_cannot_be_read_is_told_once_and_read_again(see: Callable[..., Any]
     page.unroute("**/api/v1/queue/running*")
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("alert")).to_have_count(0)
-    expect(page.get_by_role("region", name="On the nodes now")).to_be_visible()
+    expect(page.get_by_role("region", name="Running")).to_be_visible()
 
 
 def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see: Callable[..., Any]) -> None:
@@ -140,7 +140,7 @@ def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see:
     page.get_by_role("button", name="Set", exact=True).click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.goto("/projects/labs")
-    expect(page.get_by_role("meter", name=re.compile("^GPUs: 4.5 held, limit 4.5"))).to_be_visible()
+    expect(page.get_by_role("meter", name=re.compile("^GPUs: 4.5 in use, limit 4.5"))).to_be_visible()
     page.get_by_role("button", name="Set quota and weight").click()
     page.get_by_label("Guaranteed, GPUs").fill("9")
     page.get_by_role("button", name="Set", exact=True).click()
@@ -158,9 +158,9 @@ def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see:
     page.get_by_role("button", name="Set", exact=True).click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.locator(".quota-users")).to_contain_text(
-        re.compile("ada.*at most 64 GiB of memory.*kurt.*weight 2.*at most 3 GPUs", re.DOTALL)
+        re.compile("ada.*limit 64 GiB of memory.*kurt.*weight 2.*limit 3 GPUs", re.DOTALL)
     )
-    expect(page.get_by_role("meter", name=re.compile("^GPUs: 4.5 held, limit 6"))).to_be_visible()
+    expect(page.get_by_role("meter", name=re.compile("^GPUs: 4.5 in use, limit 6"))).to_be_visible()
     expect(page.locator(".quota-facts")).to_contain_text("1.5")
 
 

@@ -87,7 +87,7 @@ def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: An
     page.get_by_role("link", name="digits-search").click()
     expect(page.get_by_role("img", name=re.compile("^accuracy of 16 trials in order"))).to_be_visible()
     expect(page.get_by_text("20 of 24 trials")).to_be_visible()
-    weights = page.get_by_role("heading", name="Which parameters matter").locator("xpath=../..")
+    weights = page.get_by_role("heading", name="Parameter importance").locator("xpath=../..")
     expect(weights.get_by_role("listitem")).to_have_count(3)
     tried(platform, made.id, 4)  # the page was not loaded again
     expect(page.get_by_text("All 24 trials are done.")).to_be_visible()
@@ -115,13 +115,13 @@ def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: An
     page.get_by_role("dialog").get_by_role("button", name="Extend").click()
     expect(page.get_by_text("24 of 30 trials")).to_be_visible()
     page.get_by_role("button", name="Clone and edit").click()
-    page.get_by_label("learn from its trials").check()
-    expect(page.get_by_text("checked by the server")).to_be_visible()
+    page.get_by_label("warm start from its trials").check()
+    expect(page.get_by_text("valid", exact=True)).to_be_visible()
     page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", name="digits-search-2")).to_be_visible()
     assert platform.client.get_study("digits-search-2").spec.warm_start == (made.id,)
     page.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("alertdialog").get_by_role("button", name="Stop the study").click()
+    page.get_by_role("alertdialog").get_by_role("button", name="Stop study").click()
     expect(page.locator(".job-head .state")).to_have_text("cancelled")
 
     accessible(
@@ -135,15 +135,15 @@ def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: An
 def test_a_study_is_made_by_form_and_the_yaml_follows(page: Any, platform: Any) -> None:
     page.goto("/studies/new")
     yaml = page.get_by_label("The study as YAML")
-    expect(page.get_by_text("checked by the server")).to_be_visible()
+    expect(page.get_by_text("valid", exact=True)).to_be_visible()
     page.get_by_label("Name", exact=True).first.fill("by-form")
     page.get_by_label("Command").fill("true")
     page.get_by_label("GPUs each").fill("")
     lr = page.get_by_role("group", name="Parameter lr")
-    lr.get_by_label("From").fill("0")  # zero has no logarithm
+    lr.get_by_label("Min").fill("0")  # zero has no logarithm
     expect(lr.get_by_text(re.compile("zero has no logarithm"))).to_be_visible()
     expect(page.get_by_role("button", name="Create", exact=True)).to_be_disabled()
-    lr.get_by_label("From").fill("0.001")
+    lr.get_by_label("Min").fill("0.001")
     optimizer = page.get_by_role("group", name="Parameter optimizer")
     optimizer.get_by_label("Values").fill("sgd, adam, lion")
     optimizer.get_by_label("Name").fill("method")
@@ -153,12 +153,12 @@ def test_a_study_is_made_by_form_and_the_yaml_follows(page: Any, platform: Any) 
     added.get_by_label("Type").select_option("discrete")
     expect(added.get_by_text(re.compile("has no values"))).to_be_visible()
     added.get_by_label("Values").fill("16, 32")
-    added.get_by_label("Only when").fill("method=adam|lion")
+    added.get_by_label("Condition").fill("method=adam|lion")
     added.get_by_label("Name").fill("batch")
     page.get_by_label("Early stopping").select_option("asha")
-    page.get_by_label("One goes on of").fill("4")
+    page.get_by_label("Reduction factor").fill("4")
     page.get_by_label("Trials", exact=True).fill("2")
-    page.get_by_label("At once").fill("1")
+    page.get_by_label("Parallel trials").fill("1")
     expect(yaml).to_contain_text("batch: {type: discrete, values: [16, 32], when: {method: [adam, lion]}}")
     expect(yaml).to_contain_text("stopping: {rule: asha, reduction: 4}")
     # What is written by hand shows in the form, a mistake at its field.
@@ -169,7 +169,7 @@ def test_a_study_is_made_by_form_and_the_yaml_follows(page: Any, platform: Any) 
     page.get_by_label("Trials", exact=True).fill("many")
     expect(page.get_by_label("Trials", exact=True)).to_have_attribute("aria-invalid", "true")
     page.get_by_label("Trials", exact=True).fill("2")
-    expect(page.get_by_text("checked by the server")).to_be_visible()
+    expect(page.get_by_text("valid", exact=True)).to_be_visible()
     page.get_by_role("button", name="Create", exact=True).click()
     expect(page.get_by_role("heading", name="by-form", exact=True)).to_be_visible()
     spec = platform.client.get_study("by-form").spec
@@ -194,7 +194,7 @@ def test_a_job_leads_to_its_trial_and_a_trial_to_its_job(page: Any, platform: An
     expect(page.get_by_role("img", name="Curves of 2 trials")).to_be_visible()
     page.get_by_role("link", name="Trials", exact=True).click()
     page.get_by_role("button", name="Open trial 2").click()
-    page.get_by_role("link", name="Its job").click()
+    page.get_by_role("link", name="Job", exact=True).click()
     expect(page.get_by_role("heading", name="by-jobs-2")).to_be_visible()
     page.get_by_role("link", name="by-jobs", exact=True).click()
     expect(page.get_by_role("heading", name="by-jobs", exact=True)).to_be_visible()
@@ -246,19 +246,19 @@ def test_what_more_trials_would_bring_is_told_as_far_as_it_is_known(page: Any, p
         )
         for count in (60, 5)
     ]
-    told = platform.client.get_study_prediction(ids[0])
-    last = told.points[-1]
-    assert (last.more, told.best) == (60, max(values))
+    prediction = platform.client.get_study_prediction(ids[0])
+    last = prediction.points[-1]
+    assert (last.more, prediction.best) == (60, max(values))
     assert last.low < last.high
     assert last.low <= last.likely <= last.high
     page.goto(f"/studies/{ids[0]}")
-    ahead = page.locator(".card").filter(has=page.get_by_role("heading", name="What more trials would bring"))
+    ahead = page.locator(".card").filter(has=page.get_by_role("heading", name="Forecast"))
     shown = [f"{value:.4g}" for value in (last.likely, last.low, last.high)]
     expect(ahead).to_contain_text(
-        f"After 60 more trials the best accuracy is likely {shown[0]}, with 80 % between {shown[1]} and {shown[2]}. "
-        f"With {int(100 * told.chance + 0.5)} % any is better than now."
+        f"Expected best accuracy after 60 more trials: {shown[0]} (80 % interval {shown[1]} to {shown[2]}). "
+        f"Chance of improvement: {int(100 * prediction.chance + 0.5)} %."
     )
-    expect(ahead).to_contain_text(f"{told.held} held. Extend the study to have them.")
+    expect(ahead).to_contain_text(f"{prediction.held} held. Extend the study to run more trials.")
     page.goto(f"/studies/{ids[1]}")
     expect(ahead).to_contain_text("Not known: 5 trials have a result, and 12 are needed.")
 
@@ -288,14 +288,14 @@ def test_each_chart_leads_to_a_trial_and_its_job(
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name=last, exact=True)).to_be_focused()
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Its job")).to_be_focused()
+    expect(page.get_by_role("link", name="Job", exact=True)).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=f"charted-{last.removeprefix('Trial ')}", exact=True)).to_be_visible()
 
     page.goto(f"/studies/{charted}{tab}")
     clicked(page, page.get_by_role("img", name=re.compile(chart)))
     expect(
-        page.get_by_role("region", name=re.compile(r"^Trial \d+$")).get_by_role("link", name="Its job")
+        page.get_by_role("region", name=re.compile(r"^Trial \d+$")).get_by_role("link", name="Job", exact=True)
     ).to_be_visible()
 
 
@@ -363,7 +363,7 @@ def test_the_front_of_two_goals_is_drawn_named_and_clicked(page: Any, platform: 
 def test_filters_that_are_cleared_are_no_more_in_the_search_box(page: Any, platform: Any, charted: str) -> None:
     page.goto("/studies")
     page.get_by_label("Search studies").fill("no-such-study")
-    expect(page.get_by_text("No study is like that")).to_be_visible()
+    expect(page.get_by_text("No matching studies")).to_be_visible()
     page.get_by_role("button", name="Clear").click()
     expect(page.get_by_label("Search studies")).to_have_value("")
     expect(page.get_by_role("link", name="charted", exact=True)).to_have_count(2)

@@ -25,7 +25,7 @@ def test_a_folder_becomes_a_jobs_code(page: Any, tmp_path: Path) -> None:
     expect(page.get_by_text(re.compile(r"^project \(3 files, "))).to_be_visible()
     page.get_by_label("Name", exact=True).fill("from-a-page")
     page.get_by_label("Workers").fill("1")
-    expect(page.get_by_text("checked by the server")).to_be_visible()
+    expect(page.get_by_text("valid", exact=True)).to_be_visible()
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="from-a-page")).to_be_visible()
     page.get_by_role("link", name="Logs", exact=True).click()

@@ -1,0 +1,1 @@
+"""Cloud Storage's JSON API over the volumes."""

@@ -1,0 +1,1 @@
+"""Kubeflow's TrainJob API."""

@@ -1,0 +1,1 @@
+"""Ray's job submission API."""

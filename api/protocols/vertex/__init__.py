@@ -1,0 +1,1 @@
+"""Vertex AI's REST API: training, tuning, registry, serving."""

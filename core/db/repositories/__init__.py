@@ -1,0 +1,1 @@
+"""Queries and statements, a module per table group."""

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.db.repositories.models import sources_in_use
 from core.db.tables import Attempt, Checkpoint, Job, PinnedCheckpoint
-from core.domain.jobs.retention import Candidate
+from core.domain.jobs.retention import RetentionCandidate
 from core.domain.jobs.states import JobState
 from core.inspection.discovery import Landed, all_landed
 from core.storage.outputs import OUTPUT_MOUNT, RESUME_MOUNT
@@ -48,7 +48,7 @@ def used_paths(session: Session, job: Job) -> set[str]:
     return found
 
 
-def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[Candidate, Landed]]:
+def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionCandidate, Landed]]:
     """The complete checkpoints in the output ``tree`` of ``job``, with what it told of them; in no order.
 
     Raises:
@@ -67,7 +67,7 @@ def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[Candidate,
         if landed.is_complete or (row is not None and landed.is_dir):
             step = landed.step if row is None or row.step is None else row.step
             metrics = {} if row is None else row.metrics
-            found.append((Candidate(landed.path, step, landed.modified_at, metrics), landed))
+            found.append((RetentionCandidate(landed.path, step, landed.modified_at, metrics), landed))
     return found
 
 

@@ -42,7 +42,7 @@ class _Column:
     grouped: str | None = ""
 
     @property
-    def is_told(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether nothing is left to be found out."""
         return (
             self.only is None and self.texts is None and self.pairs is None and not self.equal and self.grouped is None
@@ -50,7 +50,7 @@ class _Column:
 
 
 @dataclass(slots=True)
-class Columns:
+class ColumnProfile:
     """``add`` each row that has a target. ``names``: of all columns; ``target``: the place of the target."""
 
     names: Sequence[str]
@@ -67,7 +67,7 @@ class Columns:
         for column in self._left:
             _look(column, row[column.place].strip(), truth)
         self._rows += 1
-        self._left = [column for column in self._left if not column.is_told]
+        self._left = [column for column in self._left if not column.is_settled]
 
     def useless(self) -> tuple[str, ...]:
         """Columns that are empty, the same everywhere, or texts of which each row has its own."""

@@ -25,7 +25,7 @@ class _Column:
 
 
 @dataclass(slots=True)
-class Counters:
+class CounterColumns:
     """``add`` each row in its order; ``names`` then has the columns that number them. Most are out with the first row."""
 
     columns: Sequence[str]

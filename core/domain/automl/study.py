@@ -20,7 +20,7 @@ _LEAST_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AutoMLStudyRequest:
     """``folder``: volume/path of a folder, ``file``: the one table in it. ``options``: for the trainer besides.
 
     ``weights``: volume/path of the folder with the backbone's file ``weights_file``.
@@ -50,7 +50,7 @@ class Order:
     notes: Sequence[str] = ()
 
 
-def study_of(order: Order) -> dict[str, Any]:
+def study_of(order: AutoMLStudyRequest) -> dict[str, Any]:
     """To be parsed by ``trainmaster.studies.parse_study``."""
     parameters, first = space_of(order.kind, order.families, is_imbalanced=order.is_imbalanced)
     seconds = max(_LEAST_S, order.max_time_s * _PART)
@@ -104,7 +104,7 @@ def options_of(spec: Mapping[str, Any]) -> dict[str, Any] | None:
     if LABEL not in (template.get("labels") or {}):
         return None
     try:
-        told = json.loads((template.get("env") or {}).get(VARIABLE, ""))
+        options = json.loads((template.get("env") or {}).get(VARIABLE, ""))
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return options if isinstance(options, dict) else None

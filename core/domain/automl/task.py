@@ -30,7 +30,7 @@ MISSING: Final = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetProfile:
     """What a sample of the target's cells says. ``classes``: how often each value is there, the commonest first.
 
     ``rows``: that can be learnt from. ``strays``: cells of a regression that are no numbers, ``stray``: the first of them.
@@ -63,7 +63,7 @@ class Target:
         return "balanced_accuracy" if self.is_imbalanced else "accuracy"
 
 
-def look_at(cells: Sequence[str], task: str | None = None) -> Target:
+def profile_target(cells: Sequence[str], task: str | None = None) -> TargetProfile:
     """``cells``: of the target as they are written. ``task``: what the user says, who knows better."""
     present = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
     counts = Counter(present)
@@ -72,7 +72,7 @@ def look_at(cells: Sequence[str], task: str | None = None) -> Target:
     if task is not None:
         found, why = task, "as you said"
     strange = [cell for cell in present if math.isnan(number_of(cell))] if found == REGRESSION else []
-    return Target(
+    return TargetProfile(
         found,
         why,
         len(present) - len(strange),

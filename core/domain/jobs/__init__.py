@@ -1,0 +1,1 @@
+"""Jobs, attempts, replicas: states, transitions, exits, layout."""

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from core.domain.jobs import machine_faults
-from core.domain.jobs.machine_faults import Fault
+from core.domain.jobs.machine_faults import MachineFault
 
 
 class ExitCause(StrEnum):
@@ -76,7 +76,7 @@ class ExitFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ExitVerdict:
     """What an exit means.
 
     ``is_hopeless``: the same command would end the same way again. ``is_consequence``: it died because a peer did, as
@@ -89,7 +89,7 @@ class Verdict:
     signature: str
     is_hopeless: bool = False
     is_consequence: bool = False
-    fault: Fault | None = None
+    fault: MachineFault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,28 +339,28 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
 }
 
 
-def classify(facts: ExitFacts) -> Verdict:
+def classify(facts: ExitFacts) -> ExitVerdict:
     """What the end of one replica means."""
-    told = _CAUSE_VERDICTS.get(facts.cause)
-    if told is not None:
-        kind, text, is_hopeless = told
+    rule = _CAUSE_VERDICTS.get(facts.cause)
+    if rule is not None:
+        kind, text, is_hopeless = rule
         # The driver saw what happened and says it better than a table can.
         sentence = facts.sentence or text.format(who=facts.who, role=facts.role) + "."
         fault = _fault_of(facts)
         if fault is not None and kind is ExitKind.USER_ERROR:
             kind = ExitKind.HARDWARE
-        return Verdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
+        return ExitVerdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
     if facts.exit_code == 0:
-        return Verdict(ExitKind.SUCCESS, f"{facts.who} finished.", "success")
+        return ExitVerdict(ExitKind.SUCCESS, f"{facts.who} finished.", "success")
     return _from_log(facts)
 
 
-def told_of_server(verdict: Verdict) -> Verdict:
+def for_server(verdict: ExitVerdict) -> ExitVerdict:
     """``verdict`` in the words for a replica that serves a model."""
     return replace(verdict, sentence=verdict.sentence.replace(_NO_SCRIPT, _NO_SERVER))
 
 
-def _fault_of(facts: ExitFacts) -> Fault | None:
+def _fault_of(facts: ExitFacts) -> MachineFault | None:
     """What the machine did, as far as the cause tells. What runs short there, or who is stopped, is no fault of its."""
     if not facts.blames_node:
         return None
@@ -374,7 +374,7 @@ def _fault_of(facts: ExitFacts) -> Fault | None:
     return None
 
 
-def _from_log(facts: ExitFacts) -> Verdict:
+def _from_log(facts: ExitFacts) -> ExitVerdict:
     lines = [_PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
     # The runtime's own lines tell what it did about the end, not what led to it.
     lines = [line for line in lines if line and not line.startswith(_RUNTIME)]
@@ -394,32 +394,34 @@ def _from_log(facts: ExitFacts) -> Verdict:
                     if fault is not None and line is not exception and exception is not None:
                         # A program that failed in its own words may print anything.
                         fault = replace(fault, is_certain=False)
-                    return Verdict(
+                    return ExitVerdict(
                         rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence, fault
                     )
     number = _signal_of(facts)
     if number is not None and exception is None:
         kind, text = _SIGNAL_HINTS.get(number, (ExitKind.USER_ERROR, "its log says more"))
-        return Verdict(kind, f"{facts.who} {ending}: {text.format(role=facts.role)}.", _signature(facts, number.name))
+        return ExitVerdict(
+            kind, f"{facts.who} {ending}: {text.format(role=facts.role)}.", _signature(facts, number.name)
+        )
     if facts.exit_code in (126, 127) and exception is None:
         # What /bin/sh answers: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02
         text = "does not exist" if facts.exit_code == 127 else "is not executable"
-        said = f": {_quote(lines[-1])}" if lines else ""
-        sentence = f"The command of {facts.who} {text} (exit code {facts.exit_code}){said} – correct the command, or install it where the job runs."
-        return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, text), is_hopeless=True)
+        quoted = f": {_quote(lines[-1])}" if lines else ""
+        sentence = f"The command of {facts.who} {text} (exit code {facts.exit_code}){quoted} – correct the command, or install it where the job runs."
+        return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, text), is_hopeless=True)
     if exception is not None:
         sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."
-        return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
+        return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
     # What spans several lines may end in a bracket of its own: gRPC's errors do.
     telling = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     last = f"; its last line was: {_quote(telling.strip())}" if lines else "; it wrote nothing to its log"
     sentence = f"{facts.who} {ending}{last}"
     if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may have a stop of its own
         sentence += "."
-    return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
+    return ExitVerdict(ExitKind.USER_ERROR, sentence, _signature(facts, telling))
 
 
-def is_worth_a_restart(verdict: Verdict, previous_signature: str | None, *, has_progressed: bool) -> bool:
+def is_worth_a_restart(verdict: ExitVerdict, previous_signature: str | None, *, has_progressed: bool) -> bool:
     """Whether another attempt could end differently.
 
     Args:

@@ -70,7 +70,7 @@ _OF_MACHINES: Final = re.compile(OF_MACHINES)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class MachineFault:
     """Something that the machine did. ``error``: a phrase, such as "uncorrectable ECC error".
 
     ``is_certain``: it alone says that the machine needs somebody; otherwise it is only a suspicion. ``is_loss``: all
@@ -86,11 +86,11 @@ class Fault:
         return self.error.startswith("Xid ")
 
 
-NODE_LOST: Final = Fault("the node was lost", is_loss=True)
-REFUSED: Final = Fault("the node refused the start")
+NODE_LOST: Final = MachineFault("the node was lost", is_loss=True)
+REFUSED: Final = MachineFault("the node refused the start")
 
 
-def fault_in(line: str, *, is_exception: bool = False) -> Fault | None:
+def fault_in(line: str, *, is_exception: bool = False) -> MachineFault | None:
     """The fault that ``line`` of a log, or a sentence of an engine, tells of.
 
     ``is_exception``: the program raised it: what Xid it names there, it may have from anywhere.
@@ -100,8 +100,8 @@ def fault_in(line: str, *, is_exception: bool = False) -> Fault | None:
     if found and number not in _PROGRAM_XIDS:
         name = _XID_NAMES.get(number)
         is_certain = number in _RESET_XIDS and not is_exception and _IN_DRIVERS_WORDS.search(line) is not None
-        return Fault(f"Xid {number}, {name}" if name else f"Xid {number}", is_certain)
+        return MachineFault(f"Xid {number}, {name}" if name else f"Xid {number}", is_certain)
     for pattern, error, is_certain in _COMPILED:
         if pattern.search(line):
-            return Fault(error, is_certain)
+            return MachineFault(error, is_certain)
     return None

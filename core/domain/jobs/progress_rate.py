@@ -47,7 +47,7 @@ def with_sample(progress: Mapping[str, Any], at_s: float) -> list[Sample]:
     return samples
 
 
-def told_progress(progress: Mapping[str, Any], *, is_running: bool) -> dict[str, Any]:
+def progress_view(progress: Mapping[str, Any], *, is_running: bool) -> dict[str, Any]:
     """``progress`` as users see it: with ``fraction``, ``steps_per_s`` and, while it runs, ``remaining_s``, ``done_at`` and
     the bounds that they lie in (``_low``, ``_high``; the high ones are left out where there is no telling).
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RetentionRule:
     """What any of these says stays, stays; ``None`` says nothing. Without any, all stay."""
 
     last: int | None = None
@@ -27,13 +27,13 @@ class Rule:
         return {"last": self.last, "best": self.best, "metric": self.metric, "mode": self.mode, "every": self.every}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Rule:
+    def from_json(cls, data: Mapping[str, Any]) -> RetentionRule:
         mode: Literal["min", "max"] = "max" if data.get("mode") == "max" else "min"
         return cls(data.get("last"), data.get("best"), data.get("metric"), mode, data.get("every"))
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RetentionCandidate:
     """A complete checkpoint."""
 
     path: str
@@ -42,7 +42,9 @@ class Candidate:
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
-def doomed(rule: Rule, complete: Sequence[Candidate], protected: Collection[str]) -> list[Candidate]:
+def checkpoints_to_delete(
+    rule: RetentionRule, complete: Sequence[RetentionCandidate], protected: Collection[str]
+) -> list[RetentionCandidate]:
     """Those that ``rule`` lets go of, oldest first. The newest one always stays, and so do the ``protected`` paths.
 
     Newest is the largest step; those without a step come before all with one, by time. Those whose metric is missing or
@@ -64,11 +66,11 @@ def doomed(rule: Rule, complete: Sequence[Candidate], protected: Collection[str]
     return [one for one in ordered if one.path not in stay]
 
 
-def _age(one: Candidate) -> tuple[bool, int, datetime, str]:
+def _age(one: RetentionCandidate) -> tuple[bool, int, datetime, str]:
     return (one.step is not None, one.step or 0, one.at, one.path)
 
 
-def _best_first(ordered: Sequence[Candidate], metric: str, mode: str) -> list[Candidate]:
+def _best_first(ordered: Sequence[RetentionCandidate], metric: str, mode: str) -> list[RetentionCandidate]:
     valued = []
     for age, one in enumerate(ordered):
         value = one.metrics.get(metric)

@@ -19,7 +19,7 @@ MODEL_NAME: Final = "AIP_MODEL_NAME"
 MODEL_DIGEST: Final = "AIP_MODEL_DIGEST"
 # Where the instances of a batch prediction are, beside the model.
 INSTANCES: Final = "/data/instances"
-_KEPT_S: Final = 7 * 86_400  # jobs of replicas that have ended
+_RETENTION_S: Final = 7 * 86_400  # jobs of replicas that have ended
 _NAME: Final = 63
 # In images; a platform of plain processes names the file.
 MODULE: Final = ("python", "-m", "trainmaster_serving")
@@ -79,7 +79,7 @@ def replica_job(
         "node_selector": spec.node_selector,
         "max_restarts": 0,  # who keeps the endpoint replaces it, and knows how often it failed
         "warm": "never",
-        "ttl": _KEPT_S,
+        "ttl": _RETENTION_S,
         "labels": {ENDPOINT_LABEL: endpoint, "deployment": deployment, "revision": str(revision)},
     }
 

@@ -84,7 +84,7 @@ class Deployed:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RolloutEvent:
     """One line of its history. ``kind``: noun.verb."""
 
     kind: str
@@ -99,7 +99,7 @@ class Steps:
     servers: dict[str, Server] = field(default_factory=dict)  # those that changed
     cancel: dict[str, str] = field(default_factory=dict)  # of whose jobs, and why
     start: int = 0  # replicas of the wanted revision
-    told: list[Told] = field(default_factory=list)
+    told: list[RolloutEvent] = field(default_factory=list)
     recheck_at: datetime | None = None
 
     def __bool__(self) -> bool:
@@ -129,7 +129,7 @@ def plan(deployed: Deployed, now: datetime) -> Steps:
         _end_drained(steps, server, now)
     if steps.deployed.state is DeploymentState.UNDEPLOYING and all(s.state is ServingState.ENDED for s in servers):
         steps.deployed = replace(steps.deployed, state=DeploymentState.ENDED)
-        steps.told.append(Told("deployment.ended", "Nothing of it runs any more."))
+        steps.told.append(RolloutEvent("deployment.ended", "Nothing of it runs any more."))
     return steps
 
 
@@ -171,7 +171,7 @@ def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
     if server.state is ServingState.READY:
         if server.failed_probes + 1 < MISSES:
             return _change(steps, server, failed_probes=server.failed_probes + 1)
-        steps.told.append(Told("serving_replica.unready", f"It gets no more requests: {server.message}"))
+        steps.told.append(RolloutEvent("serving_replica.unready", f"It gets no more requests: {server.message}"))
         # Its time to get ready again begins now.
         return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0, running_since=now)
     limit = steps.deployed.revision(server.revision).ready_timeout
@@ -194,7 +194,7 @@ def _count_failure(steps: Steps, server: Server, now: datetime, sentence: str) -
     was_well = server.ready_at is not None and now - server.ready_at >= WELL_AFTER
     counted = replace(revision, failures=1 if was_well else revision.failures + 1, failed_at=now)
     _set_revision(steps, counted)
-    steps.told.append(Told("serving_replica.failed", sentence))
+    steps.told.append(RolloutEvent("serving_replica.failed", sentence))
 
 
 def _set_revision(steps: Steps, revision: Revision) -> None:
@@ -217,7 +217,7 @@ def _take_back(steps: Steps) -> None:
         verdict = f"Revision {wanted.number} never got ready: {why}"
         _set_revision(steps, replace(wanted, verdict=verdict))
         steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
-        steps.told.append(Told("deployment.failed", verdict))
+        steps.told.append(RolloutEvent("deployment.failed", verdict))
         return
     never = "never got ready" if wanted.stable_at is None else "did not get ready again"
     verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable} serves on: {why}"
@@ -225,7 +225,7 @@ def _take_back(steps: Steps) -> None:
     # Failures of long ago count no more: it served well.
     _set_revision(steps, replace(deployed.revision(deployed.stable), failures=0, failed_at=None))
     steps.deployed = replace(steps.deployed, wanted=deployed.stable)
-    steps.told.append(Told("deployment.rolled_back", verdict))
+    steps.told.append(RolloutEvent("deployment.rolled_back", verdict))
 
 
 # From the old revision to the wanted one
@@ -259,7 +259,9 @@ def _roll(steps: Steps, servers: Sequence[Server], now: datetime) -> list[Server
     if not old and not missing and len(ready_new) == count and count and deployed.stable != wanted.number:
         _set_revision(steps, replace(wanted, stable_at=wanted.stable_at or now, failures=0, failed_at=None))
         steps.deployed = replace(steps.deployed, stable=wanted.number)
-        steps.told.append(Told("deployment.rolled_out", f"Revision {wanted.number} serves with {count} replicas."))
+        steps.told.append(
+            RolloutEvent("deployment.rolled_out", f"Revision {wanted.number} serves with {count} replicas.")
+        )
     return [*new, *old, *gone]
 
 

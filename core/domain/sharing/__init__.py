@@ -1,0 +1,1 @@
+"""Sharing a cluster: resources, quotas, policy, fair shares, quarantine."""

@@ -21,7 +21,7 @@ _ONE_LOSS: Final = timedelta(minutes=5)
 # A node that was open for so long begins anew with the shortest time.
 _FORGIVEN: Final = timedelta(days=7)
 _LONGEST: Final = timedelta(days=365)
-_TOLD: Final = 5
+_SHOWN: Final = 5
 # Of more than that the newest are kept, or as many as the policy asks for.
 _MOST_CAUSES: Final = 20
 
@@ -30,7 +30,7 @@ _Claim: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class NodeFailureFact:
     """A replica of job ``job_id``, named ``job``, that ended on ``node`` for a reason of the machine."""
 
     node: str
@@ -52,7 +52,7 @@ class Failure:
         }
 
     @classmethod
-    def from_json(cls, node: str, data: Mapping[str, Any]) -> Failure:
+    def from_json(cls, node: str, data: Mapping[str, Any]) -> NodeFailureFact:
         return cls(
             node,
             data["job_id"],
@@ -65,7 +65,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class NodeCandidate:
     """A node as the rule sees it. ``kind``: equal for nodes that can stand in for one another.
 
     ``takes_work``: it is ready and nobody has closed it. ``causes``: of the quarantine that it is in, and ``until`` when; or of
@@ -77,7 +77,7 @@ class Suspect:
     takes_work: bool = True
     is_quarantined: bool = False
     is_let_out: bool = False
-    causes: tuple[Failure, ...] = ()
+    causes: tuple[NodeFailureFact, ...] = ()
     until: datetime | None = None
     trusted_since: datetime | None = None
     count: int = 0
@@ -87,7 +87,7 @@ class Suspect:
 class Quarantine:
     """``until``: ``None``, until it is released. ``count``: how many there are in a row by now."""
 
-    causes: tuple[Failure, ...]
+    causes: tuple[NodeFailureFact, ...]
     until: datetime | None
     count: int
 
@@ -99,14 +99,14 @@ class Suspicion:
     ``is_let_out``: it was quarantined, and is again when another node takes work.
     """
 
-    causes: tuple[Failure, ...]
+    causes: tuple[NodeFailureFact, ...]
     why_not: str
     until: datetime
     is_let_out: bool = False
 
 
 @dataclass(slots=True)
-class Changes:
+class QuarantineChanges:
     """By node. ``releases``: why, a sentence; among them ``refuted``: those that should not have been quarantined, and
     ``let_out``: those that are only suspected from now on, since no other one takes work.
     """
@@ -119,19 +119,19 @@ class Changes:
 
 
 def judge(
-    nodes: Sequence[Suspect],
-    failures: Sequence[Failure],
+    nodes: Sequence[NodeCandidate],
+    failures: Sequence[NodeFailureFact],
     successes: Mapping[str, datetime],
     policy: Policy,
     now: datetime,
-) -> Changes:
+) -> QuarantineChanges:
     """What to change of ``nodes``, which are all there are.
 
     Args:
         failures: at least those of the last ``quarantine_window_s``, and all of jobs that are among the causes of a quarantine.
         successes: when a replica last succeeded on a node.
     """
-    changes = Changes()
+    changes = QuarantineChanges()
     window = timedelta(seconds=policy.quarantine_window_s)
     elsewhere = _everywhere(failures, window)
     for node in nodes:
@@ -140,18 +140,18 @@ def judge(
     if not policy.quarantines:
         return changes
     _open(changes, nodes, elsewhere, policy)
-    by_node: dict[str, list[Failure]] = {}
+    by_node: dict[str, list[NodeFailureFact]] = {}
     for one in failures:
         if _claim(one) not in elsewhere and one.at > now - window:
             by_node.setdefault(one.node, []).append(one)
-    found: list[tuple[bool, datetime, Suspect, tuple[Failure, ...]]] = []
+    found: list[tuple[bool, datetime, NodeCandidate, tuple[NodeFailureFact, ...]]] = []
     for node in nodes:
         if node.is_quarantined and node.name not in changes.let_out:
             continue
         causes = _causes(node, by_node.get(node.name, ()), successes.get(node.name), policy)
-        kept = _kept(node, elsewhere, policy, now)
-        if kept and (not causes or kept[-1].is_certain):
-            causes = kept
+        pending = _pending_causes(node, elsewhere, policy, now)
+        if pending and (not causes or pending[-1].is_certain):
+            causes = pending
         if causes:
             found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
     shut = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
@@ -159,9 +159,9 @@ def judge(
     for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
         why_not = _why_not(node, nodes, shut, policy)
         if why_not:
-            is_kept = bool(_kept(node, elsewhere, policy, now))
-            until = (node.until or now + _FORGIVEN) if is_kept else causes[0].at + window
-            changes.suspicions[node.name] = Suspicion(causes, why_not, until, is_kept)
+            is_pending = bool(_pending_causes(node, elsewhere, policy, now))
+            until = (node.until or now + _FORGIVEN) if is_pending else causes[0].at + window
+            changes.suspicions[node.name] = Suspicion(causes, why_not, until, is_pending)
             continue
         shut.add(node.name)
         is_again = node.trusted_since is not None and now - node.trusted_since < _FORGIVEN
@@ -170,20 +170,20 @@ def judge(
     return changes
 
 
-def told(causes: Sequence[Failure], hidden: Collection[str] = ()) -> str:
+def describe_causes(causes: Sequence[NodeFailureFact], hidden: Collection[str] = ()) -> str:
     """Why, as a phrase: ``uncorrectable ECC error in job x``. ``hidden``: jobs whose names are not for the reader."""
 
-    def name(one: Failure) -> str:
+    def name(one: NodeFailureFact) -> str:
         return "a job of another project" if one.job_id in hidden else f"job {one.job}"
 
     if len(causes) == 1:
         return f"{causes[0].error} in {name(causes[0])}"
-    shown = ", ".join(f"{name(one)} ({one.error})" for one in causes[:_TOLD])
-    more = f" and {len(causes) - _TOLD} more" if len(causes) > _TOLD else ""
+    shown = ", ".join(f"{name(one)} ({one.error})" for one in causes[:_SHOWN])
+    more = f" and {len(causes) - _SHOWN} more" if len(causes) > _SHOWN else ""
     return f"{len(causes)} jobs in a row ended for what looks like its fault: {shown}{more}"
 
 
-def errors_text(causes: Iterable[Failure]) -> str:
+def errors_text(causes: Iterable[NodeFailureFact]) -> str:
     """What happened there, for readers who may know of no job: ``input/output error, Xid 94``."""
     return ", ".join(dict.fromkeys(one.error for one in causes))
 
@@ -200,27 +200,27 @@ def until_text(until: datetime | None) -> str:
 # The parts
 
 
-def _sort(one: Failure) -> str:
+def _sort(one: NodeFailureFact) -> str:
     """What can be compared: the loss of another node says nothing about what a program met here."""
     if one.is_loss:
         return "loss"
     return "refusal" if one.error == REFUSED.error else "words"
 
 
-def _claim(one: Failure) -> _Claim:
+def _claim(one: NodeFailureFact) -> _Claim:
     return one.node, one.job_id, _sort(one), one.error if one.is_certain else ""
 
 
-def _refutes(one: Failure, other: Failure) -> bool:
+def _refutes(one: NodeFailureFact, other: NodeFailureFact) -> bool:
     """Whether ``one`` shows that ``other``, of the same job on another node, is no fault of that node."""
     if other.is_certain:
         return one.is_certain and one.error == other.error
     return _sort(one) == _sort(other)
 
 
-def _everywhere(failures: Iterable[Failure], window: timedelta) -> dict[_Claim, set[str]]:
+def _everywhere(failures: Iterable[NodeFailureFact], window: timedelta) -> dict[_Claim, set[str]]:
     """What a job met on several nodes within the window, with the other nodes: that is no node's fault."""
-    by_job: dict[str, list[Failure]] = {}
+    by_job: dict[str, list[NodeFailureFact]] = {}
     for one in failures:
         by_job.setdefault(one.job_id, []).append(one)
     found: dict[_Claim, set[str]] = {}
@@ -238,7 +238,9 @@ def _everywhere(failures: Iterable[Failure], window: timedelta) -> dict[_Claim, 
     return found
 
 
-def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, policy: Policy) -> tuple[Failure, ...]:
+def _causes(
+    node: NodeCandidate, ends: Iterable[NodeFailureFact], success: datetime | None, policy: Policy
+) -> tuple[NodeFailureFact, ...]:
     """What is enough to quarantine it, the oldest first; ``()``: not enough."""
     fresh = sorted(
         (one for one in ends if node.trusted_since is None or one.at > node.trusted_since),
@@ -253,7 +255,9 @@ def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, po
     return tuple(counted[-max(_MOST_CAUSES, int(policy.quarantine_failures)) :])
 
 
-def _open(changes: Changes, nodes: Sequence[Suspect], elsewhere: Mapping[_Claim, set[str]], policy: Policy) -> None:
+def _open(
+    changes: QuarantineChanges, nodes: Sequence[NodeCandidate], elsewhere: Mapping[_Claim, set[str]], policy: Policy
+) -> None:
     """Release before their time those whose causes are refuted, and then those without which nobody takes work."""
     for node in nodes:
         if node.is_quarantined and node.name not in changes.releases:
@@ -267,9 +271,9 @@ def _open(changes: Changes, nodes: Sequence[Suspect], elsewhere: Mapping[_Claim,
         changes.let_out.add(name)
 
 
-def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
+def _let_out(nodes: Sequence[NodeCandidate], releases: Collection[str]) -> list[str]:
     """Of each kind of which only quarantined nodes take work, the one that is least surely broken."""
-    by_kind: dict[tuple[Any, ...], list[Suspect]] = {}
+    by_kind: dict[tuple[Any, ...], list[NodeCandidate]] = {}
     for node in nodes:
         if node.takes_work:
             by_kind.setdefault(node.kind, []).append(node)
@@ -281,7 +285,9 @@ def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
     return found
 
 
-def _kept(node: Suspect, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime) -> tuple[Failure, ...]:
+def _pending_causes(
+    node: NodeCandidate, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime
+) -> tuple[NodeFailureFact, ...]:
     """Why it goes back into quarantine as soon as another node takes work; ``()``: it need not."""
     is_over = node.until is not None and node.until <= now
     if is_over or not (node.is_let_out or node.is_quarantined):
@@ -290,9 +296,9 @@ def _kept(node: Suspect, elsewhere: Mapping[_Claim, set[str]], policy: Policy, n
     return node.causes if len(left) == len(node.causes) else left if _enough(left, policy) else ()
 
 
-def _incidents(ends: Iterable[Failure]) -> list[Failure]:
+def _incidents(ends: Iterable[NodeFailureFact]) -> list[NodeFailureFact]:
     """One for each job, and for each loss of the node."""
-    counted: list[Failure] = []
+    counted: list[NodeFailureFact] = []
     jobs: set[str] = set()
     lost_at: datetime | None = None
     for one in ends:
@@ -307,17 +313,17 @@ def _incidents(ends: Iterable[Failure]) -> list[Failure]:
     return counted
 
 
-def _enough(causes: Sequence[Failure], policy: Policy) -> bool:
+def _enough(causes: Sequence[NodeFailureFact], policy: Policy) -> bool:
     return any(one.is_certain for one in causes) or len(causes) >= policy.quarantine_failures
 
 
-def _refuted(node: Suspect, elsewhere: Mapping[_Claim, set[str]]) -> str:
+def _refuted(node: NodeCandidate, elsewhere: Mapping[_Claim, set[str]]) -> str:
     job = next(one for one in node.causes if _claim(one) in elsewhere)
-    others = ", ".join(sorted(elsewhere[_claim(job)])[:_TOLD])
+    others = ", ".join(sorted(elsewhere[_claim(job)])[:_SHOWN])
     return f"job {job.job} failed so on {others}, too, so it is not this node's fault"
 
 
-def _why_not(node: Suspect, nodes: Iterable[Suspect], shut: Collection[str], policy: Policy) -> str:
+def _why_not(node: NodeCandidate, nodes: Iterable[NodeCandidate], shut: Collection[str], policy: Policy) -> str:
     alike = [one for one in nodes if one.kind == node.kind]
     if not any(one.takes_work and one.name not in shut and one.name != node.name for one in alike):
         return "it is the last node of its kind that takes work"

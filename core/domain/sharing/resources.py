@@ -49,7 +49,7 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ResourceRequest:
     """What one replica reserves on its node.
 
     ``gpu_models``: accepted models, best first, as the user wrote them (:mod:`core.domain.sharing.gpu_models` tells which are
@@ -68,13 +68,15 @@ class Request:
         """Whether it asks for any GPU, or a part of one."""
         return bool(self.gpu_count or self.gpu_milli)
 
-    def times(self, members: int) -> Request:
+    def times(self, members: int) -> ResourceRequest:
         """What ``members`` replicas reserve together on one node; of parts of a GPU only one member makes sense."""
         if members == 1:
             return self
         if self.gpu_milli:
             raise ValueError("parts of a GPU do not add up: each needs a device with room for it")
-        return Request(members * self.cpu_milli, members * self.memory_bytes, members * self.gpu_count, self.gpu_models)
+        return ResourceRequest(
+            members * self.cpu_milli, members * self.memory_bytes, members * self.gpu_count, self.gpu_models
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class GangRole:
 
     role: str
     replicas: int
-    request: Request
+    request: ResourceRequest
     most: int | None = None
 
 
@@ -154,7 +156,7 @@ class Gang:
                 GangRole(
                     r[0],
                     r[1],
-                    Request(r[2], r[3], r[4], tuple(r[5]), r[7] if len(r) > 7 else 0),
+                    ResourceRequest(r[2], r[3], r[4], tuple(r[5]), r[7] if len(r) > 7 else 0),
                     r[6] if len(r) > 6 else None,
                 )
                 for r in data["roles"]
@@ -175,7 +177,7 @@ def gang_of(spec: JobSpec) -> Gang:
             GangRole(
                 name,
                 (role.min_replicas or role.replicas) if role.is_elastic else role.replicas,
-                Request(
+                ResourceRequest(
                     role.resources.cpu_milli if role.resources.cpu_milli is not None else UNSTATED_CPU_MILLI,
                     role.resources.memory_bytes if role.resources.memory_bytes is not None else UNSTATED_MEMORY_BYTES,
                     0 if role.resources.gpu_milli else role.resources.device_count,

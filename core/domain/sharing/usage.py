@@ -26,8 +26,8 @@ class DecayedUsage:
     def value_at(self, now: datetime, half_life_s: float) -> float:
         """The mean as of ``now``; times before ``at`` count as ``at``, for clocks may differ."""
         passed_s = max(0.0, (now - self.at).total_seconds())
-        kept = exp2(-passed_s / half_life_s)
-        return self.share + (self.value - self.share) * kept
+        decay = exp2(-passed_s / half_life_s)
+        return self.share + (self.value - self.share) * decay
 
     def change(self, share: float, now: datetime, half_life_s: float) -> DecayedUsage:
         """From ``now`` on ``share`` is held."""

@@ -8,7 +8,7 @@ from typing import Any
 RESERVED_FOR = "reserved_for"  # among a reason's numbers: the id of the job that the place is kept for
 
 
-def kept_for(job: str) -> str:
+def reserved_for(job: str) -> str:
     return f"is kept for job {job}, the first that asks for this"
 
 
@@ -16,11 +16,11 @@ def starts_first(job: str) -> str:
     return f"job {job}, the first that asks for this, is to start"
 
 
-def said_to(job_id: str, name: str, sentence: str, numbers: Mapping[str, Any]) -> str:
+def addressed_to(job_id: str, name: str, sentence: str, numbers: Mapping[str, Any]) -> str:
     """``sentence`` for the job itself: it is not told of itself as of another one."""
     if numbers.get(RESERVED_FOR) != job_id:
         return sentence
-    return sentence.replace(kept_for(name), "is kept for it").replace(starts_first(name), "it is to start")
+    return sentence.replace(reserved_for(name), "is kept for it").replace(starts_first(name), "it is to start")
 
 
 def in_full(reason: str) -> str:

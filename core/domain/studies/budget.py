@@ -26,7 +26,7 @@ _NUMBER: Final = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class BudgetUsage:
     """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had. ``errors``: why trials failed, the
     newest last.
 
@@ -67,7 +67,7 @@ def resumed_start(started_at: datetime, paused_at: str | None, now: datetime) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class BudgetOutcome:
     """``room``: trials that may begin now. ``end``: how the study ends, and why; ``is_cutting``: what runs is cancelled."""
 
     room: int
@@ -76,7 +76,7 @@ class Outlook:
     is_cutting: bool = False
 
 
-def outlook(budget: Budget, spent: Spent, *, exhausted: str = "") -> Outlook:
+def evaluate_budget(budget: Budget, spent: BudgetUsage, *, exhausted: str = "") -> BudgetOutcome:
     """What follows from what was spent.
 
     Args:
@@ -85,31 +85,31 @@ def outlook(budget: Budget, spent: Spent, *, exhausted: str = "") -> Outlook:
     limit = budget.failed_trials
     if limit is not None and spent.failed > limit:
         words = f"{spent.failed} trials failed, and the budget allows {limit}"
-        return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
+        return BudgetOutcome(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
     failed = spent.failed - spent.forgiven
     if limit is None and failed >= HOPELESS_AFTER and not spent.with_result:
         words = (
             f"the {f'{failed} trials since it was extended' if spent.forgiven else f'first {failed} trials'} all failed"
         )
         # What earlier ones said may be mended: they come first.
-        return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors[-failed:])}", is_cutting=True)
+        return BudgetOutcome(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors[-failed:])}", is_cutting=True)
     over, is_cutting = _over(budget, spent)
     over = over or exhausted
     if not over:
         left = budget.parallel - spent.running
         if budget.trials is not None:
             left = min(left, budget.trials - spent.made)
-        return Outlook(max(0, left))
+        return BudgetOutcome(max(0, left))
     if spent.running and not is_cutting:
-        return Outlook(0, None, over)
+        return BudgetOutcome(0, None, over)
     if spent.with_result:
-        return Outlook(0, StudyEvent.SUCCEED, over, is_cutting)
+        return BudgetOutcome(0, StudyEvent.SUCCEED, over, is_cutting)
     # Trials that were cut off may well have told values: only what ended counts.
     why = f"{over}, and no trial {'had ended with' if is_cutting else 'has'} a result"
-    return Outlook(0, StudyEvent.FAIL, f"{why}; {commonest(spent.errors)}" if spent.errors else why, is_cutting)
+    return BudgetOutcome(0, StudyEvent.FAIL, f"{why}; {commonest(spent.errors)}" if spent.errors else why, is_cutting)
 
 
-def _over(budget: Budget, spent: Spent) -> tuple[str, bool]:
+def _over(budget: Budget, spent: BudgetUsage) -> tuple[str, bool]:
     """Which part of the budget is spent, empty for none; and whether what runs ends with it."""
     if budget.max_time is not None and spent.elapsed.total_seconds() >= budget.max_time:
         return f"its time of {budget.max_time:g} s is over", True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 # Of a curve that is kept for comparing.
-KEPT_POINTS: Final = 200
+STORED_POINTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Curve:
 
 def make_curve(number: int, points: Sequence[tuple[int, float]], *, is_over: bool = False) -> Curve:
     """A curve of points in any order: of a step that was told twice the last word counts; what is no number is left out."""
-    told = {step: value for step, value in points if math.isfinite(value)}
-    steps = sorted(told)
-    return Curve(number, tuple(steps), tuple(told[step] for step in steps), is_over)
+    by_step = {step: value for step, value in points if math.isfinite(value)}
+    steps = sorted(by_step)
+    return Curve(number, tuple(steps), tuple(by_step[step] for step in steps), is_over)
 
 
 def step_of(curve: Curve, value: float | None) -> int:
@@ -40,7 +40,9 @@ def step_of(curve: Curve, value: float | None) -> int:
 def thinned(curve: Curve) -> Curve:
     """At most ``KEPT_POINTS`` of its points, the first and the last among them."""
     count = len(curve.steps)
-    if count <= KEPT_POINTS:
+    if count <= STORED_POINTS:
         return curve
-    kept = sorted({round(place * (count - 1) / (KEPT_POINTS - 1)) for place in range(KEPT_POINTS)})
-    return Curve(curve.number, tuple(curve.steps[i] for i in kept), tuple(curve.values[i] for i in kept), curve.is_over)
+    chosen = sorted({round(place * (count - 1) / (STORED_POINTS - 1)) for place in range(STORED_POINTS)})
+    return Curve(
+        curve.number, tuple(curve.steps[i] for i in chosen), tuple(curve.values[i] for i in chosen), curve.is_over
+    )

@@ -18,7 +18,7 @@ _FIELDS: Final = ("values", "name_count", "lines")
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class MetricSource:
     """``names``: the first of ``name_count``; ``values`` in all, and of the log its ``lines``."""
 
     names: tuple[str, ...] = ()
@@ -28,21 +28,21 @@ class Road:
 
 
 @dataclass(frozen=True, slots=True)
-class Roads:
+class MetricSources:
     """By road, of all replicas together. ``is_known``: one of them told at all; it does where it came to its end."""
 
-    found: Mapping[str, Road] = field(default_factory=dict)
+    found: Mapping[str, MetricSource] = field(default_factory=dict)
     is_known: bool = False
 
     @classmethod
-    def of(cls, progress: Sequence[Mapping[str, Any]]) -> Roads:
+    def of(cls, progress: Sequence[Mapping[str, Any]]) -> MetricSources:
         """Of what :func:`kept` kept in the replicas' progress."""
         told = [one[KEY] for one in progress if KEY in one]
-        found: dict[str, Road] = {}
+        found: dict[str, MetricSource] = {}
         for road in (LIBRARY, HYPERTUNE, EVENTS, LOG, MATCHING):
             parts = [one[road] for one in told if road in one]
             names = tuple(dict.fromkeys(name for part in parts for name in part["names"]))
-            found[road] = Road(
+            found[road] = MetricSource(
                 names,
                 max([len(names), *(part["name_count"] for part in parts)]),
                 sum(part["values"] for part in parts),
@@ -69,7 +69,7 @@ class Roads:
         )
 
 
-def kept(told: Any) -> dict[str, Any] | None:
+def parse_sources(told: Any) -> dict[str, Any] | None:
     """What a replica told of its roads, bounded; ``None``: it is nothing of the kind."""
     if not isinstance(told, dict):
         return None
@@ -87,7 +87,7 @@ def _whole(value: Any) -> int:
     return max(0, min(2**53, value)) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _brought(road: Road) -> str:
+def _brought(road: MetricSource) -> str:
     if not road.values:
         return "nothing"
     return f"{_shown(road.names, road.name_count)}, {road.values:,} value{'s' if road.values > 1 else ''}"

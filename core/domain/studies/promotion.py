@@ -35,7 +35,7 @@ class Exploit:
     sentence: str
 
 
-def promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: AbstractSet[int]) -> list[RungResult]:
+def due_promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: AbstractSet[int]) -> list[RungResult]:
     """Who goes on to the next rung now, the highest rungs first, in each the best first.
 
     Args:
@@ -50,7 +50,7 @@ def promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: Abst
     return found
 
 
-def exploits(population: Population, running: Sequence[Trace], others: Sequence[Trace]) -> list[Exploit]:
+def pbt_replacements(population: Population, running: Sequence[Trace], others: Sequence[Trace]) -> list[Exploit]:
     """Members that give up their place now, by number. ``others``: of trials that are over.
 
     A member is looked at each ``interval`` steps, with what it reached by then, beside all that came as far; and not before

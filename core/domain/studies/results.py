@@ -15,7 +15,7 @@ _SUSPICIOUS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrialResult:
     """One trial with its final values, one for each metric of the study in its order."""
 
     number: int
@@ -26,11 +26,11 @@ class Result:
         return tuple(value if goal is Goal.MINIMIZE else -value for value, goal in zip(self.values, goals, strict=True))
 
 
-def values_of(told: Mapping[str, float | None] | None, names: Sequence[str]) -> tuple[float, ...] | None:
+def values_of(reported: Mapping[str, float | None] | None, names: Sequence[str]) -> tuple[float, ...] | None:
     """The values of the study's metrics in their order; ``None``: one is missing, or no number."""
-    found = [(told or {}).get(name) for name in names]
-    kept = [value for value in found if value is not None and math.isfinite(value)]
-    return tuple(kept) if len(kept) == len(found) else None
+    found = [(reported or {}).get(name) for name in names]
+    values = [value for value in found if value is not None and math.isfinite(value)]
+    return tuple(values) if len(values) == len(found) else None
 
 
 def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) -> str:
@@ -51,16 +51,16 @@ def equal_words(results: Iterable[tuple[Mapping[str, Any], tuple[float, ...]]]) 
     return "All its results are exactly the same, though the parameters differ: see whether the script reads its parameters."
 
 
-def best(results: Sequence[Result], goals: Sequence[Goal]) -> Result | None:
+def best(results: Sequence[TrialResult], goals: Sequence[Goal]) -> TrialResult | None:
     """The best by the first metric; of equal ones the first."""
     return min(results, key=lambda one: (one.costs(goals)[0], one.number), default=None)
 
 
-def pareto(results: Sequence[Result], goals: Sequence[Goal]) -> list[Result]:
+def pareto(results: Sequence[TrialResult], goals: Sequence[Goal]) -> list[TrialResult]:
     """Those that no other one betters in every metric, by number. With one metric: the best, and its equals."""
     # Sorted by cost, none is dominated by a later one, so each is compared with the front alone.
     ordered = sorted(results, key=lambda one: (one.costs(goals), one.number))
-    front: list[tuple[tuple[float, ...], Result]] = []
+    front: list[tuple[tuple[float, ...], TrialResult]] = []
     for one in ordered:
         costs = one.costs(goals)
         if not any(_dominates(other, costs) for other, _ in front):
@@ -72,7 +72,7 @@ def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
     return left != right and all(a <= b for a, b in zip(left, right, strict=True))
 
 
-def best_so_far(results: Sequence[Result], goal: Goal) -> list[tuple[int, float]]:
+def best_so_far(results: Sequence[TrialResult], goal: Goal) -> list[tuple[int, float]]:
     """(number, best value of the first metric up to it) of each trial that bettered it, in order of numbers."""
     curve: list[tuple[int, float]] = []
     for one in sorted(results, key=lambda result: result.number):
@@ -82,7 +82,7 @@ def best_so_far(results: Sequence[Result], goal: Goal) -> list[tuple[int, float]
     return curve
 
 
-def regret(results: Sequence[Result], goal: Goal) -> list[tuple[int, float]]:
+def regret(results: Sequence[TrialResult], goal: Goal) -> list[tuple[int, float]]:
     """(number, how far the best up to it is from the best of all), never below zero, in order of numbers."""
     curve = best_so_far(results, goal)
     return [(number, abs(value - curve[-1][1])) for number, value in curve]

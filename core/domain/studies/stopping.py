@@ -32,14 +32,14 @@ _FITTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EarlyStop:
     """Why a trial ends early: ``sentence`` is for people."""
 
     step: int
     sentence: str
 
 
-def judge(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> Verdict | None:
+def judge(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> EarlyStop | None:
     """Whether the trial of ``curve`` ends here. ``others``: the curves of all others, running or over.
 
     The same curves always give the same answer, whatever the order of ``others``.
@@ -53,7 +53,7 @@ def judge_all(
     running: Sequence[Curve],
     others: Sequence[Curve],
     passed: MutableMapping[int, int] | None = None,
-) -> dict[int, Verdict]:
+) -> dict[int, EarlyStop]:
     """The same of each of ``running``, which are compared with each other, too; by number, of those that end."""
     traces = [[Trace.of(curve, goal) for curve in some] for some in (running, others)]
     return judge_traces(rule, traces[0], traces[1], {} if passed is None else passed)
@@ -61,13 +61,13 @@ def judge_all(
 
 def judge_traces(
     rule: Stopping, running: Sequence[Trace], others: Sequence[Trace], passed: MutableMapping[int, int]
-) -> dict[int, Verdict]:
+) -> dict[int, EarlyStop]:
     """The same of traces.
 
     ``passed``: by number the rung at which a trial was let go on the last time; filled here, to be given again the next time.
     """
     field = _Field({curve.number: curve for curve in (*others, *running) if curve}, rule, passed)
-    found: dict[int, Verdict] = {}
+    found: dict[int, EarlyStop] = {}
     for curve in running:
         if curve and curve.steps[-1] >= rule.min_steps:
             verdict = field.judged(curve)
@@ -98,7 +98,7 @@ class _Field:
         self._passed = passed
         self._reached: dict[tuple[int, int, int], list[float]] = {}
 
-    def judged(self, curve: Trace) -> Verdict | None:
+    def judged(self, curve: Trace) -> EarlyStop | None:
         match self._rule.rule:
             case StoppingRule.ASHA:
                 return self._halved(curve, max(1, self._rule.min_steps), brackets=1)
@@ -125,7 +125,7 @@ class _Field:
     def _furthest(self) -> int:
         return max(one.steps[-1] for one in self._finished)
 
-    def _halved(self, curve: Trace, first_rung: int, *, brackets: int) -> Verdict | None:
+    def _halved(self, curve: Trace, first_rung: int, *, brackets: int) -> EarlyStop | None:
         """Asynchronous successive halving: at each rung a trial goes on only if it is among the best one in ``reduction``.
 
         Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020; with stopping, as Optuna and Ray have it.
@@ -141,11 +141,11 @@ class _Field:
         if own is None or self._passed.get(curve.number, 0) >= rung:
             return None
         reached = self._at_rung(rung, brackets, curve.number % brackets)
-        kept = max(1, len(reached) // rule.reduction)
+        survivors = max(1, len(reached) // rule.reduction)
         better = bisect_left(reached, own)
-        if better >= kept and len(reached) >= max(rule.reduction, rule.min_trials):
+        if better >= survivors and len(reached) >= max(rule.reduction, rule.min_trials):
             place = f"number {better + 1} of {len(reached)} trials"
-            return Verdict(rung, f"at step {rung} it was {place}, and the best {kept} go on")
+            return EarlyStop(rung, f"at step {rung} it was {place}, and the best {survivors} go on")
         self._passed[curve.number] = rung
         return None
 
@@ -157,16 +157,16 @@ class _Field:
             self._reached[key] = sorted(low for curve in own if (low := curve.low_until(rung)) is not None)
         return self._reached[key]
 
-    def _below_median(self, curve: Trace) -> Verdict | None:
+    def _below_median(self, curve: Trace) -> EarlyStop | None:
         """Its best is worse than the median of the others' means up to the same step (Golovin et al., "Google Vizier", 2017)."""
         step = curve.steps[-1]
         others = (one for one in self.curves.values() if one.number != curve.number and one.steps[-1] >= step)
         means = [mean for one in others if (mean := one.mean_until(step)) is not None]
         if len(means) < self._rule.min_trials or curve.lows[-1] <= median(means):
             return None
-        return Verdict(step, f"up to step {step} its best was worse than the median of {len(means)} other trials")
+        return EarlyStop(step, f"up to step {step} its best was worse than the median of {len(means)} other trials")
 
-    def _decayed(self, curve: Trace) -> Verdict | None:
+    def _decayed(self, curve: Trace) -> EarlyStop | None:
         """Its own curve, gone on with as a power law, ends surely worse than the best that another trial has reached."""
         if len(curve.steps) < _DECAY_POINTS or len(self._finished) < self._rule.min_trials:
             return None
@@ -178,15 +178,15 @@ class _Field:
         likely = min(forecast - _DECAY_DOUBT * doubt, curve.lows[-1])
         if likely <= self._best_finished:
             return None
-        return Verdict(step, f"its curve is not expected to reach the best trial's value by step {end}")
+        return EarlyStop(step, f"its curve is not expected to reach the best trial's value by step {end}")
 
 
-def _out_of_patience(curve: Trace, rule: Stopping) -> Verdict | None:
+def _out_of_patience(curve: Trace, rule: Stopping) -> EarlyStop | None:
     best_at = curve.best_place
     waited = curve.counts[-1] - curve.counts[best_at]
     if waited < rule.patience:
         return None
-    return Verdict(curve.steps[-1], f"it has not become better in {waited} reports since step {curve.steps[best_at]}")
+    return EarlyStop(curve.steps[-1], f"it has not become better in {waited} reports since step {curve.steps[best_at]}")
 
 
 def _forecast(curve: Trace, end: int) -> tuple[float, float]:

@@ -57,14 +57,14 @@ class Trace:
 
     def add(self, points: Iterable[tuple[int, float]]) -> None:
         """Learn (step, value) in the order in which they came; what is no number is left out."""
-        told = {step: value * self._sign for step, value in points if math.isfinite(value)}
-        if not told:
+        reported = {step: value * self._sign for step, value in points if math.isfinite(value)}
+        if not reported:
             return
-        steps = sorted(told)
+        steps = sorted(reported)
         if not self.steps or steps[0] > self.steps[-1]:
-            self._append([(step, told[step], told[step], told[step], 1) for step in steps])
+            self._append([(step, reported[step], reported[step], reported[step], 1) for step in steps])
         else:
-            self._append(self._merged(told, self._cut(steps[0])))
+            self._append(self._merged(reported, self._cut(steps[0])))
         if len(self.steps) > MOST_ENTRIES:
             self._thin()
 
@@ -119,13 +119,13 @@ class Trace:
 
     @staticmethod
     def _merged(
-        told: dict[int, float], tail: list[tuple[int, float, float, float, int]]
+        reported: dict[int, float], tail: list[tuple[int, float, float, float, int]]
     ) -> list[tuple[int, float, float, float, int]]:
         """``tail`` with the newly told ones in their places. Where a run of several ends at a step that is told again, both
         words count: the old one is not known any more.
         """
         runs = {run[0]: run for run in tail}
-        for step, value in told.items():
+        for step, value in reported.items():
             old = runs.get(step)
             if old is None or old[4] == 1:
                 runs[step] = (step, value, value, value, 1)
@@ -136,16 +136,16 @@ class Trace:
     def _thin(self) -> None:
         """Put older entries together to runs, each of a small part of all reports up to it."""
         first_new = len(self.steps) - _NEWEST
-        kept, least, begun = [], array("d"), 0
+        runs, least, begun = [], array("d"), 0
         low = math.inf
         for place in range(first_new):
             low = min(low, self._least[place])
             size = self.counts[place + 1] - begun  # of the run, if the next one came in as well
             if size > max(1, self.counts[place] // _FINENESS) or place + 1 == first_new:
-                kept.append(place)
+                runs.append(place)
                 least.append(low)
                 low, begun = math.inf, self.counts[place]
-        places = [*kept, *range(first_new, len(self.steps))]
+        places = [*runs, *range(first_new, len(self.steps))]
         self._least = least + self._least[first_new:]
         self.steps, self.counts = (array("q", map(old.__getitem__, places)) for old in (self.steps, self.counts))
         self.values, self.lows, self.sums = (

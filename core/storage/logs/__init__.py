@@ -1,0 +1,1 @@
+"""Logs of replicas: parsing, merging, searching."""

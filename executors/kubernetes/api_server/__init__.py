@@ -1,0 +1,1 @@
+"""Client of the cluster's API server: access, errors, rate limit, reflector."""

@@ -1,0 +1,1 @@
+"""Pods of replicas: render, create, observe, delete."""

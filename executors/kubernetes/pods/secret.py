@@ -15,7 +15,7 @@ from typing import Any, Final
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
 from executors.containers import labels, names
-from executors.containers import paths as places
+from executors.containers import paths as container_paths
 from executors.containers.order_files import render_order
 from executors.kubernetes.options import KubernetesOptions
 
@@ -156,7 +156,7 @@ def _order_files(order: ReplicaOrder, log_limit_bytes: int) -> dict[str, bytes]:
     return render_order(
         order,
         image_command=None,
-        termination_path=places.TERMINATION_LOG,
+        termination_path=container_paths.TERMINATION_LOG,
         enforced=("cpu", "memory"),  # a Pod cannot say how many processes it may have
         log_limit_bytes=log_limit_bytes,
     )
@@ -175,5 +175,5 @@ def _image_command_paths(order: ReplicaOrder) -> dict[str, str]:
     """Keys that are files below ``/data/.trainmaster``, and their names there."""
     paths = {_TOKEN_KEY: "token"} if order.token is not None else {}
     for number, path in enumerate(order.files):
-        paths[f"{_FILE_KEY}{number}"] = path.removeprefix(f"{places.OWN}/")
+        paths[f"{_FILE_KEY}{number}"] = path.removeprefix(f"{container_paths.OWN}/")
     return paths

@@ -1,0 +1,1 @@
+"""Reconciling one attempt: snapshot, decision, effects."""

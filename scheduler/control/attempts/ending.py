@@ -12,11 +12,11 @@ from core.domain.jobs.exits import (
     ExitCause,
     ExitFacts,
     ExitKind,
-    Verdict,
+    ExitVerdict,
     classify,
+    for_server,
     is_worth_a_restart,
     root_cause,
-    told_of_server,
 )
 from core.domain.jobs.lifecycle import JobEvent
 from core.domain.jobs.states import DesiredState, JobState, ReplicaState
@@ -97,16 +97,16 @@ def attempt_end(
         case StopCause.REFUSED:
             return AttemptEnd(JobEvent.FAIL, ExitKind.USER_ERROR, stop.sentence, has_progressed=progressed)
         case StopCause.CAPACITY:
-            verdict = Verdict(ExitKind.CAPACITY, stop.sentence, "capacity")
+            verdict = ExitVerdict(ExitKind.CAPACITY, stop.sentence, "capacity")
             return _failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.REMOVED:
-            verdict = Verdict(ExitKind.PLATFORM, stop.sentence, "removed")
+            verdict = ExitVerdict(ExitKind.PLATFORM, stop.sentence, "removed")
             return _failure(snapshot, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])
-            verdict = classify(culprit) if culprit else Verdict(ExitKind.PLATFORM, stop.sentence, "unknown")
+            verdict = classify(culprit) if culprit else ExitVerdict(ExitKind.PLATFORM, stop.sentence, "unknown")
             if snapshot.job.spec.contract is Contract.SERVING:
-                verdict = told_of_server(verdict)
+                verdict = for_server(verdict)
             return _failure(
                 snapshot,
                 verdict,
@@ -134,7 +134,7 @@ def _last_step(members: tuple[GangMember, ...]) -> int:
 
 def _failure(
     snapshot: AttemptSnapshot,
-    verdict: Verdict,
+    verdict: ExitVerdict,
     culprit: ExitFacts | None,
     *,
     progressed: bool,

@@ -1,0 +1,1 @@
+"""Copying registered models."""

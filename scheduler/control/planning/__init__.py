@@ -1,0 +1,1 @@
+"""The tick: snapshot, plan, apply."""

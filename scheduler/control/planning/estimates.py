@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Project, Replica, User
-from core.domain.jobs.progress_rate import told_progress
+from core.domain.jobs.progress_rate import progress_view
 from core.domain.jobs.states import AttemptState, JobState
 from core.domain.serving.jobs import ENDPOINT_LABEL
 from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, capped, estimate_from_progress
@@ -127,7 +127,7 @@ def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
         .where(Attempt.job_id.in_(job_ids), Attempt.ended_at.is_not(None))
     )
     told = {
-        row.job_id: finite(estimate_from_progress(told_progress(row.progress, is_running=True), row.ended_at))
+        row.job_id: finite(estimate_from_progress(progress_view(row.progress, is_running=True), row.ended_at))
         for row in rows
         if row.progress
     }
@@ -141,5 +141,5 @@ def _read_progress(session: Session) -> dict[str, Mapping[str, object]]:
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .where(is_live(), Attempt.state == AttemptState.RUNNING.value, Replica.rank == 0)
     )
-    told = {row.attempt_id: told_progress(row.progress, is_running=True) for row in rows if row.progress}
+    told = {row.attempt_id: progress_view(row.progress, is_running=True) for row in rows if row.progress}
     return {attempt_id: one for attempt_id, one in told.items() if "done_at" in one}

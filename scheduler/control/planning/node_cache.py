@@ -18,7 +18,7 @@ from core.db.repositories.nodes import add_part, is_holding, merged_labels, take
 from core.db.rows import AnySelect
 from core.db.tables import Attempt, Node, Replica
 from core.domain.ids import NodeId
-from core.domain.sharing.quarantine import Failure, at_text, errors_text, until_text
+from core.domain.sharing.quarantine import NodeFailureFact, at_text, errors_text, until_text
 from core.domain.sharing.resources import Amounts
 from scheduler.planning.model import NodeSnapshot
 
@@ -214,7 +214,7 @@ def _quarantine(
     """In words that go on after the node's name, and when it is over. All users read them: no job is named."""
     if since is None:
         return None
-    errors = errors_text(Failure.from_json(name, one) for one in (why or {}).get("causes", ()))
+    errors = errors_text(NodeFailureFact.from_json(name, one) for one in (why or {}).get("causes", ()))
     said = f" ({errors})" if errors else ""
     words = f"is quarantined since {at_text(since)}{said}, {until_text(until)} – `trainmaster nodes release {name}` opens it"
     return words, until

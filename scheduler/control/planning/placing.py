@@ -19,7 +19,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.lifecycle import JobEvent, ReplicaEvent, advance
 from core.domain.jobs.states import AttemptState, DesiredState, JobState, ReplicaState
 from core.domain.sharing.gpu_sharing import WHOLE, device_for, in_order
-from core.domain.sharing.resources import Amounts, Gang, Request
+from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from core.ids import new_id
 from scheduler.control.journal import SCHEDULER, Journal
 from scheduler.control.planning.node_cache import node_view
@@ -44,7 +44,7 @@ class _NodeCapacity:
         shared = {model: dict(left) for model, left in self.shared.items()}
         return _NodeCapacity(self.cpu_milli, self.memory_bytes, dict(self.gpus), shared, self.why_not)
 
-    def take(self, request: Request, model: str | None) -> list[str]:
+    def take(self, request: ResourceRequest, model: str | None) -> list[str]:
         if self.why_not:
             raise StaleWrite(self.why_not)
         self.cpu_milli -= request.cpu_milli
@@ -283,7 +283,7 @@ def _replica(
     attempt_id: AttemptId,
     rank: int,
     placement: Placement,
-    request: Request,
+    request: ResourceRequest,
     capacities: Mapping[str, _NodeCapacity],
 ) -> dict[str, object]:
     return {

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from core.domain.ids import JobId
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
 
 log = structlog.get_logger(__name__)
@@ -147,5 +147,5 @@ def _bisect(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Excepti
 
 
 def _harmless(now: datetime) -> QueuedGang:
-    gang = Gang((GangRole("worker", 1, Request(1, 1)),))
+    gang = Gang((GangRole("worker", 1, ResourceRequest(1, 1)),))
     return QueuedGang(JobId("~"), "harmless", "", "", 0, now, gang, gang.shape())

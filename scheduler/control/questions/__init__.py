@@ -1,0 +1,1 @@
+"""Answering users' questions to the planner."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from core.domain.ids import JobId
-from core.domain.sharing.wait_phrases import said_to
+from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.queue_position import standing
 from scheduler.planning.forecast.start_times import positions
@@ -58,7 +58,7 @@ def explanation(record: PlannerRecord, job_id: JobId, name: str, made: Plan) -> 
     reason = made.waits.get(job_id)
     position = positions(made).get(job_id)
     if reason is not None:
-        reason = replace(reason, sentence=said_to(job_id, name, reason.sentence, reason.numbers))
+        reason = replace(reason, sentence=addressed_to(job_id, name, reason.sentence, reason.numbers))
         said = reason.sentence
     return Explanation(
         at=record.at,
@@ -99,7 +99,7 @@ def _otherwise(job_id: JobId, name: str, made: Plan, logged_plan: Plan, seen: Sn
     is_same_reason = (None if reason is None else reason.code) == (None if now is None else now.code)
     if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:
         return ""
-    return said if reason is None else said_to(job_id, name, reason.sentence, reason.numbers)
+    return said if reason is None else addressed_to(job_id, name, reason.sentence, reason.numbers)
 
 
 def _on(placements: Sequence[Placement]) -> str:

@@ -22,7 +22,7 @@ from core.db.repositories.serving import change_deployment, deployed_versions, l
 from core.db.repositories.submission import write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
-from core.domain.serving.rollout import Server, Steps, Told, plan
+from core.domain.serving.rollout import RolloutEvent, Server, Steps, plan
 from core.domain.serving.states import DeploymentState, ServingState
 from core.ids import new_id
 from core.registry.versions import release
@@ -156,7 +156,7 @@ class EndpointPass:
             if row.traffic != part and row.state != DeploymentState.UNDEPLOYING:
                 change_deployment(session, row.id, row.generation, now, traffic=part)
         words = ", ".join(f"{name} {part} %" for name, part in split.items())
-        self._add_event(session, now, Told("endpoint.traffic_set", words))
+        self._add_event(session, now, RolloutEvent("endpoint.traffic_set", words))
 
     def _begin(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
         """Write the jobs of new replicas, each with its row."""
@@ -203,9 +203,9 @@ class EndpointPass:
                 .where(Endpoint.id == self.facts.id, Endpoint.deleted_at.is_(None))
                 .values(deleted_at=now, updated_at=now)
             )
-            self._add_event(session, now, Told("endpoint.deleted", "Nothing of it runs any more."))
+            self._add_event(session, now, RolloutEvent("endpoint.deleted", "Nothing of it runs any more."))
 
-    def _add_event(self, session: Session, now: datetime, told: Told, *, deployment: str | None = None) -> None:
+    def _add_event(self, session: Session, now: datetime, told: RolloutEvent, *, deployment: str | None = None) -> None:
         data = {"endpoint": self.facts.id, "name": self.facts.name}
         if deployment is not None:
             data["deployment"] = deployment

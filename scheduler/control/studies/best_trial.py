@@ -14,7 +14,7 @@ from core.db.repositories.new_jobs import JobSubmission, new_job
 from core.db.repositories.submission import write_job
 from core.db.tables import Archive, Job, ModelVersion, Trial, User
 from core.domain.model_versions import VersionState
-from core.domain.studies.results import Result, best, values_of
+from core.domain.studies.results import TrialResult, best, values_of
 from core.domain.studies.states import TrialState
 from core.domain.studies.trials import winner_spec
 from core.ids import new_id
@@ -71,7 +71,7 @@ def _best_of(session: Session, facts: StudyFacts) -> int | None:
         )
     )
     told = ((row.number, values_of(row.result, names)) for row in rows)
-    found = best([Result(number, values) for number, values in told if values is not None], facts.spec.goals)
+    found = best([TrialResult(number, values) for number, values in told if values is not None], facts.spec.goals)
     return None if found is None else found.number
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainmaster.studies import Algorithm, Space, StudySpec
 
 from core.domain.jobs.states import JobState
-from core.domain.studies.budget import outlook
+from core.domain.studies.budget import evaluate_budget
 from core.domain.studies.curves import make_curve, step_of, thinned
 from core.domain.studies.results import values_of
 from core.domain.studies.states import StudyEvent, TrialState
@@ -129,7 +129,7 @@ def exhausted(facts: StudyFacts) -> tuple[str, StudyEvent] | None:
         what = "its population has come to its end"
     elif spec.algorithm is not Algorithm.GRID and Space.of(spec).size is None:
         what = "chance found no point any more that satisfies the constraints"
-    ended = outlook(spec.budget, facts.spent, exhausted=what)
+    ended = evaluate_budget(spec.budget, facts.spent, exhausted=what)
     if ended.end is StudyEvent.FAIL and facts.prior_results and not facts.spent.made:
         # The question what is best here has its answer.
         none = " No model is registered, since no trial of its own has run." if spec.winner is not None else ""

@@ -15,7 +15,7 @@ from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Membership, Project, Study, User
 from core.domain.jobs.states import DesiredState, JobState
-from core.domain.studies.budget import CHOSEN, FORGIVEN, Spent
+from core.domain.studies.budget import CHOSEN, FORGIVEN, BudgetUsage
 from core.domain.studies.states import StudyState
 from scheduler.control.studies.history import StudyHistory
 
@@ -85,7 +85,7 @@ class StudyFacts:
     prepared: Sequence[Mapping[str, Any]]
     prepared_at: int
     prior_results: Sequence[Mapping[str, Any]]
-    spent: Spent
+    spent: BudgetUsage
     winner: Mapping[str, Any] | None
     running: tuple[RunningTrial, ...]
     blocked: str = ""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from trainmaster.studies import Goal
 
 from core.db.repositories import studies
-from core.domain.studies.budget import Spent
+from core.domain.studies.budget import BudgetUsage
 from core.domain.studies.curves import Curve
 from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
@@ -82,10 +82,10 @@ class StudyHistory:
         """By number of the trials. Not to be changed, and to be read before the next ``refresh``."""
         return self._results
 
-    def spent(self, running: int, gpu_s: float, elapsed: timedelta) -> Spent:
+    def spent(self, running: int, gpu_s: float, elapsed: timedelta) -> BudgetUsage:
         """What the study has spent. ``running``: trials that run; ``gpu_s``: what they had up to now."""
         counts = {**self._counts, TrialState.RUNNING: running}
-        return Spent(counts, elapsed, self._gpu_s + gpu_s, list(self._errors))
+        return BudgetUsage(counts, elapsed, self._gpu_s + gpu_s, list(self._errors))
 
     @property
     def by_number(self) -> Mapping[int, Observed]:

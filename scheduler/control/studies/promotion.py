@@ -15,8 +15,8 @@ from core.db.engine import unit_of_work
 from core.db.tables import Job, Trial
 from core.domain.errors import InvalidRequest
 from core.domain.jobs.states import JobState
-from core.domain.studies.promotion import Exploit, RungResult, exploits, promotions
-from core.domain.studies.results import Result
+from core.domain.studies.promotion import Exploit, RungResult, due_promotions, pbt_replacements
+from core.domain.studies.results import TrialResult
 from core.domain.studies.states import TrialState
 from core.domain.studies.traces import Trace
 from core.domain.studies.trials import searched
@@ -157,7 +157,7 @@ def pbt_replacements(
         return []
     left = None if budget.trials is None else budget.trials - facts.trial_count
     left = None if left is None else left - sum(trial.stop is not None for trial in facts.running)
-    found = exploits(population, running, others)
+    found = pbt_replacements(population, running, others)
     sources = CheckpointSources.of(control, facts.id, (parent for one in found for parent in one.parents), renew_lease)
     able = [one for one in found if sources.first(one.parents) is not None]
     return able if left is None else able[: max(0, left)]
@@ -173,11 +173,11 @@ def _asha_starts(
 ) -> list[TrialStart]:
     goals = facts.spec.goals
     results = [
-        RungResult(number, _rung(fidelity, one.parameters), Result(number, one.values).costs(goals)[0])
+        RungResult(number, _rung(fidelity, one.parameters), TrialResult(number, one.values).costs(goals)[0])
         for number, one in history.by_number.items()
     ]
     taken = {int(memo["parent"]) for memo in _memos(facts, history).values()}
-    due = promotions(fidelity, results, taken)[:room]
+    due = due_promotions(fidelity, results, taken)[:room]
     sources = CheckpointSources.of(control, facts.id, (one.number for one in due), renew_lease)
     starts = []
     for one in due:

@@ -17,7 +17,7 @@ from trainmaster.studies import Goal, Measurement, Metric, StudySpec
 
 from core.db.repositories.metrics.reads import SeriesFilter, StoredSeries, find_names, find_series, read_points
 from core.db.tables import Attempt, Job, Replica
-from core.domain.studies.metric_sources import KEY, Roads
+from core.domain.studies.metric_sources import KEY, MetricSources
 
 # Of one series; a trial that reports more is judged by the newest.
 _MAX_POINTS: Final = 20_000
@@ -144,12 +144,14 @@ def missing_metric_reason(
     return f"{sentence}. Looked for it in {_FILES}, and {_log_lines(missing, patterns)}"
 
 
-def _metric_sources(session: Session, job_id: str) -> Roads:
+def _metric_sources(session: Session, job_id: str) -> MetricSources:
     """As the replicas of the last attempt listed them at their end."""
     last = select(func.max(Attempt.number)).where(Attempt.job_id == job_id).scalar_subquery()
     query = select(Replica.progress).join(Attempt, Attempt.id == Replica.attempt_id)
     query = query.where(Attempt.job_id == job_id, Attempt.number == last)
-    return Roads.of([progress or {} for progress in session.scalars(query.order_by(Replica.role, Replica.index))])
+    return MetricSources.of(
+        [progress or {} for progress in session.scalars(query.order_by(Replica.role, Replica.index))]
+    )
 
 
 def _log_lines(missing: str, patterns: Sequence[str]) -> str:

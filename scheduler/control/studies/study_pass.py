@@ -17,7 +17,7 @@ from core.db.repositories import studies
 from core.db.repositories.wait_reasons import user_key
 from core.db.tables import Study, WaitReason
 from core.domain.jobs.states import JobState
-from core.domain.studies.budget import CHOSEN, PAUSED_AT, outlook
+from core.domain.studies.budget import CHOSEN, PAUSED_AT, evaluate_budget
 from core.domain.studies.results import equal_words, values_of
 from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
 from core.wakeups import TOPIC_MODELS, TOPIC_TICK
@@ -129,7 +129,7 @@ class StudyPass:
     def _continue(self) -> bool:
         """Start trials and draw points while the budget lasts; end the study where it is spent."""
         spec = self._context.spec
-        ahead = outlook(spec.budget, self._context.facts.spent)
+        ahead = evaluate_budget(spec.budget, self._context.facts.spent)
         if ahead.end is not None:
             return self._finish(as_sentence(ahead.reason), ahead.end)
         self._update_note()

@@ -1,0 +1,1 @@
+"""Periodic upkeep: garbage collection, resync, drift, nodes, quarantine."""

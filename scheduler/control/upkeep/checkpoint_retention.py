@@ -16,7 +16,7 @@ from core.db.repositories.checkpoints import complete_of, forget, pinned_paths, 
 from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Job, Retention
 from core.domain.errors import TrainmasterError
-from core.domain.jobs.retention import Candidate, Rule, doomed
+from core.domain.jobs.retention import RetentionCandidate, RetentionRule, checkpoints_to_delete
 from core.domain.jobs.states import JobState
 from core.inspection.discovery import Landed
 from core.storage.outputs import job_output
@@ -64,20 +64,22 @@ def _apply(control: ControlContext, job_id: str) -> int:
         job, retention = session.get(Job, job_id), session.get(Retention, job_id)
         if job is None or retention is None:
             return 0
-        rule = Rule.from_json(retention.rule)
+        rule = RetentionRule.from_json(retention.rule)
         tree = job_output(session, job)
         found = complete_of(session, job, tree)
         candidates = _valued(session, job, rule, [candidate for candidate, _ in found])
         protected = pinned_paths(session, job) | used_paths(session, job)
     parts = {candidate.path: landed for candidate, landed in found}
-    gone = doomed(rule, candidates, protected)
+    gone = checkpoints_to_delete(rule, candidates, protected)
     deleted = 0
     for candidate in gone[:_AT_ONCE]:
         deleted += _delete(control, job_id, tree, parts[candidate.path])
     return deleted
 
 
-def _valued(session: Session, job: Job, rule: Rule, found: Sequence[Candidate]) -> list[Candidate]:
+def _valued(
+    session: Session, job: Job, rule: RetentionRule, found: Sequence[RetentionCandidate]
+) -> list[RetentionCandidate]:
     """With the metric of the rule as the job's processes told it at their steps, where it was not told with them."""
     metric = rule.metric
     if metric is None:

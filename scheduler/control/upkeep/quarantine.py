@@ -20,7 +20,16 @@ from core.db.repositories.nodes import labels_of
 from core.db.tables import Job, Node, NodeFailure, PolicyRow, Replica
 from core.domain.jobs.states import ReplicaState
 from core.domain.sharing.policy import LONGEST_WINDOW_S, Policy
-from core.domain.sharing.quarantine import Changes, Failure, Quarantine, Suspect, Suspicion, judge, told, until_text
+from core.domain.sharing.quarantine import (
+    NodeCandidate,
+    NodeFailureFact,
+    Quarantine,
+    QuarantineChanges,
+    Suspicion,
+    describe_causes,
+    judge,
+    until_text,
+)
 from scheduler.control.journal import SCHEDULER
 
 log = structlog.get_logger(__name__)
@@ -119,26 +128,26 @@ def forget_failures(session: Session, now: datetime) -> int:
 # Reading
 
 
-def _suspect(node: Node) -> Suspect:
+def _suspect(node: Node) -> NodeCandidate:
     labels = labels_of(node)
     models = tuple(sorted(model for model, count in (node.allocatable.get("gpus") or {}).items() if count))
     suspicion = node.suspicion or {}
     is_let_out = bool(suspicion.get("is_let_out"))
     causes = (suspicion if is_let_out else node.quarantine or {}).get("causes", ())
-    return Suspect(
+    return NodeCandidate(
         name=node.name,
         kind=(labels.get("pool", ""), models),
         takes_work=node.is_ready and not node.is_cordoned and not node.condition,
         is_quarantined=node.quarantined_at is not None,
         is_let_out=is_let_out,
-        causes=tuple(Failure.from_json(node.name, one) for one in causes),
+        causes=tuple(NodeFailureFact.from_json(node.name, one) for one in causes),
         until=datetime.fromisoformat(suspicion["until"]) if is_let_out else node.quarantined_until,
         trusted_since=node.trusted_since,
         count=node.quarantine_count,
     )
 
 
-def _failures(session: Session, nodes: Iterable[Suspect], policy: Policy, now: datetime) -> list[Failure]:
+def _failures(session: Session, nodes: Iterable[NodeCandidate], policy: Policy, now: datetime) -> list[NodeFailureFact]:
     jobs = sorted({cause.job_id for node in nodes for cause in node.causes})
     since = now - timedelta(seconds=policy.quarantine_window_s)
     rows = session.execute(
@@ -147,7 +156,9 @@ def _failures(session: Session, nodes: Iterable[Suspect], policy: Policy, now: d
         .where(or_(NodeFailure.at > since, NodeFailure.job_id.in_(jobs)))
         .order_by(NodeFailure.id)
     )
-    return [Failure(row.node, row.job_id, job, row.at, row.error, row.is_certain, row.is_loss) for row, job in rows]
+    return [
+        NodeFailureFact(row.node, row.job_id, job, row.at, row.error, row.is_certain, row.is_loss) for row, job in rows
+    ]
 
 
 def _successes(session: Session, names: Iterable[str]) -> Mapping[str, datetime]:
@@ -163,7 +174,7 @@ def _successes(session: Session, names: Iterable[str]) -> Mapping[str, datetime]
 
 
 def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -> bool:
-    why = told(made.causes)
+    why = describe_causes(made.causes)
     values = {
         "quarantine": {"error": why, "causes": [one.to_json() for one in made.causes]},
         "quarantined_at": now,
@@ -181,7 +192,7 @@ def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -
     return True
 
 
-def _release(session: Session, node: Node, why: str, changes: Changes, now: datetime) -> bool:
+def _release(session: Session, node: Node, why: str, changes: QuarantineChanges, now: datetime) -> bool:
     is_let_out = node.name in changes.let_out
     values = {**_OPEN, "trusted_since": now}
     if is_let_out or node.name in changes.refuted:
@@ -195,7 +206,7 @@ def _release(session: Session, node: Node, why: str, changes: Changes, now: date
     return True
 
 
-def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: datetime) -> list[str]:
+def _suspicions(session: Session, nodes: Sequence[Node], changes: QuarantineChanges, now: datetime) -> list[str]:
     changed = []
     for node in nodes:
         if node.name in changes.quarantines or node.name in changes.let_out:
@@ -213,7 +224,7 @@ def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: 
 
 
 def _suspicion(name: str, one: Suspicion) -> dict[str, Any]:
-    sentence = f"Node {name} would be quarantined ({told(one.causes)}), but {one.why_not}; look at it, and cordon it if it is broken."
+    sentence = f"Node {name} would be quarantined ({describe_causes(one.causes)}), but {one.why_not}; look at it, and cordon it if it is broken."
     return {
         "sentence": sentence,
         "why_not": one.why_not,
@@ -251,7 +262,7 @@ def _add_event(session: Session, node: str, kind: str, reason: str, now: datetim
     log.warning(kind, node=node, why=reason)
 
 
-def _jobs(causes: Sequence[Failure]) -> dict[str, Any]:
+def _jobs(causes: Sequence[NodeFailureFact]) -> dict[str, Any]:
     return {"jobs": [one.job_id for one in causes], "errors": sorted({one.error for one in causes})}
 
 

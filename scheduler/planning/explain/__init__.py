@@ -1,0 +1,1 @@
+"""Wait reasons, positions, alternatives, in words."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.start_times import StartCode, StartForecast, outlook
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
@@ -98,7 +98,7 @@ class AlternativeSearch:
             told = f"{phrases.gpus(count, request.gpu_models)} {each(roles)} instead of {request.gpu_count}"
             yield self._option(AlternativeCode.FEWER_GPUS, told, roles, "gpus", count, draft)
 
-    def _part(self, request: Request) -> Iterator[Alternative]:
+    def _part(self, request: ResourceRequest) -> Iterator[Alternative]:
         if request.gpu_count != 1:
             return
         roles = self._asking(request)
@@ -178,7 +178,7 @@ class AlternativeSearch:
         demand, headroom = demand_of(gang, self.cluster), self.room.headroom
         return place(demand if headroom is None else headroom.bind(demand), self.room, self.budget)
 
-    def _asking(self, request: Request) -> list[GangRole]:
+    def _asking(self, request: ResourceRequest) -> list[GangRole]:
         return [role for role in self.gang.roles if role.request == request]
 
     def _with_request(self, roles: Sequence[GangRole], **changes: object) -> Gang:

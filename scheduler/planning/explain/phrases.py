@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, Request
+from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, ResourceRequest
 from scheduler.planning.placement.demand import MemberGroup
 
 # Behind an amount that the user did not write.
@@ -21,7 +21,7 @@ def gpus(count: int, models: Sequence[str]) -> str:
     return f"{count} {noun} of {any_of(models)}" if models else f"{count} {noun}"
 
 
-def wanted_gpus(wanted: Request, models: Sequence[str] | None = None) -> str:
+def wanted_gpus(wanted: ResourceRequest, models: Sequence[str] | None = None) -> str:
     """``8 GPUs of H100 or A100``; of a part of one device ``0.5 GPU of H100``."""
     models = wanted.gpu_models if models is None else models
     if not wanted.gpu_milli:
@@ -56,7 +56,7 @@ def wanted_memory(count: int) -> str:
     return memory(count) + (DEFAULT if count == UNSTATED_MEMORY_BYTES else "")
 
 
-def request(wanted: Request, binding: Collection[str] = ()) -> str:
+def request(wanted: ResourceRequest, binding: Collection[str] = ()) -> str:
     """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; without the little that is set aside for who states none.
 
     ``binding``: which of ``cpu`` and ``memory`` are scarce; they are told in any case.
@@ -69,14 +69,14 @@ def request(wanted: Request, binding: Collection[str] = ()) -> str:
     return all_of(parts or [cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
 
 
-def binding(wanted: Request, members: Callable[[Request], int]) -> tuple[str, ...]:
+def binding(wanted: ResourceRequest, members: Callable[[ResourceRequest], int]) -> tuple[str, ...]:
     """Which of ``cpu`` and ``memory`` limit how many ``members`` there is room for: without it there would be more."""
     now = members(wanted)
     lighter = {"cpu": replace(wanted, cpu_milli=0), "memory": replace(wanted, memory_bytes=0)}
     return tuple(name for name, request in lighter.items() if members(request) > now)
 
 
-def less(wanted: Request, binding: Collection[str]) -> str:
+def less(wanted: ResourceRequest, binding: Collection[str]) -> str:
     """What to ask for less of: ``less memory each (state `memory`, since the default binds)``."""
     if not binding:
         return "less each"

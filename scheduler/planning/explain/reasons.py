@@ -11,14 +11,14 @@ from itertools import islice
 from typing import Any
 
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Request
-from core.domain.sharing.wait_phrases import RESERVED_FOR, kept_for, starts_first
+from core.domain.sharing.resources import Gang, ResourceRequest
+from core.domain.sharing.wait_phrases import RESERVED_FOR, reserved_for, starts_first
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.headroom_messages import explain_headroom
 from scheduler.planning.explain.infeasible import explain_infeasible
 from scheduler.planning.explain.occupancy import MOST_LOOKED_AT, GpuOccupancy
-from scheduler.planning.explain.quarantined import QuarantinedNodes
 from scheduler.planning.model import Reason, ReasonCode, Snapshot
+from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand, MemberGroup, demand_of
 from scheduler.planning.placement.feasibility import EmptyCluster
@@ -26,6 +26,29 @@ from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.ledger import Ledger, Reservation
 from scheduler.planning.placement.search import SearchBudget
 from scheduler.planning.placement.topology import best_domain
+
+
+class QuarantinedNodes:
+    """The quarantined nodes of a snapshot, as a cluster of their own."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._cluster = ClusterIndex(node for node in snapshot.nodes if node.is_quarantined)
+        self._free = Capacity.free(self._cluster) if self._cluster.nodes else None
+
+    def add_to(self, reason: Reason, gang: Gang) -> Reason:
+        """``reason``, and those that have room for one of its largest members."""
+        if self._free is None:
+            return reason
+        demand = demand_of(gang, self._cluster)
+        if not demand.pool.members:
+            return reason
+        group = demand.merged[0]
+        usable = [self._cluster.nodes[n] for n, _ in self._free.rooms(group.request, group.models, demand.pool, 1)]
+        if not usable:
+            return reason
+        told = phrases.some_of([f"{node.id} {node.why_not}" for node in usable])
+        numbers: dict[str, Any] = {**reason.numbers, "quarantined": [node.id for node in usable]}
+        return replace(reason, sentence=f"{reason.sentence}. Besides, {told}", numbers=numbers)
 
 
 class Explainer:
@@ -148,7 +171,7 @@ class Explainer:
         if short is not None:
             return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
 
-        def members(asked: Request) -> int:
+        def members(asked: ResourceRequest) -> int:
             return sum(slots for _, slots in self.free.rooms(asked, group.models, demand.pool, group.count))
 
         now = members(request)
@@ -331,7 +354,7 @@ class Explainer:
         numbers = {**reason.numbers, RESERVED_FOR: held.job.job_id, "on": self._node_names(held)}
         on = phrases.some_of(self._node_names(held))
         if held.start_s is None:
-            kept = f"what becomes free on {on} {kept_for(held.job.name)}"
+            kept = f"what becomes free on {on} {reserved_for(held.job.name)}"
             return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
         at, phrase = self._moment(held.start_s)
         if at is not None:

@@ -1,0 +1,1 @@
+"""Expected starts: projection in virtual time, durations, reservations."""

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE, after_part
-from core.domain.sharing.resources import Amounts, Gang, Request
+from core.domain.sharing.resources import Amounts, Gang, ResourceRequest
 from scheduler.planning.model import (
     Estimate,
     GrowingGang,
@@ -40,7 +40,7 @@ _TOGETHER: Final = 0.03
 # A course of three hundred years goes no further: a plan there would reckon with dates that no calendar has.
 _FARTHEST_S: Final = 1e10
 
-_Moved: TypeAlias = Callable[[Amounts, Request, str | None], Amounts]
+_Moved: TypeAlias = Callable[[Amounts, ResourceRequest, str | None], Amounts]
 
 
 class DurationScenario(StrEnum):
@@ -281,7 +281,7 @@ class Projection:
             self._nodes[node_id] = replace(node, free=moved(node.free, request, model))
 
 
-def taken(free: Amounts, request: Request, model: str | None) -> Amounts:
+def taken(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
     """``free`` without what one replica takes."""
     gpus, shares = free.gpus, free.shares
     if model is not None and request.gpu_milli:
@@ -292,7 +292,7 @@ def taken(free: Amounts, request: Request, model: str | None) -> Amounts:
     return Amounts(free.cpu_milli - request.cpu_milli, free.memory_bytes - request.memory_bytes, gpus, shares)
 
 
-def given_back(free: Amounts, request: Request, model: str | None) -> Amounts:
+def given_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
     """``free`` with what one replica had. Which device a part was on is not told: the fullest that it may have been on is
     taken to be emptied by it, else the one with the most left.
     """
@@ -312,7 +312,7 @@ def given_back(free: Amounts, request: Request, model: str | None) -> Amounts:
     return Amounts(free.cpu_milli + request.cpu_milli, free.memory_bytes + request.memory_bytes, gpus, shares)
 
 
-def _request(gang: Gang, role: str) -> Request | None:
+def _request(gang: Gang, role: str) -> ResourceRequest | None:
     return next((one.request for one in gang.roles if one.role == role), None)
 
 

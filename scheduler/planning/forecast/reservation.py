@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.capacity import NO_SHARED_GPUS, Capacity, FreeAmounts
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -39,7 +39,7 @@ from scheduler.planning.placement.node_arrays import Ints
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 
-_Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
+_Held = tuple[int, ResourceRequest, str | None, int]  # node, request of one member, GPU model, members
 _Result = TypeVar("_Result")
 _NOTHING: FreeAmounts = (0, 0, {}, {})
 
@@ -249,7 +249,7 @@ def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_Held]:
     return [(number, requests[role], model, members) for (number, role, model), members in counts.items()]
 
 
-def _likely_model(request: Request, present: Sequence[str]) -> str | None:
+def _likely_model(request: ResourceRequest, present: Sequence[str]) -> str | None:
     accepted = accepted_models(request.gpu_models, present) if request.gpu_models else present
     return next(iter(accepted), None)
 

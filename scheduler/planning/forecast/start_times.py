@@ -20,7 +20,7 @@ from typing import Final
 
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.wait_phrases import said_to
+from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.forecast.projection import DurationScenario, Projection
 from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, RunningGang, Snapshot
@@ -249,7 +249,7 @@ def _why_not(job: QueuedGang, run: _Run) -> str:
     if not endless:
         reason = run.last.waits.get(job.job_id)
         # Of itself it is not told as of another one.
-        told = reason and said_to(job.job_id, job.name, reason.sentence, reason.numbers)
+        told = reason and addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
         return f"it {told}" if told else "no end that can be told would make room for it"
     return endless_sentence([one.view for one in endless])
 

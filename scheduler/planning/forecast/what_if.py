@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from core.domain.ids import NodeId
 from core.domain.sharing.resources import Amounts
-from core.domain.sharing.wait_phrases import said_to
+from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
 from scheduler.planning.explain.alternatives import Alternative, AlternativeCode, AlternativeSearch, sooner
 from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, outlook, positions
@@ -56,7 +56,7 @@ def forecast(
         return Forecast(start.placements, start=expected)
     reason = made.waits[job.job_id]
     victims = _victims(asked, made.preempts, job)
-    sentence = said_to(job.job_id, job.name, reason.sentence, reason.numbers)
+    sentence = addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
     if victims:  # nobody is stopped by a question
         sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
             " are being stopped for it", " would be stopped for it"

@@ -1,0 +1,1 @@
+"""Placing gangs on nodes: capacity, bin packing, eligibility, fragmentation."""

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE, room_for_parts
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.fragmentation import Fragments, WorkloadProfile
@@ -127,7 +127,7 @@ class Capacity:
         self.parent: Capacity | None = None
         self.workload: Callable[[], WorkloadProfile] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
-        self.witnesses: dict[tuple[Request, tuple[str, ...], int], Ints] = {}
+        self.witnesses: dict[tuple[ResourceRequest, tuple[str, ...], int], Ints] = {}
         self.shared: dict[str, set[int]] = {model: set() for model in cluster.gpu_models}
         for number, parts in enumerate(self.shares):
             if parts:
@@ -233,12 +233,12 @@ class Capacity:
         whole, shares = sum(self.gpus[number].values()), self.shares[number]
         return WHOLE * whole + (sum(left for parts in shares.values() for left in parts) if shares else 0)
 
-    def slots(self, number: int, request: Request, models: Sequence[str], most: int) -> int:
+    def slots(self, number: int, request: ResourceRequest, models: Sequence[str], most: int) -> int:
         """How many members with ``request`` fit on one node, at most ``most``."""
         shares = self.shares[number]
         return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most, shares)
 
-    def can_hold(self, request: Request, models: tuple[str, ...], pool: NodePool, count: int) -> bool:
+    def can_hold(self, request: ResourceRequest, models: tuple[str, ...], pool: NodePool, count: int) -> bool:
         """Whether ``count`` members fit into ``pool``, disregarding the rest of the gang. Exact."""
         asked = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
         refused = self.refused.setdefault((id(pool), models), [])
@@ -257,7 +257,7 @@ class Capacity:
             refused.append(asked)
         return False
 
-    def _still_holds(self, question: tuple[Request, tuple[str, ...], int], count: int) -> bool:
+    def _still_holds(self, question: tuple[ResourceRequest, tuple[str, ...], int], count: int) -> bool:
         """Whether the nodes that had room last time still suffice: mostly they do, and no other node need be looked at."""
         numbers = self.witnesses.get(question)
         request, models, _ = question
@@ -272,7 +272,7 @@ class Capacity:
                 np.minimum(slots, free[numbers] // each, out=slots)
         return int(np.minimum(slots, count).sum()) >= count
 
-    def rooms(self, request: Request, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
+    def rooms(self, request: ResourceRequest, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
         """Every node of ``pool`` with room for at least one member, and for how many (at most ``most``)."""
         question = (request, tuple(models), id(pool), most)
         if self.last_answer is not None and self.last_answer[0] == question:
@@ -295,7 +295,7 @@ class Capacity:
     def _of(self, column: Ints, pool: NodePool) -> Ints:
         return column if pool is self.cluster.everything else column[pool.numbers]
 
-    def _devices_for(self, request: Request, models: Sequence[str], pool: NodePool) -> Ints | None:
+    def _devices_for(self, request: ResourceRequest, models: Sequence[str], pool: NodePool) -> Ints | None:
         """For how many members each node of ``pool`` has devices; ``None`` where they need none."""
         if not request.uses_gpu:
             return None
@@ -311,7 +311,7 @@ class Capacity:
                         slots[at] += room_for_parts(self.shares[number][model], 0, request.gpu_milli)
         return slots
 
-    def bare_rooms(self, request: Request, pool: NodePool, most: int) -> Rooms:
+    def bare_rooms(self, request: ResourceRequest, pool: NodePool, most: int) -> Rooms:
         """The same for nodes without GPUs."""
         rooms = self.rooms(request, (), pool, most)
         return rooms.where(~self.cluster.has_gpus[rooms.numbers])
@@ -328,7 +328,7 @@ class Capacity:
         found = [(n, m) for m, column in free.items() for n in pool.numbers[column == most].tolist()]
         return most, sorted(found)
 
-    def tightest(self, request: Request, models: Sequence[str], pool: NodePool) -> int | None:
+    def tightest(self, request: ResourceRequest, models: Sequence[str], pool: NodePool) -> int | None:
         """The node that one member with GPUs fits best.
 
         By least fragmentation if a workload is known, else the smallest sufficient hole; then the least CPU left.
@@ -356,18 +356,18 @@ class Capacity:
                 best = key if best is None or key < best else best
         return None if best is None else best[-1]
 
-    def _may(self, request: Request, pool: NodePool) -> Flags:
+    def _may(self, request: ResourceRequest, pool: NodePool) -> Flags:
         may: Flags = self._of(self.cpus, pool) >= request.cpu_milli
         may &= self._of(self.memories, pool) >= request.memory_bytes
         return may
 
-    def tightest_bare(self, request: Request, pool: NodePool) -> int | None:
+    def tightest_bare(self, request: ResourceRequest, pool: NodePool) -> int | None:
         """The node without GPUs that one member fits best."""
         may = self._may(request, pool) & ~self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]
         return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
-    def tightest_spare(self, request: Request, pool: NodePool) -> int | None:
+    def tightest_spare(self, request: ResourceRequest, pool: NodePool) -> int | None:
         """The node with GPUs that one member without GPUs fits best.
 
         By least fragmentation if a workload is known, else among nodes whose free GPUs keep their share of the CPUs.
@@ -444,7 +444,7 @@ def slots_in(
     cpu: int,
     memory: int,
     gpus: Mapping[str, int],
-    request: Request,
+    request: ResourceRequest,
     models: Sequence[str],
     most: int,
     shares: SharedGpus = NO_SHARED_GPUS,

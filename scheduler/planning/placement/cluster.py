@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Gang, Request
+from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning.model import NodeSnapshot
 from scheduler.planning.placement.node_arrays import Flags, Ints
 
@@ -41,7 +41,7 @@ class NodeTotals:
             model: np.array([node.allocatable.gpus.get(model, 0) for node in nodes], dtype=np.int64) for model in models
         }
 
-    def members(self, request: Request, models: Sequence[str], numbers: Ints) -> Ints:
+    def members(self, request: ResourceRequest, models: Sequence[str], numbers: Ints) -> Ints:
         """How many members each of these nodes holds when empty."""
         members = np.full(len(numbers), 1 << 40, dtype=np.int64)
         if request.uses_gpu:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from core.domain.sharing.gpu_models import accepted_models
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 
 SERVER_ROLE = "ps"
@@ -20,7 +20,7 @@ class MemberGroup:
     ``is_spread``: no two members on one node.
     """
 
-    request: Request
+    request: ResourceRequest
     models: tuple[str, ...]
     count: int
     roles: tuple[tuple[str, int], ...]  # (role, replicas) in rank order
@@ -88,7 +88,7 @@ class Demand:
         return is_apart or any(not group.may_share_a_node for group in servers)
 
     @property
-    def as_one(self) -> tuple[Request, tuple[str, ...]] | None:
+    def as_one(self) -> tuple[ResourceRequest, tuple[str, ...]] | None:
         """The request of the whole gang on a single node, and the GPU models that all groups accept.
 
         ``None`` where groups accept different models or parts of a GPU, so that a sum is not sufficient.
@@ -96,7 +96,7 @@ class Demand:
         with_gpus = [group for group in self.merged if group.request.uses_gpu]
         if len({group.models for group in with_gpus}) > 1 or any(group.request.gpu_milli for group in with_gpus):
             return None
-        total = Request(
+        total = ResourceRequest(
             sum(group.count * group.request.cpu_milli for group in self.merged),
             sum(group.count * group.request.memory_bytes for group in self.merged),
             sum(group.count * group.request.gpu_count for group in self.merged),
@@ -133,7 +133,7 @@ def demand_of(gang: Gang, cluster: ClusterIndex) -> Demand:
 
 
 def _groups(roles: Iterable[GangRole], cluster: ClusterIndex) -> tuple[MemberGroup, ...]:
-    by_request: dict[Request, list[tuple[str, int]]] = {}
+    by_request: dict[ResourceRequest, list[tuple[str, int]]] = {}
     for role in roles:
         if role.replicas > 0:
             by_request.setdefault(role.request, []).append((role.role, role.replicas))
@@ -144,7 +144,7 @@ def _groups(roles: Iterable[GangRole], cluster: ClusterIndex) -> tuple[MemberGro
     return tuple(sorted(groups, key=_demanding_first))
 
 
-def _models(request: Request, cluster: ClusterIndex) -> tuple[str, ...]:
+def _models(request: ResourceRequest, cluster: ClusterIndex) -> tuple[str, ...]:
     if not request.uses_gpu:
         return ()
     return accepted_models(request.gpu_models, cluster.gpu_models) if request.gpu_models else cluster.gpu_models

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE, after_part
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 
@@ -65,7 +65,7 @@ _Asked = tuple[int, int, int, int]
 class WorkloadProfile:
     """The recent demand: requests with GPUs, and how many members ask for each."""
 
-    requests: tuple[tuple[Request, float], ...] = ()
+    requests: tuple[tuple[ResourceRequest, float], ...] = ()
     known: int = 0  # the first ``known`` requests are real demand, the others are the prior
 
     @classmethod
@@ -80,7 +80,7 @@ class WorkloadProfile:
         """
         shapes = Counter(job.shape for job in snapshot.queued)
         firsts = {job.shape: job for job in snapshot.queued}
-        members = Counter[Request]()
+        members = Counter[ResourceRequest]()
         for shape, jobs in shapes.items():
             roles = firsts[shape].gang.roles
             # Not called for shapes without GPUs: whether they can run may depend on this profile.
@@ -94,11 +94,11 @@ class WorkloadProfile:
         return cls.of(members.items(), cluster)
 
     @classmethod
-    def of(cls, members: Iterable[tuple[Request, float]], cluster: ClusterIndex) -> WorkloadProfile:
+    def of(cls, members: Iterable[tuple[ResourceRequest, float]], cluster: ClusterIndex) -> WorkloadProfile:
         """From the members of gangs plus the prior. Empty if no node has GPUs."""
         if not cluster.gpu_models:
             return cls()
-        weights: dict[Request, float] = {}
+        weights: dict[ResourceRequest, float] = {}
         for request, weight in members:
             if request.uses_gpu:
                 weights[request] = weights.get(request, 0.0) + weight
@@ -107,11 +107,11 @@ class WorkloadProfile:
         return cls((*ranked, *((request, _PRIOR_WEIGHT / len(prior)) for request in prior)), len(ranked))
 
 
-def _order(request: Request) -> tuple[object, ...]:
+def _order(request: ResourceRequest) -> tuple[object, ...]:
     return (request.gpu_count, request.gpu_milli, request.cpu_milli, request.memory_bytes, request.gpu_models)
 
 
-def _prior(cluster: ClusterIndex) -> list[Request]:
+def _prior(cluster: ClusterIndex) -> list[ResourceRequest]:
     kinds = {
         (
             model,
@@ -127,7 +127,7 @@ def _prior(cluster: ClusterIndex) -> list[Request]:
         least = shares.get(model, (cpu, memory))
         shares[model] = (min(least[0], cpu), min(least[1], memory))
     return [
-        Request(size * cpu, size * memory, size, (model,))
+        ResourceRequest(size * cpu, size * memory, size, (model,))
         for model, (cpu, memory) in shares.items()
         for size in _PRIOR_SIZES
         if size <= cluster.largest[model]
@@ -289,7 +289,7 @@ class Fragments:
         return known
 
     def choose(
-        self, request: Request, models: Sequence[str], pool: NodePool, among: _Flags | None = None
+        self, request: ResourceRequest, models: Sequence[str], pool: NodePool, among: _Flags | None = None
     ) -> int | None:
         """The node of ``pool`` with the least loss for one member with ``request``; ``None`` if no node has room.
 
@@ -328,7 +328,7 @@ class Fragments:
             return among if found[1] is None else found[1]
         return found[1] & among
 
-    def _scores(self, request: Request) -> _Scores:
+    def _scores(self, request: ResourceRequest) -> _Scores:
         asked = _asked(request)
         scores = self.scores.get(asked)
         if scores is None:
@@ -339,7 +339,7 @@ class Fragments:
             scores.keys = grown
         return scores
 
-    def _look(self, request: Request, scores: _Scores, unseen: _Ints) -> None:
+    def _look(self, request: ResourceRequest, scores: _Scores, unseen: _Ints) -> None:
         """Score states that are new to this request: all without room, and the tightest of the others."""
         marked = np.zeros(len(self.states), dtype=np.bool_)
         marked[unseen] = True
@@ -369,11 +369,11 @@ class Fragments:
                 scores.keys[number] = _key(self.values[number] - value - own, after)
 
 
-def _asked(request: Request) -> _Asked:
+def _asked(request: ResourceRequest) -> _Asked:
     return (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
 
 
-def _after(state: _State, request: Request) -> _Amounts:
+def _after(state: _State, request: ResourceRequest) -> _Amounts:
     """The amounts once the member is placed; it must fit."""
     _, cpu, memory, whole, shares = state
     if request.gpu_milli:

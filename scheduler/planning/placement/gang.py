@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.bin_packing import fill
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import NodePool
@@ -240,8 +240,8 @@ def _beside(draft: PartialPlacement, servers: MemberGroup, workers: list[Pick], 
     return [Pick(n, None, placed[n]) for n in weights if n in placed]
 
 
-def _sum(worker: Request, server: Request, servers: int) -> Request:
-    return Request(
+def _sum(worker: ResourceRequest, server: ResourceRequest, servers: int) -> ResourceRequest:
+    return ResourceRequest(
         worker.cpu_milli + servers * server.cpu_milli,
         worker.memory_bytes + servers * server.memory_bytes,
         worker.gpu_count,

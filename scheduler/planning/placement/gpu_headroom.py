@@ -30,7 +30,7 @@ import numpy as np
 
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.capacity import Capacity, DerivedCapacity, FreeAmounts, SharedGpus
 from scheduler.planning.placement.cluster import ClusterIndex, NodePool
 from scheduler.planning.placement.demand import Demand
@@ -57,7 +57,7 @@ def headroom_per_gpu(typical: WorkloadProfile, model: str) -> _PerGpu:
     )
 
 
-def _of_one(request: Request, members: float, amount: int) -> tuple[int, float]:
+def _of_one(request: ResourceRequest, members: float, amount: int) -> tuple[int, float]:
     """The amount per GPU of the request, and the thousandths of GPUs that are requested like that."""
     milli = WHOLE * request.gpu_count + request.gpu_milli
     return -(-amount * WHOLE // milli), members * milli
@@ -263,7 +263,7 @@ class CapacityBeyondHeadroom(DerivedCapacity):
         self.cpus[number] = cpu
         self.memories[number] = memory
 
-    def tightest_spare(self, request: Request, pool: NodePool) -> int | None:
+    def tightest_spare(self, request: ResourceRequest, pool: NodePool) -> int | None:
         """As in ``base``, restricted to nodes where the headroom is left free."""
         may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
         numbers = pool.numbers[may]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.domain.ids import JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import QueuedGang
 from scheduler.planning.placement.capacity import Capacity, FreeAmounts, SharedGpus
 from scheduler.planning.placement.demand import Demand
@@ -122,7 +122,7 @@ class Ledger:
         view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
 
 
-def _taken(here: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
+def _taken(here: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
     """``here`` without ``members``. A part of a GPU leaves no remainder on a device that is not free."""
     if model is None or not request.gpu_milli:
         return subtract(here, request, model, members)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.domain.sharing.gpu_sharing import after_part
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import Placement
 from scheduler.planning.placement.capacity import Capacity, FreeAmounts, slots_in
 from scheduler.planning.placement.cluster import NodePool
@@ -25,7 +25,7 @@ class Pick:
     count: int
 
 
-def subtract(left: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
+def subtract(left: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
     """The amounts left by ``members``. GPU parts go to devices by the rule of :mod:`core.domain.sharing.gpu_sharing`."""
     cpu, memory, gpus, shares = left
     if model is not None:
@@ -62,11 +62,11 @@ class PartialPlacement:
         capacity = self.capacity
         return capacity.cpu[number], capacity.memory[number], capacity.gpus[number], capacity.shares[number]
 
-    def slots(self, number: int, request: Request, models: Sequence[str], most: int) -> int:
+    def slots(self, number: int, request: ResourceRequest, models: Sequence[str], most: int) -> int:
         cpu, memory, gpus, shares = self.amounts(number)
         return slots_in(cpu, memory, gpus, request, models, most, shares)
 
-    def rooms(self, request: Request, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
+    def rooms(self, request: ResourceRequest, models: Sequence[str], pool: NodePool, most: int) -> Rooms:
         """As :meth:`Capacity.rooms`, minus what this gang takes already."""
         rooms = self.capacity.rooms(request, models, pool, most)
         if self.banned:
@@ -94,7 +94,7 @@ class PartialPlacement:
                 cpu[at], memory[at], gpus[at] = left[0], left[1], sum(max(0, count) for count in left[2].values())
         return cpu, memory, gpus
 
-    def take(self, number: int, request: Request, model: str | None, count: int) -> None:
+    def take(self, number: int, request: ResourceRequest, model: str | None, count: int) -> None:
         self.left[number] = subtract(self.amounts(number), request, model, count)
 
     def add(self, group: MemberGroup, picks: Iterable[Pick]) -> None:
@@ -111,7 +111,7 @@ class PartialPlacement:
             made.add(group, picks)
         return made
 
-    def uses(self) -> list[tuple[int, Request, str | None, int]]:
+    def uses(self) -> list[tuple[int, ResourceRequest, str | None, int]]:
         """What it takes: (node, request of one member, model, members); larger GPU parts first, the order of device
         assignment.
         """

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.capacity import FreeAmounts, slots_in
 from scheduler.planning.placement.cluster import NodePool
 from scheduler.planning.placement.demand import MemberGroup
@@ -152,7 +152,7 @@ def _packs(
 
 def _splits(at: int, group: MemberGroup, left: FreeAmounts) -> list[tuple[_Taken, FreeAmounts]]:
     """Every number of the group's members on this node, in every division between its GPU models."""
-    request: Request = group.request
+    request: ResourceRequest = group.request
     most = group.most_on_one
     if request.cpu_milli:
         most = min(most, left[0] // request.cpu_milli)

@@ -1,0 +1,1 @@
+"""Preemption: policy, victims, eviction, nominations."""

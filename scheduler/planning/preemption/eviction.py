@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.model import NodeSnapshot, RunningGang
 from scheduler.planning.placement.capacity import Capacity, FreeAmounts
 from scheduler.planning.placement.demand import Demand
@@ -14,7 +14,7 @@ from scheduler.planning.placement.gang import place
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 
-NodeUse = tuple[int, Request, str | None, int]  # node number, request per member, GPU model, member count
+NodeUse = tuple[int, ResourceRequest, str | None, int]  # node number, request per member, GPU model, member count
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def _age(at: datetime | None) -> float:
     return 0.0 if at is None else at.timestamp()
 
 
-def add_back(left: FreeAmounts, request: Request, model: str | None, members: int) -> FreeAmounts:
+def add_back(left: FreeAmounts, request: ResourceRequest, model: str | None, members: int) -> FreeAmounts:
     """The free amounts after ``members`` are gone.
 
     The device of a GPU part is unknown: the part counts as free space on a device of its own, a lower bound.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.domain.ids import JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.cluster import NodePool
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 
@@ -58,7 +58,7 @@ class NodeRanking:
         return [self.evictables[at] for at in self._at[low:high] if self.evictables[at].gang.job_id not in self._gone]
 
     def bundles(
-        self, request: Request, models: Sequence[str], pool: NodePool, what_if: EvictionWhatIf
+        self, request: ResourceRequest, models: Sequence[str], pool: NodePool, what_if: EvictionWhatIf
     ) -> tuple[list[tuple[float, int, int, int]], int]:
         """Per node the cheapest bundle of units whose eviction gains members: (cost per member, node, units, members
         gained).

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from scheduler.planning.placement.capacity import FreeAmounts, slots_in
 from scheduler.planning.placement.demand import Demand
 from scheduler.planning.placement.partial import PartialPlacement
@@ -83,7 +83,7 @@ class VictimSearch:
                     best = (key, chosen)
         return None if best is None else self._pruned(best[1])
 
-    def _cheapest_on(self, number: int, request: Request, models: Sequence[str]) -> list[Evictable] | None:
+    def _cheapest_on(self, number: int, request: ResourceRequest, models: Sequence[str]) -> list[Evictable] | None:
         """Evict in order of cost until the gang fits, then spare superfluous units, the most expensive first; also try
         cheaper
         subsets of the first few units.
@@ -107,7 +107,7 @@ class VictimSearch:
         number: int,
         present: Sequence[Evictable],
         chosen: list[Evictable],
-        request: Request,
+        request: ResourceRequest,
         models: Sequence[str],
     ) -> list[Evictable]:
         best, bound = chosen, _cost(chosen)
@@ -123,7 +123,9 @@ class VictimSearch:
                     sets.append(tried)
         return best
 
-    def _fits_on(self, number: int, evictables: Iterable[Evictable], request: Request, models: Sequence[str]) -> bool:
+    def _fits_on(
+        self, number: int, evictables: Iterable[Evictable], request: ResourceRequest, models: Sequence[str]
+    ) -> bool:
         left: FreeAmounts = self.what_if.free_after(number, evictables)
         headroom = self.what_if.capacity.headroom
         if self.demand.respects_headroom and headroom is not None:

@@ -1,0 +1,1 @@
+"""Order of the queue: fair shares, quotas, job classes."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from core.domain.sharing.gpu_models import accepted_models, accepts
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.explain import phrases
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode
 from scheduler.planning.queue.shares import CPU, GPUS, JOBS, MEMORY, Shares, amount_in, gpu_milli
@@ -342,7 +342,7 @@ class Quotas:
         return frozenset(accepted_in(role.request, self._shares.models))
 
 
-def accepted_in(request: Request, models: Sequence[str]) -> Sequence[str]:
+def accepted_in(request: ResourceRequest, models: Sequence[str]) -> Sequence[str]:
     """The ``models`` that a replica accepts; none without GPUs."""
     if not gpu_milli(request):
         return ()

@@ -12,7 +12,7 @@ from copy import copy
 from typing import Final
 
 from core.domain.sharing.gpu_models import accepted_models, accepts
-from core.domain.sharing.resources import Gang, Request
+from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning.model import Account, RunningGang, Snapshot
 from scheduler.planning.placement.partial import PartialPlacement
 
@@ -42,7 +42,7 @@ def amount_in(amounts: Mapping[str, int], key: str) -> int:
     )
 
 
-def gpu_milli(request: Request) -> int:
+def gpu_milli(request: ResourceRequest) -> int:
     """Thousandths of GPUs that one replica takes."""
     return 1000 * request.gpu_count + request.gpu_milli
 
@@ -52,7 +52,7 @@ def gpus_of(gang: Gang) -> float:
     return sum(role.replicas * gpu_milli(role.request) for role in gang.roles) / 1000 or 1.0
 
 
-def total_amounts(parts: Iterable[tuple[Request, str | None, int]]) -> dict[str, int]:
+def total_amounts(parts: Iterable[tuple[ResourceRequest, str | None, int]]) -> dict[str, int]:
     """Amounts of one job from (request of one replica, its GPU model, replicas), by quota keys."""
     held = {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}
     for request, model, members in parts:
@@ -252,7 +252,7 @@ class Shares:
         twin.forget_reserved()
         return twin
 
-    def _plentiful(self, request: Request) -> str | None:
+    def _plentiful(self, request: ResourceRequest) -> str | None:
         if not gpu_milli(request):
             return None
         models = accepted_models(request.gpu_models, self.models) if request.gpu_models else self.models

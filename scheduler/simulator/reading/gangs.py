@@ -7,7 +7,7 @@ from typing import Any
 
 from trainmaster.spec import SpecError, parse_spec
 
-from core.domain.sharing.resources import Gang, GangRole, Request, gang_of
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest, gang_of
 from scheduler.simulator.errors import ScenarioError
 
 
@@ -23,9 +23,9 @@ def gang_from(job: Mapping[str, Any], where: str) -> tuple[Gang, Any]:
 def whole_nodes(gpus: int, most: int, *, cpu_milli: int = 1000, memory_bytes: int = 2**30) -> Gang:
     """``gpus`` on one node, or on as many whole nodes of ``most`` GPUs as it needs."""
     replicas = max(1, -(-gpus // most)) if most else 1
-    return Gang((GangRole("worker", replicas, Request(cpu_milli, memory_bytes, -(-gpus // replicas))),))
+    return Gang((GangRole("worker", replicas, ResourceRequest(cpu_milli, memory_bytes, -(-gpus // replicas))),))
 
 
 def single_gpus(gpus: int) -> Gang:
     """As many workers of one GPU each, anywhere, on few nodes if possible."""
-    return Gang((GangRole("worker", gpus, Request(1000, 2**30, 1)),))
+    return Gang((GangRole("worker", gpus, ResourceRequest(1000, 2**30, 1)),))

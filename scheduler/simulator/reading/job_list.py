@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
 
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.reading.arrival import Arrival
@@ -63,7 +63,7 @@ def _arrival(fields: Mapping[str, str], number: int, unit: float, most: int) -> 
     if not fields["replicas"] and most and gpus > most:
         replicas = -(-gpus // most)
     each = -(-gpus // replicas)
-    request = Request(
+    request = ResourceRequest(
         cpu_milli=parse_cpu_milli(fields["cpu"]) if fields["cpu"] else 1000,
         memory_bytes=parse_bytes(fields["memory"]) if fields["memory"] else 2**30,
         gpu_count=each,

@@ -18,7 +18,7 @@ from typing import Final
 
 from core.domain.ids import NodeId
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.simulator.errors import ScenarioError
 from scheduler.simulator.reading.arrival import Arrival
@@ -69,7 +69,7 @@ def _arrival(row: Mapping[str, str], where: str) -> Arrival:
     return Arrival(row["name"], created_s, ended_s - began_s, gang, gang.shape())
 
 
-def _request(row: Mapping[str, str], where: str) -> Request:
+def _request(row: Mapping[str, str], where: str) -> ResourceRequest:
     count, part = whole(row, "num_gpu", where), whole(row, "gpu_milli", where)
     if count and not 1 <= part <= WHOLE:
         raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} is not 1 to {WHOLE}")
@@ -77,7 +77,7 @@ def _request(row: Mapping[str, str], where: str) -> Request:
         raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} of each of {count} GPUs; parts are of one GPU")
     models = tuple(model for model in row["gpu_spec"].split("|") if model) if count else ()
     is_part = count == 1 and part < WHOLE
-    return Request(
+    return ResourceRequest(
         whole(row, "cpu_milli", where),
         whole(row, "memory_mib", where) * _MIB,
         0 if is_part else count,

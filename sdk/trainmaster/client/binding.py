@@ -2,7 +2,7 @@
 
 A function that makes a call or a flow is bound once, in a class that both clients share::
 
-    get_job = Method(calls.get_job)
+    get_job = ClientMethod(calls.get_job)
 
 On a ``Client`` it is a method that returns the ``JobDetail``; on an ``AsyncClient`` one that returns an awaitable of it.
 The parameters, their types and the docstring are the function's own.
@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from pydantic import ValidationError
 
-from trainmaster.client.steps import Steps
+from trainmaster.client.steps import Executable
 from trainmaster.errors import FieldMistake, InvalidRequest
 
 P = ParamSpec("P")
@@ -27,15 +27,15 @@ Item = TypeVar("Item")
 class Blocking(Protocol):
     """What a method needs of a client whose calls block."""
 
-    def run(self, steps: Steps[T]) -> T: ...
-    def iterate(self, steps: Steps[None]) -> Iterator[Any]: ...
+    def run(self, steps: Executable[T]) -> T: ...
+    def iterate(self, steps: Executable[None]) -> Iterator[Any]: ...
 
 
 class Awaiting(Protocol):
     """What a method needs of a client whose calls are awaited."""
 
-    async def run(self, steps: Steps[T]) -> T: ...
-    def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]: ...
+    async def run(self, steps: Executable[T]) -> T: ...
+    def iterate(self, steps: Executable[None]) -> AsyncIterator[Any]: ...
 
 
 class BlockingOwner(Protocol):
@@ -82,10 +82,10 @@ class _Bound:
         return method
 
 
-class Method(_Bound, Generic[P, T]):
+class ClientMethod(_Bound, Generic[P, T]):
     """A call or flow with one result."""
 
-    def __init__(self, make: Callable[P, Steps[T]]) -> None:
+    def __init__(self, make: Callable[P, Executable[T]]) -> None:
         super().__init__(make)
 
     @overload
@@ -99,7 +99,7 @@ class Method(_Bound, Generic[P, T]):
 class IterMethod(_Bound, Generic[P, Item]):
     """A flow that emits ``Item``s, as an iterator."""
 
-    def __init__(self, make: Callable[P, Steps[None]], of: type[Item]) -> None:  # noqa: ARG002 (told to the type checker)
+    def __init__(self, make: Callable[P, Executable[None]], of: type[Item]) -> None:  # noqa: ARG002 (told to the type checker)
         super().__init__(make)
 
     @overload
@@ -111,9 +111,9 @@ class IterMethod(_Bound, Generic[P, Item]):
 
 
 class JobMethod(_Bound, Generic[P, T]):
-    """A :class:`Method` of a job handle: the function's first parameter is the job."""
+    """A :class:`ClientMethod` of a job handle: the function's first parameter is the job."""
 
-    def __init__(self, make: Callable[Concatenate[str, P], Steps[T]]) -> None:
+    def __init__(self, make: Callable[Concatenate[str, P], Executable[T]]) -> None:
         super().__init__(make)
 
     @overload
@@ -127,7 +127,7 @@ class JobMethod(_Bound, Generic[P, T]):
 class JobIterMethod(_Bound, Generic[P, Item]):
     """An :class:`IterMethod` of a job handle."""
 
-    def __init__(self, make: Callable[Concatenate[str, P], Steps[None]], of: type[Item]) -> None:  # noqa: ARG002
+    def __init__(self, make: Callable[Concatenate[str, P], Executable[None]], of: type[Item]) -> None:  # noqa: ARG002
         super().__init__(make)
 
     @overload

@@ -11,8 +11,8 @@ from trainmaster.client.calls import jobs as calls
 from trainmaster.client.compose import RunOptions, SpecSource, spec_of_run, submit_with_code
 from trainmaster.client.flows.transfer import Progress
 from trainmaster.client.operations import JobOperations, Operations
-from trainmaster.client.steps import RetryPolicy, Steps
-from trainmaster.client.transport import DEFAULT_TIMEOUT_S, AsyncTransport, Connection, SyncTransport
+from trainmaster.client.steps import Executable, RetryPolicy
+from trainmaster.client.transport import DEFAULT_TIMEOUT_S, AsyncTransport, ConnectionSettings, SyncTransport
 from trainmaster.contexts import ServerAccess, resolve_server
 from trainmaster.packing import PackedFolder
 from trainmaster.wire.jobs import TERMINAL_STATES, ExitView, JobDetail
@@ -50,10 +50,10 @@ class _Settings:
         """
         self.url = url.rstrip("/")
         self.project = project
-        connection = Connection(self.url, token, timeout_s, retry or RetryPolicy(), verify)
+        connection = ConnectionSettings(self.url, token, timeout_s, retry or RetryPolicy(), verify)
         self._open(connection, transport)
 
-    def _open(self, connection: Connection, transport: Any) -> None:
+    def _open(self, connection: ConnectionSettings, transport: Any) -> None:
         raise NotImplementedError
 
     @classmethod
@@ -123,12 +123,12 @@ class Job(_Handle):
     def runner(self) -> Job:
         return self
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Executable[T]) -> T:
         result = self._client.runner.run(steps)
         self._remember(result)
         return result
 
-    def iterate(self, steps: Steps[None]) -> Iterator[Any]:
+    def iterate(self, steps: Executable[None]) -> Iterator[Any]:
         return self._client.runner.iterate(steps)
 
     def clone(self, *, changes: Mapping[str, Any] | None = None, resume: bool = False) -> Job:
@@ -147,12 +147,12 @@ class AsyncJob(_Handle):
     def runner(self) -> AsyncJob:
         return self
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, steps: Executable[T]) -> T:
         result = await self._client.runner.run(steps)
         self._remember(result)
         return result
 
-    def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]:
+    def iterate(self, steps: Executable[None]) -> AsyncIterator[Any]:
         return self._client.runner.iterate(steps)
 
     async def clone(self, *, changes: Mapping[str, Any] | None = None, resume: bool = False) -> AsyncJob:
@@ -166,7 +166,7 @@ class Client(_Settings, Operations):
 
     runner: SyncTransport
 
-    def _open(self, connection: Connection, transport: httpx.BaseTransport | None) -> None:
+    def _open(self, connection: ConnectionSettings, transport: httpx.BaseTransport | None) -> None:
         self.runner = SyncTransport(connection, transport)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class AsyncClient(_Settings, Operations):
 
     runner: AsyncTransport
 
-    def _open(self, connection: Connection, transport: httpx.AsyncBaseTransport | None) -> None:
+    def _open(self, connection: ConnectionSettings, transport: httpx.AsyncBaseTransport | None) -> None:
         self.runner = AsyncTransport(connection, transport)
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.flows.transfer import Progress, upload_archive
-from trainmaster.client.steps import Flow, Work
+from trainmaster.client.steps import Flow, RunBlocking
 from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem
 from trainmaster.packing import PackedFolder, pack_folder
 from trainmaster.spec import JobSpec, SpecError, read_spec_text
@@ -114,7 +114,7 @@ def submit_with_code(
     The server checks the spec before a folder is packed, so that a mistake shows at once. (Who hands in a packed one has
     had the occasion.)
     """
-    raw: Mapping[str, Any] = yield Work(lambda: read_spec(spec))
+    raw: Mapping[str, Any] = yield RunBlocking(lambda: read_spec(spec))
     if project != "default":
         raw = {"project": project, **raw}
     if code is None:
@@ -124,7 +124,7 @@ def submit_with_code(
     else:
         yield from calls.check_spec({key: value for key, value in raw.items() if key != "code"})
         folder = Path(code)
-        packed: PackedFolder = yield Work(lambda: pack_folder(folder))
+        packed: PackedFolder = yield RunBlocking(lambda: pack_folder(folder))
         try:
             digest = yield from upload_code(packed, progress=progress)
         finally:

@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """One HTTP request below the server's address, ready to send."""
 
     method: str
@@ -30,7 +30,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A whole answer. Header names are lower case."""
 
     status: int
@@ -65,23 +65,23 @@ class StreamSilent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Outcome: :class:`Answer`, whatever its status. Raises ``ServerUnreachable`` where none came."""
+    """Outcome: :class:`HttpResponse`, whatever its status. Raises ``ServerUnreachable`` where none came."""
 
-    request: Request
+    request: HttpRequest
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStream:
-    """Outcome: ``None`` with the stream open, or an :class:`Answer` when the status is not 200."""
+    """Outcome: ``None`` with the stream open, or an :class:`HttpResponse` when the status is not 200."""
 
-    request: Request
+    request: HttpRequest
 
 
 @dataclass(frozen=True, slots=True)
 class NextEvent:
     """Outcome: :class:`ServerEvent`, or ``None`` at the stream's end.
 
-    Raises ``ServerUnreachable`` on a broken stream, :class:`StreamSilent` on a silent one.
+    Raises ``ServerUnreachable`` on a broken stream, :class:`StreamSilent` on a without_content one.
     """
 
 
@@ -98,7 +98,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RunBlocking:
     """Outcome: what ``action`` returns. For file work, which an event loop does in a thread."""
 
     action: Callable[[], Any]
@@ -112,21 +112,21 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPolicy:
+class GetRetryPolicy:
     """Outcome: the client's :class:`RetryPolicy`."""
 
 
-Step: TypeAlias = Send | OpenStream | NextEvent | CloseStream | Pause | Work | Emit | AskPolicy
+Step: TypeAlias = Send | OpenStream | NextEvent | CloseStream | Pause | RunBlocking | Emit | GetRetryPolicy
 Flow: TypeAlias = Generator[Step, Any, T]
 
 
-class Steps(Protocol[T_co]):
+class Executable(Protocol[T_co]):
     """Something that can be carried out for a ``T``: a :class:`Call`, or a running :data:`Flow`."""
 
     def __iter__(self) -> Generator[Step, Any, T_co]: ...
 
 
-_SAID: Final = 500  # characters of a model's own error
+_ERROR_CHARS: Final = 500  # characters of a model's own error
 
 # --- retries --------------------------------------------------------------------------------------------------------
 
@@ -164,12 +164,12 @@ class RetryPolicy:
         return max(retry_after_s or 0.0, backoff * (0.5 + 0.5 * self.chance()))
 
 
-def is_passing(error: TrainmasterError) -> bool:
+def is_transient(error: TrainmasterError) -> bool:
     """Whether the same request may go through later."""
     return isinstance(error, ServerUnreachable) or error.status in {429, 502, 503, 504}
 
 
-def error_of(request: Request, answer: Answer) -> TrainmasterError:
+def error_of(request: HttpRequest, answer: HttpResponse) -> TrainmasterError:
     """The exception that an answer of status ≥ 400 means."""
     if answer.headers.get("trainmaster-answered-by") == "model":
         return _error_of_model(answer)
@@ -181,11 +181,11 @@ def error_of(request: Request, answer: Answer) -> TrainmasterError:
     )
 
 
-def _error_of_model(answer: Answer) -> ModelError:
+def _error_of_model(answer: HttpResponse) -> ModelError:
     """What a deployed model said itself, which may be anything."""
     value = answer.json()
     told = value.get("error") if isinstance(value, dict) else None
-    said = str(told or answer.content[:_SAID].decode("utf-8", "replace")).strip()
+    said = str(told or answer.content[:_ERROR_CHARS].decode("utf-8", "replace")).strip()
     where = answer.headers.get("trainmaster-deployment", "")
     return ModelError(
         f"The model {where!r} answered {answer.status}" + (f": {said}" if said else "."),
@@ -214,16 +214,16 @@ class Call(Generic[T]):
     """
 
     operation: str
-    request: Request
-    decode: Callable[[Answer], T]
+    request: HttpRequest
+    decode: Callable[[HttpResponse], T]
     is_repeatable: bool = True
 
     def __iter__(self) -> Generator[Step, Any, T]:
-        policy: RetryPolicy = yield AskPolicy()
+        policy: RetryPolicy = yield GetRetryPolicy()
         failures = 0
         while True:
             try:
-                answer: Answer = yield Send(self.request)
+                answer: HttpResponse = yield Send(self.request)
                 if answer.status < 400:
                     return self._decoded(answer)
                 error = error_of(self.request, answer)
@@ -235,13 +235,13 @@ class Call(Generic[T]):
             yield Pause(policy.delay_s(failures, error.retry_after_s))
 
     def _may_go_again(self, error: TrainmasterError, policy: RetryPolicy) -> bool:
-        if not is_passing(error) or (error.retry_after_s or 0.0) > policy.max_retry_after_s:
+        if not is_transient(error) or (error.retry_after_s or 0.0) > policy.max_retry_after_s:
             return False
         if self.is_repeatable or error.status == 429:
             return True
         return isinstance(error, ServerUnreachable) and not error.is_sent
 
-    def _decoded(self, answer: Answer) -> T:
+    def _decoded(self, answer: HttpResponse) -> T:
         try:
             return self.decode(answer)
         except ValueError as error:  # pydantic's ValidationError is one

@@ -14,26 +14,26 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import httpx
 
-from trainmaster import __version__
 from trainmaster.client.sse import EventParser
 from trainmaster.client.steps import (
-    Answer,
-    AskPolicy,
     CloseStream,
     Emit,
+    Executable,
+    GetRetryPolicy,
+    HttpRequest,
+    HttpResponse,
     NextEvent,
     OpenStream,
     Pause,
-    Request,
     RetryPolicy,
+    RunBlocking,
     Send,
     ServerEvent,
     Step,
-    Steps,
     StreamSilent,
-    Work,
 )
 from trainmaster.errors import ServerUnreachable
+from trainmaster.version import __version__
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionSettings:
     """What both transports need to make their HTTP client."""
 
     url: str
@@ -104,7 +104,7 @@ class Connection:
         return ServerUnreachable(f"The Trainmaster server at {self.url} {what}; try again.", is_sent=True)
 
 
-def _arguments(request: Request) -> dict[str, Any]:
+def _arguments(request: HttpRequest) -> dict[str, Any]:
     """The keyword arguments of httpx's ``build_request``."""
     arguments: dict[str, Any] = {
         "method": request.method,
@@ -120,8 +120,8 @@ def _arguments(request: Request) -> dict[str, Any]:
     return arguments
 
 
-def _answer(response: httpx.Response) -> Answer:
-    return Answer(
+def _answer(response: httpx.Response) -> HttpResponse:
+    return HttpResponse(
         response.status_code, {key.lower(): value for key, value in response.headers.items()}, response.content
     )
 
@@ -140,7 +140,7 @@ class _Stream(Generic[EventsT]):
 class _Running(Generic[T, EventsT]):
     """A flow that is being carried out: what it asked for last, and how that went."""
 
-    def __init__(self, steps: Steps[T]) -> None:
+    def __init__(self, steps: Executable[T]) -> None:
         self._flow: Generator[Step, Any, T] = iter(steps)
         self.stream: list[_Stream[EventsT]] = []  # one at most
         self.outcome: Any = None
@@ -177,21 +177,21 @@ async def _aread_events(response: httpx.Response) -> AsyncIterator[ServerEvent]:
 class SyncTransport:
     """Carries flows out with blocking calls. Threads may share it."""
 
-    def __init__(self, connection: Connection, http: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, connection: ConnectionSettings, http: httpx.BaseTransport | None = None) -> None:
         self._connection = connection
         self._http = httpx.Client(**connection.client_arguments, transport=http)
 
     def close(self) -> None:
         self._http.close()
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: Executable[T]) -> T:
         """Carry out all steps; what the flow returns."""
         running = _Running[T, Iterator[ServerEvent]](steps)
         for _ in self._emitted(running):
             pass
         return cast("T", running.result)
 
-    def iterate(self, steps: Steps[None]) -> Iterator[Any]:
+    def iterate(self, steps: Executable[None]) -> Iterator[Any]:
         """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
         yield from self._emitted(_Running[None, Iterator[ServerEvent]](steps))
 
@@ -230,9 +230,9 @@ class SyncTransport:
                     stream.pop().response.close()
             case Pause(seconds):
                 time.sleep(seconds)  # noqa: TID251 (the edge: a flow asked for it)
-            case Work(action):
+            case RunBlocking(action):
                 return action()
-            case AskPolicy():
+            case GetRetryPolicy():
                 return self._connection.policy
             case Emit():
                 raise AssertionError("handled by the caller")
@@ -242,21 +242,21 @@ class SyncTransport:
 class AsyncTransport:
     """Carries flows out with ``await``; file work goes to a thread."""
 
-    def __init__(self, connection: Connection, http: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, connection: ConnectionSettings, http: httpx.AsyncBaseTransport | None = None) -> None:
         self._connection = connection
         self._http = httpx.AsyncClient(**connection.client_arguments, transport=http)
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def run(self, steps: Steps[T]) -> T:
+    async def run(self, steps: Executable[T]) -> T:
         """Carry out all steps; what the flow returns."""
         running = _Running[T, AsyncIterator[ServerEvent]](steps)
         async for _ in self._emitted(running):
             pass
         return cast("T", running.result)
 
-    async def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]:
+    async def iterate(self, steps: Executable[None]) -> AsyncIterator[Any]:
         """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
         values = self._emitted(_Running[None, AsyncIterator[ServerEvent]](steps))
         try:
@@ -306,9 +306,9 @@ class AsyncTransport:
                     await stream.pop().response.aclose()
             case Pause(seconds):
                 await anyio.sleep(seconds)
-            case Work(action):
+            case RunBlocking(action):
                 return await anyio.to_thread.run_sync(action)
-            case AskPolicy():
+            case GetRetryPolicy():
                 return self._connection.policy
             case Emit():
                 raise AssertionError("handled by the caller")

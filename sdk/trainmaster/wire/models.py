@@ -14,7 +14,7 @@ VersionState = Literal["waiting", "registering", "ready", "failed"]
 Stage = Literal["none", "staging", "production", "archived"]
 STAGES: Final[tuple[Stage, ...]] = ("none", "staging", "production", "archived")
 # Nothing happens to a version any more until somebody asks for it.
-SETTLED_VERSION_STATES: Final[frozenset[str]] = frozenset({"ready", "failed"})
+FINAL_VERSION_STATES: Final[frozenset[str]] = frozenset({"ready", "failed"})
 # Names the newest version that is ready; never set by anybody.
 LATEST: Final = "latest"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from core.domain.errors import ExecutorTryAgain
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import Observation, Phase
 from executors.kubernetes.api_server.client import path as url
 from executors.kubernetes.nodes import SIMULATED
@@ -23,7 +23,7 @@ FOREVER = Behaviour(run_s=None)
 def part(bench: Any, gpu: str, milli: int = 500, *, behaviour: Behaviour = FOREVER, **fields: Any) -> Any:
     """An order of so many thousandths of ``gpu``."""
     env = {"CUDA_VISIBLE_DEVICES": gpu, "TRAINMASTER_GPU_FRACTION": f"{milli / 1000:g}"}
-    return bench.order(behaviour, gpus=(gpu,), request=Request(gpu_milli=milli), env=env, **fields)
+    return bench.order(behaviour, gpus=(gpu,), request=ResourceRequest(gpu_milli=milli), env=env, **fields)
 
 
 def create(executor: Any, order: Any) -> None:
@@ -146,7 +146,7 @@ def test_the_last_one_that_goes_gives_the_device_back_and_a_whole_one_waits_unti
     sharers = [part(cluster, "0"), part(cluster, "0")]
     for order in sharers:
         create(cluster.executor, order)
-    whole = cluster.order(FOREVER, gpus=tuple(map(str, range(many))), request=Request(gpu_count=many))
+    whole = cluster.order(FOREVER, gpus=tuple(map(str, range(many))), request=ResourceRequest(gpu_count=many))
     create(cluster.executor, whole)
     remove(cluster.executor, sharers[0].key.attempt_id)
     assert len(cluster.reservations()) == 1

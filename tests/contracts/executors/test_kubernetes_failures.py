@@ -12,7 +12,7 @@ import pytest
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import Phase
 from executors.containers import labels
 from executors.kubernetes.api_server.client import KubernetesClient, ObjectNotFound
@@ -62,7 +62,7 @@ def test_a_missing_runtime_image_is_the_platforms_fault(make_kubernetes_bench):
 def test_too_much_memory_is_reported_with_the_limit(bench):
     observation = bench.run(
         command=bench.python("x = bytearray(400 * 2**20); x[:] = b'1' * len(x)"),
-        request=Request(100, 64 * 2**20),
+        request=ResourceRequest(100, 64 * 2**20),
         memory_limit_bytes=64 * 2**20,
     )
     assert observation.exit.cause is ExitCause.OUT_OF_MEMORY
@@ -70,7 +70,7 @@ def test_too_much_memory_is_reported_with_the_limit(bench):
 
 
 def test_a_node_without_room_is_reported_in_kube_schedulers_words_and_placed_again(bench):
-    observation = bench.run(command=("true",), request=Request(cpu_milli=500_000))
+    observation = bench.run(command=("true",), request=ResourceRequest(cpu_milli=500_000))
     assert observation.exit.cause is ExitCause.ENGINE_REFUSED
     assert kind_of(observation) is ExitKind.PLATFORM
     assert "Insufficient cpu" in observation.exit.sentence
@@ -86,7 +86,7 @@ def test_a_node_that_is_not_there_is_reported(bench):
 
 def test_kubelets_refusal_is_reported_and_placed_again(bench):
     """The pod is bound behind kube-scheduler's back, as when two schedulers meet."""
-    order = bench.order(command=("true",), request=Request(cpu_milli=500_000))
+    order = bench.order(command=("true",), request=ResourceRequest(cpu_milli=500_000))
     options = _options(bench)
     pod = render.render_pod(order, options, bench.namespace)
     pod["spec"]["nodeName"] = order.node
@@ -152,7 +152,7 @@ def test_a_quota_of_the_namespace_refuses_in_the_servers_words(bench):
     bench.executor.create(bench.order(command=("true",)))
     bench.engine.post(url("resourcequotas", bench.namespace), quota)
     try:
-        order = bench.order(command=("true",), request=Request(100, 64 * 2**30))
+        order = bench.order(command=("true",), request=ResourceRequest(100, 64 * 2**30))
         end = time.monotonic() + 20
         with pytest.raises(ExecutorRefused, match="exceeded quota: none"):
             while time.monotonic() < end:  # the quota counts only after its controller has seen it

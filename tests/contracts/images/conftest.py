@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from core.domain.ids import AttemptId, JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import MountOrder, ReplicaExit, ReplicaKey, ReplicaOrder
 from executors.containers import names, paths
 from executors.containers.exits import read_exit
@@ -178,7 +178,7 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
             "args": (),
             "env": {},
             "process_env": ({},),
-            "request": Request(),
+            "request": ResourceRequest(),
             "stop_grace": timedelta(seconds=5),
             "peers_grace": timedelta(seconds=5),
         }

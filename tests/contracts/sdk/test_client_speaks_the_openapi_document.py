@@ -14,7 +14,7 @@ import pytest
 from trainmaster import errors as client_errors
 from trainmaster.client import calls
 from trainmaster.client.flows import streams
-from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
+from trainmaster.client.steps import Call, HttpRequest, OpenStream, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
 
 from core.domain import errors as server_errors
@@ -125,7 +125,7 @@ def operations(openapi: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]
     }
 
 
-def operation_of(openapi: dict[str, Any], request: Request) -> dict[str, Any]:
+def operation_of(openapi: dict[str, Any], request: HttpRequest) -> dict[str, Any]:
     fitting = [
         (path.count("{"), operation)
         for (method, path), operation in operations(openapi).items()
@@ -135,7 +135,7 @@ def operation_of(openapi: dict[str, Any], request: Request) -> dict[str, Any]:
     return min(fitting, key=lambda found: found[0])[1]
 
 
-def assert_parameters_exist(operation: dict[str, Any], request: Request) -> None:
+def assert_parameters_exist(operation: dict[str, Any], request: HttpRequest) -> None:
     known = {p["name"] for p in operation.get("parameters", []) if p["in"] == "query"}
     assert {name for name, _ in request.params} <= known, operation["operationId"]
 

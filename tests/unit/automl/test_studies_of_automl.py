@@ -12,18 +12,18 @@ from trainmaster_automl import families, image_folders, scoring, table_files
 
 from api.automl import profiling
 from core.domain.automl.space import IMAGES, METRICS, TABULAR, families_of, space_of
-from core.domain.automl.study import Order, options_of, study_of
-from core.domain.automl.task import MISSING, is_written_number, left_of, look_at
+from core.domain.automl.study import AutoMLStudyRequest, options_of, study_of
+from core.domain.automl.task import MISSING, is_written_number, left_of, profile_target
 
 
-def order(**changes: Any) -> Order:
+def order(**changes: Any) -> AutoMLStudyRequest:
     told: dict[str, Any] = {
         "name": "automl-x", "project": "default", "model": "x", "kind": TABULAR, "task": "classification", "metric": "accuracy",
         "families": families_of(TABULAR, has_weights=False), "folder": "data/x", "file": "x.csv", "options": {"target": "y"},
         "is_imbalanced": True, "max_time_s": 600.0, "trials": 10, "parallel": 2, "seed": 1, "resources": {"cpu": 1},
         "image": None, "command": ("python", "-m", "trainmaster_automl"),
     }  # fmt: skip
-    return Order(**{**told, **changes})
+    return AutoMLStudyRequest(**{**told, **changes})
 
 
 @pytest.mark.parametrize("is_imbalanced", [True, False])
@@ -92,12 +92,12 @@ def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
     ],
 )
 def test_the_task_follows_from_the_targets_values(cells: list[str], task: str, metric: str) -> None:
-    found = look_at(cells)
+    found = profile_target(cells)
     assert (found.task, found.metric) == (task, metric)
 
 
 def test_who_says_the_task_is_believed() -> None:
-    assert look_at(["1", "2"] * 30, "regression").metric == "rmse"
+    assert profile_target(["1", "2"] * 30, "regression").metric == "rmse"
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.35, 0.5])
@@ -128,6 +128,6 @@ def test_numbers_as_people_write_them_are_known(text: str, *, written: bool) -> 
 
 
 def test_quantities_with_marks_are_no_classes() -> None:
-    assert look_at([f"{n},000" for n in range(1, 50)]).written == "1,000"
-    assert look_at(["1,000", "2,000"] * 20).written == ""
-    assert look_at([str(n) for n in range(50)]).written == ""
+    assert profile_target([f"{n},000" for n in range(1, 50)]).written == "1,000"
+    assert profile_target(["1,000", "2,000"] * 20).written == ""
+    assert profile_target([str(n) for n in range(50)]).written == ""

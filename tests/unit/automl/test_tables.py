@@ -34,8 +34,8 @@ from trainmaster_serving.models import load_model
 from trainmaster_serving.sklearn_model import SklearnModel
 
 from core.domain.automl import columns
-from core.domain.automl.counters import Counters
-from core.domain.automl.task import look_at
+from core.domain.automl.counters import CounterColumns
+from core.domain.automl.task import profile_target
 
 Row = list[Any]
 
@@ -150,7 +150,7 @@ def test_columns_are_what_their_cells_say(cells: list[Any], kind: str) -> None:
 def test_a_column_that_numbers_the_rows_is_known_to_the_trials_and_to_the_control_plane(
     name: str, cells: list[Any], expected: bool
 ) -> None:
-    whole = Counters([name])
+    whole = CounterColumns([name])
     for cell in cells:
         whole.add([str(cell)])
     assert whole.names() == ((name,) if expected else ())
@@ -378,7 +378,7 @@ def test_a_few_rows_whose_quantity_is_a_word_are_left_out(tmp_path: Path) -> Non
     "cell", ["0045", "1", "-1.5e3", "1e999", "0.", ".5", "00.5", "1_000", "inf", "7" * 31, "7" * 32]
 )
 def test_the_control_plane_and_the_trials_take_the_same_for_a_number(cell: str) -> None:
-    target = look_at([cell], "regression")
+    target = profile_target([cell], "regression")
     assert target.strays == int(math.isnan(number_of(cell)))
 
 

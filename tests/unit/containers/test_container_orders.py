@@ -9,7 +9,7 @@ import pytest
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
 from core.domain.jobs.layout import Ports
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, paths
 from executors.containers.order_files import command_of_image, render_order, render_world
@@ -27,7 +27,7 @@ def order(**changes):
         "args": ("--note", "it's $HOME\n`ls`"),
         "env": {"TF_CONFIG": '{"task": {"index": 1}}', "CUDA_VISIBLE_DEVICES": "2,3"},
         "process_env": ({"RANK": "2"}, {"RANK": "3"}),
-        "request": Request(cpu_milli=1000, memory_bytes=2**30, gpu_count=2),
+        "request": ResourceRequest(cpu_milli=1000, memory_bytes=2**30, gpu_count=2),
         "gpus": ("2", "3"),
         "image": "python:3.11-slim",
         "project": "default",

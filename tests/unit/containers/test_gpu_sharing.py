@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import Gpu
 from executors.gpu_sharing import with_memory_limit
 from tests.orders import bare_order
@@ -12,7 +12,7 @@ LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 
 def order(milli=250, gpu="GPU-a", **fields):
-    return bare_order(gpus=(gpu,), request=Request(gpu_milli=milli), **fields)
+    return bare_order(gpus=(gpu,), request=ResourceRequest(gpu_milli=milli), **fields)
 
 
 def test_a_part_has_its_share_of_the_devices_memory():
@@ -29,7 +29,7 @@ def test_the_users_own_limit_stays():
 
 
 def test_whole_devices_and_those_of_unknown_memory_have_no_limit():
-    whole = bare_order(gpus=("GPU-a",), request=Request(gpu_count=1))
+    whole = bare_order(gpus=("GPU-a",), request=ResourceRequest(gpu_count=1))
     assert with_memory_limit(whole, GPUS) is whole
     assert with_memory_limit(order(gpu="GPU-c"), GPUS).env == {}
     assert with_memory_limit(order(), (replace(GPUS[0], memory_bytes=0),)).env == {}

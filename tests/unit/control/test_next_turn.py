@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.control.planning.snapshot import next_turn
 from scheduler.planning import Policy, QueuedGang, RunningGang, Snapshot
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-GANG = Gang((GangRole("worker", 1, Request(100, 1 << 20, 1)),))
+GANG = Gang((GangRole("worker", 1, ResourceRequest(100, 1 << 20, 1)),))
 
 
 def due_s(policy: Policy, *, ran_s: float, earlier_s: float = 0.0) -> float:

@@ -9,7 +9,7 @@ from math import inf, nan
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.control.planning.estimates import Estimates, finite
 from scheduler.control.planning.poison_jobs import FilteredPlan, PoisonJobFilter
 from scheduler.control.planning.running import limit_in_sight
@@ -18,7 +18,7 @@ from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import Estimate, NodeSnapshot, Plan, QueuedGang, ReasonCode, Snapshot
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
-SMALL = Gang((GangRole("worker", 1, Request(1, 1)),))
+SMALL = Gang((GangRole("worker", 1, ResourceRequest(1, 1)),))
 WHOLE = Amounts(20, 20)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from core.domain.ids import JobId
-from core.domain.sharing.resources import Gang, GangRole, Request
+from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.control.planning.snapshot import PlannerInputs
 from scheduler.control.planning.wait_reasons import changed_reasons
 from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-GANG = Gang((GangRole("worker", 1, Request(1000, 1)),))
+GANG = Gang((GangRole("worker", 1, ResourceRequest(1000, 1)),))
 ROOM, RACK = Reason(ReasonCode.NO_ROOM, "no room"), Reason(ReasonCode.TOPOLOGY, "no room in one rack")
 QUOTA = Reason(ReasonCode.QUOTA, "project p has all it may", {"project": "p"})
 

@@ -6,7 +6,7 @@ import pytest
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.docker.engine import EngineError, EngineObjectMissing
 from executors.docker.error_messages import not_created, not_pulled
@@ -22,7 +22,7 @@ ORDER = ReplicaOrder(
     args=(),
     env={},
     process_env=({},),
-    request=Request(),
+    request=ResourceRequest(),
     mounts=(MountOrder("/srv/data", "/data/data", True, VolumeSource("datasets", "local", {}, "")),),
 )
 

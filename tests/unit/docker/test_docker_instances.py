@@ -10,7 +10,7 @@ import pytest
 
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import Gpu, ReplicaKey, ReplicaOrder
 from executors.docker import DockerExecutor
 from executors.docker.engine import DockerEngine
@@ -28,7 +28,7 @@ ORDER = ReplicaOrder(
     args=(),
     env={},
     process_env=({},),
-    request=Request(),
+    request=ResourceRequest(),
     mounts=(),
 )
 
@@ -90,7 +90,9 @@ class TwoDatabases:
 
     def container(self, name: str) -> dict[str, Any]:
         order = replace(
-            ORDER, request=Request(cpu_milli=2000, memory_bytes=2**30), gpus=(self._containers[int(name)]["Gpu"],)
+            ORDER,
+            request=ResourceRequest(cpu_milli=2000, memory_bytes=2**30),
+            gpus=(self._containers[int(name)]["Gpu"],),
         )
         made = render_container(order, "i", ContainerSettings("ours"))
         return {"Config": {"Labels": made["Labels"]}, "HostConfig": made["HostConfig"]}

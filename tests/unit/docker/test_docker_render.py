@@ -9,7 +9,7 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.docker.render import ContainerSettings, check, render_container, render_network
 
@@ -30,7 +30,7 @@ ORDER = ReplicaOrder(
     args=(),
     env={"SECRET": "hidden"},
     process_env=({},),
-    request=Request(cpu_milli=2000, memory_bytes=2**30),
+    request=ResourceRequest(cpu_milli=2000, memory_bytes=2**30),
     project="vision",
     mounts=(OUTPUT,),
     stop_grace=timedelta(seconds=12.5),

@@ -10,9 +10,9 @@ from core.domain.jobs.exits import (
     ExitFacts,
     ExitKind,
     classify,
+    for_server,
     is_worth_a_restart,
     root_cause,
-    told_of_server,
 )
 
 AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -62,7 +62,7 @@ def test_the_runtimes_own_lines_are_not_taken_for_the_programs_last_word():
 
 def test_a_server_that_is_not_there_is_no_matter_of_where_one_submits_from():
     verdict = classify(end("python: can't open file '/data/server.py': [Errno 2] No such file or directory"))
-    told = told_of_server(verdict)
+    told = for_server(verdict)
     assert "put it into the model's folder and deploy with the command `python $AIP_STORAGE_URI/FILE`" in told.sentence
     assert "submit from" not in told.sentence
     assert told == replace(verdict, sentence=told.sentence)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.domain.sharing.gpu_sharing import WHOLE, after_part, device_for, in_order, room_for_parts
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 
 SHARES = st.lists(st.integers(0, 999), max_size=5).map(lambda left: tuple(sorted(left)))
 
@@ -44,11 +44,11 @@ def test_as_many_equal_parts_fit_as_are_counted(shares: tuple[int, ...], whole: 
 
 
 def test_a_gang_with_parts_and_servers_apart_survives_json_and_others_keep_their_shape() -> None:
-    plain = Gang((GangRole("worker", 2, Request(1, 1, 1)),))
+    plain = Gang((GangRole("worker", 2, ResourceRequest(1, 1, 1)),))
     assert set(plain.to_json()) == {"roles", "select", "topology"}
     assert plain.to_json()["roles"] == [["worker", 2, 1, 1, 1, []]]
     gang = Gang(
-        (GangRole("ps", 2, Request(1, 1)), GangRole("worker", 2, Request(1, 1, 0, ("T4",), 250), 4)),
+        (GangRole("ps", 2, ResourceRequest(1, 1)), GangRole("worker", 2, ResourceRequest(1, 1, 0, ("T4",), 250), 4)),
         servers="apart",
         spread_servers=True,
     )

@@ -10,15 +10,17 @@ import pytest
 from core.domain.jobs import machine_faults
 from core.domain.jobs.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.sharing.policy import Policy
-from core.domain.sharing.quarantine import Failure, Suspect, judge, told
+from core.domain.sharing.quarantine import NodeCandidate, NodeFailureFact, describe_causes, judge
 
 NOW = datetime(2026, 11, 22, 14, 0, tzinfo=UTC)
-FOUR = tuple(Suspect(f"n{number}") for number in range(4))
+FOUR = tuple(NodeCandidate(f"n{number}") for number in range(4))
 
 
-def failed(node: str, job: str, minutes_ago: float = 1, *, certain: bool = False, loss: bool = False) -> Failure:
+def failed(
+    node: str, job: str, minutes_ago: float = 1, *, certain: bool = False, loss: bool = False
+) -> NodeFailureFact:
     error = "uncorrectable ECC error" if certain else "input/output error"
-    return Failure(node, job, job, NOW - timedelta(minutes=minutes_ago), error, certain, loss)
+    return NodeFailureFact(node, job, job, NOW - timedelta(minutes=minutes_ago), error, certain, loss)
 
 
 def decide(failures, nodes=FOUR, successes=(), **settings):
@@ -30,8 +32,8 @@ def test_one_certain_fault_is_enough() -> None:
     (one,) = made.quarantines.items()
     assert one[0] == "n0"
     assert one[1].until == NOW + timedelta(hours=4)
-    assert told(one[1].causes) == "uncorrectable ECC error in job a"
-    assert told(one[1].causes, hidden={"a"}) == "uncorrectable ECC error in a job of another project"
+    assert describe_causes(one[1].causes) == "uncorrectable ECC error in job a"
+    assert describe_causes(one[1].causes, hidden={"a"}) == "uncorrectable ECC error in a job of another project"
 
 
 def test_suspicious_ends_count_by_different_jobs_within_the_window() -> None:
@@ -67,7 +69,7 @@ def test_only_the_same_certain_fault_elsewhere_takes_back_a_certain_one() -> Non
     ecc = failed("n0", "a", 5, certain=True)
     xid = replace(failed("n1", "a", certain=True), error="Xid 79, the GPU has fallen off the bus")
     refusal = replace(failed("n1", "a"), error=machine_faults.REFUSED.error)
-    nodes = (Suspect("n0", is_quarantined=True, causes=(ecc,), until=NOW + timedelta(hours=1)), *FOUR[1:])
+    nodes = (NodeCandidate("n0", is_quarantined=True, causes=(ecc,), until=NOW + timedelta(hours=1)), *FOUR[1:])
     for other in (failed("n1", "a"), failed("n1", "a", loss=True), refusal, xid):
         assert set(decide([ecc, other]).quarantines) == {"n0"}
         assert not decide([ecc, other], nodes).releases
@@ -85,7 +87,7 @@ def test_a_loss_or_a_refusal_elsewhere_takes_back_only_its_like() -> None:
 
 def test_a_quarantine_that_turns_out_to_be_the_jobs_fault_is_lifted() -> None:
     cause = failed("n0", "a", 5, certain=True)
-    nodes = (Suspect("n0", is_quarantined=True, causes=(cause,), until=NOW + timedelta(hours=1)), *FOUR[1:])
+    nodes = (NodeCandidate("n0", is_quarantined=True, causes=(cause,), until=NOW + timedelta(hours=1)), *FOUR[1:])
     assert not decide([cause], nodes).releases
     made = decide([cause, failed("n1", "a", certain=True)], nodes)
     assert made.releases == {"n0": "job a failed so on n1, too, so it is not this node's fault"}
@@ -95,7 +97,7 @@ def test_a_quarantine_that_turns_out_to_be_the_jobs_fault_is_lifted() -> None:
 
 def test_a_setting_that_grows_releases_nothing_and_what_is_refuted_then_does() -> None:
     causes = tuple(failed("n0", job, 5) for job in "abc")
-    nodes = (Suspect("n0", is_quarantined=True, causes=causes, until=NOW + timedelta(hours=1)), *FOUR[1:])
+    nodes = (NodeCandidate("n0", is_quarantined=True, causes=causes, until=NOW + timedelta(hours=1)), *FOUR[1:])
     made = decide(causes, nodes, quarantine_failures=5)
     assert not made.releases
     assert not made.refuted
@@ -155,7 +157,7 @@ def test_what_may_be_taken_goes_to_the_certain_faults_first() -> None:
 def test_each_in_a_row_lasts_twice_as_long_until_it_was_well_for_a_week() -> None:
     cause = failed("n0", "a", certain=True)
     for count, open_for, hours in ((0, 1, 4), (1, 1, 8), (2, 1, 16), (2, 8, 4)):
-        node = Suspect("n0", trusted_since=NOW - timedelta(days=open_for), count=count)
+        node = NodeCandidate("n0", trusted_since=NOW - timedelta(days=open_for), count=count)
         (one,) = decide([cause], (node, *FOUR[1:])).quarantines.values()
         assert one.until == NOW + timedelta(hours=hours)
     (for_good,) = decide([cause], quarantine_release_s=None).quarantines.values()
@@ -164,18 +166,18 @@ def test_each_in_a_row_lasts_twice_as_long_until_it_was_well_for_a_week() -> Non
 
 def test_its_time_is_over_and_what_failed_before_does_not_count_again() -> None:
     cause = failed("n0", "a", 30, certain=True)
-    node = Suspect("n0", is_quarantined=True, causes=(cause,), until=NOW)
+    node = NodeCandidate("n0", is_quarantined=True, causes=(cause,), until=NOW)
     made = decide([cause], (node, *FOUR[1:]))
     assert made.releases == {"n0": "its time is over"}
     assert not made.quarantines
-    after = Suspect("n0", trusted_since=NOW - timedelta(seconds=1), count=1)
+    after = NodeCandidate("n0", trusted_since=NOW - timedelta(seconds=1), count=1)
     assert not decide([cause], (after, *FOUR[1:])).quarantines
 
 
 def test_switched_off_nothing_new_is_quarantined_and_what_is_ends_in_time() -> None:
     cause = failed("n0", "a", certain=True)
     assert not decide([cause], quarantines=False).quarantines
-    node = Suspect("n0", is_quarantined=True, causes=(cause,), until=NOW)
+    node = NodeCandidate("n0", is_quarantined=True, causes=(cause,), until=NOW)
     assert decide([], (node,), quarantines=False).releases
 
 
@@ -194,9 +196,9 @@ def test_switched_off_nothing_new_is_quarantined_and_what_is_ends_in_time() -> N
     ],
 )
 def test_words_that_blame_the_machine(line: str, error: str, is_certain: bool) -> None:
-    assert machine_faults.fault_in(line) == machine_faults.Fault(error, is_certain)
+    assert machine_faults.fault_in(line) == machine_faults.MachineFault(error, is_certain)
     verdict = classify(ExitFacts("worker-0", "worker", ExitCause.EXITED, 1, NOW, "", line))
-    assert (verdict.kind, verdict.fault) == (ExitKind.HARDWARE, machine_faults.Fault(error, is_certain))
+    assert (verdict.kind, verdict.fault) == (ExitKind.HARDWARE, machine_faults.MachineFault(error, is_certain))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_what_a_program_prints_before_it_fails_in_its_own_words_is_no_certain_fa
 def test_an_xid_in_a_programs_own_exception_is_no_certain_fault() -> None:
     line = "RuntimeError: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
     fault = classify(ExitFacts("worker-0", "worker", ExitCause.EXITED, 1, NOW, "", line)).fault
-    assert fault == machine_faults.Fault("Xid 79, the GPU has fallen off the bus", is_certain=False)
+    assert fault == machine_faults.MachineFault("Xid 79, the GPU has fallen off the bus", is_certain=False)
 
 
 def test_an_engine_and_a_lost_node_blame_the_machine_and_the_control_loop_does_not() -> None:
@@ -247,5 +249,5 @@ def test_an_engine_and_a_lost_node_blame_the_machine_and_the_control_loop_does_n
     start = replace(lost, cause=ExitCause.START_FAILED, sentence="nvidia-container-cli: initialization error: x")
     assert (classify(start).kind, classify(start).fault) == (
         ExitKind.HARDWARE,
-        machine_faults.Fault("error of the GPUs' driver"),
+        machine_faults.MachineFault("error of the GPUs' driver"),
     )

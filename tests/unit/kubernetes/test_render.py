@@ -11,7 +11,7 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
-from core.domain.sharing.resources import Request
+from core.domain.sharing.resources import ResourceRequest
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from executors.kubernetes.nodes import NodeRules
 from executors.kubernetes.options import KubernetesOptions
@@ -29,7 +29,7 @@ ORDER = ReplicaOrder(
     args=("--fast",),
     env={"SECRET": "hunter2"},
     process_env=({"RANK": "2"},),
-    request=Request(500, 1024, 0),
+    request=ResourceRequest(500, 1024, 0),
     project="vision",
     mounts=(MountOrder("/srv/output/alice/job-1", "/data/output", False, OUTPUT),),
     token="token-of-the-attempt",
@@ -181,7 +181,7 @@ def test_the_limit_of_a_log_reaches_the_runtime():
 def test_limits_are_the_users_and_gpus_are_asked_for_as_limits_too():
     order = replace(
         ORDER,
-        request=Request(2000, 2**30, 2),
+        request=ResourceRequest(2000, 2**30, 2),
         gpus=("amd.com/gpu:0", "amd.com/gpu:3"),
         cpu_limit_milli=2000,
         memory_limit_bytes=2**30,

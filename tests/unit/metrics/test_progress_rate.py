@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.domain.jobs.progress_rate import KEY, told_progress, with_sample
+from core.domain.jobs.progress_rate import KEY, progress_view, with_sample
 
 
 def go(stations: list[tuple[float, float]], **more: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def go(stations: list[tuple[float, float]], **more: Any) -> dict[str, Any]:
 
 
 def test_an_even_training_is_done_when_it_says_and_certainly() -> None:
-    reported = told_progress(go([(10.0 * n, 5 * n) for n in range(1, 9)], steps=100), is_running=True)
+    reported = progress_view(go([(10.0 * n, 5 * n) for n in range(1, 9)], steps=100), is_running=True)
     assert reported["fraction"] == 0.4
     assert reported["steps_per_s"] == 0.5
     assert (reported["remaining_s"], reported["remaining_s_low"], reported["remaining_s_high"]) == (120.0, 120.0, 120.0)
@@ -27,18 +27,18 @@ def test_an_even_training_is_done_when_it_says_and_certainly() -> None:
 
 def test_an_uneven_one_has_wide_bounds_and_what_was_lately_counts_more() -> None:
     slow_then_fast = [(0, 0), (100, 10), (200, 20), (210, 30), (220, 40), (230, 50)]
-    reported = told_progress(go([(float(at), step) for at, step in slow_then_fast], steps=100), is_running=True)
+    reported = progress_view(go([(float(at), step) for at, step in slow_then_fast], steps=100), is_running=True)
     plain_mean = 230 / 50 * 50
     assert reported["remaining_s_low"] < reported["remaining_s"] < plain_mean < reported["remaining_s_high"]
 
 
 def test_two_reports_are_too_few_for_a_rate() -> None:
-    reported = told_progress(go([(0.0, 0), (10.0, 10)], steps=20), is_running=True)
+    reported = progress_view(go([(0.0, 0), (10.0, 10)], steps=20), is_running=True)
     assert (reported["remaining_s_low"], reported["remaining_s"], reported["remaining_s_high"]) == (5.0, 10.0, 15.0)
 
 
 def test_without_the_number_of_steps_there_is_no_end() -> None:
-    reported = told_progress(go([(0.0, 0), (10.0, 10)]), is_running=True)
+    reported = progress_view(go([(0.0, 0), (10.0, 10)]), is_running=True)
     assert "fraction" not in reported
     assert "remaining_s" not in reported
 
@@ -48,7 +48,7 @@ def test_epochs_serve_where_steps_are_not_counted() -> None:
     for epoch in range(1, 5):
         progress["epoch"] = epoch
         progress[KEY] = with_sample(progress, 60.0 * epoch)
-    reported = told_progress(progress, is_running=True)
+    reported = progress_view(progress, is_running=True)
     assert (reported["fraction"], reported["remaining_s"]) == (0.4, 360.0)
     assert "steps_per_s" not in reported
 
@@ -62,8 +62,8 @@ def test_a_training_that_began_again_and_a_clock_set_back_forget_what_was_before
 
 def test_an_ended_job_has_no_end_before_it_and_beyond_the_last_step_nothing_is_left() -> None:
     progress = go([(0.0, 0), (10.0, 10), (20.0, 25)], steps=20)
-    assert "remaining_s" not in told_progress(progress, is_running=False)
-    reported = told_progress(progress, is_running=True)
+    assert "remaining_s" not in progress_view(progress, is_running=False)
+    reported = progress_view(progress, is_running=True)
     assert (reported["fraction"], reported["remaining_s"]) == (1.0, 0.0)
 
 
@@ -74,5 +74,5 @@ def test_samples_stay_few_however_long_it_trains() -> None:
 
 
 def test_an_end_beyond_all_calendars_is_left_out() -> None:
-    reported = told_progress(go([(0.0, 0), (1e6, 1e-9)], steps=2**53), is_running=True)
+    reported = progress_view(go([(0.0, 0), (1e6, 1e-9)], steps=2**53), is_running=True)
     assert "done_at" not in reported

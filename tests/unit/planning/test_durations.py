@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.domain.jobs.progress_rate import KEY, told_progress
+from core.domain.jobs.progress_rate import KEY, progress_view
 from scheduler.planning.forecast.durations import (
     DurationModel,
     JobTraits,
@@ -95,7 +95,7 @@ def test_its_max_run_time_ends_it_in_any_case_and_what_it_ended_would_have_run_l
 def test_a_training_s_own_progress_tells_its_end() -> None:
     start = NOW.timestamp() - 100
     progress = {"step": 100, "steps": 300, KEY: [[start + second, second] for second in range(0, 101, 10)]}
-    found = estimate_from_progress(told_progress(progress, is_running=True), NOW)
+    found = estimate_from_progress(progress_view(progress, is_running=True), NOW)
     assert found is not None
     assert found.likely_s == pytest.approx(200)
     assert found.early_s <= 190

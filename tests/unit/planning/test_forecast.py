@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Gang, Request
+from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
 from scheduler.planning.forecast.start_times import StartCode, outlook
 from scheduler.planning.forecast.what_if import Alternative, AlternativeCode, Forecast, changed_cluster, forecast
@@ -110,7 +110,7 @@ def test_what_is_kept_for_a_job_before_it_is_no_room_for_an_option() -> None:
 def changed(wanted: Gang, option: Alternative) -> Gang:
     """The gang with what the option says, as a user would write it."""
 
-    def one(request: Request) -> Request:
+    def one(request: ResourceRequest) -> ResourceRequest:
         match option.field:
             case "gpus" if option.code is AlternativeCode.PART_OF_GPU:
                 return replace(request, gpu_count=0, gpu_milli=round(1000 * option.value))

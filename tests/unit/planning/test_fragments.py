@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from core.domain.sharing.gpu_sharing import WHOLE
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import NodeSnapshot
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -41,9 +41,9 @@ def nodes() -> list[NodeSnapshot]:
     return [NodeSnapshot(f"n{number:03}", {}, whole, whole) for number, whole in enumerate(wholes)]
 
 
-def request(milli: int, cpu: int, memory: int) -> Request:
+def request(milli: int, cpu: int, memory: int) -> ResourceRequest:
     whole, part = divmod(milli, WHOLE)
-    return Request(cpu * 1000, memory * GIB, whole, (), part)
+    return ResourceRequest(cpu * 1000, memory * GIB, whole, (), part)
 
 
 def given_away(mix: _Mix, seed: int, *, is_judged: bool) -> float:

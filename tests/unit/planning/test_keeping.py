@@ -11,7 +11,7 @@ import pytest
 from core.domain.errors import InvalidRequest
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.policy import parse_policy
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     Booking,
@@ -44,7 +44,7 @@ def node(
 
 
 def asks(cpu: int, gpus: int = 0, *models: str, milli: int = 0, memory: int = GIB, role: str = "worker") -> GangRole:
-    return GangRole(role, 1, Request(cpu * 1000, memory, gpus, models, milli))
+    return GangRole(role, 1, ResourceRequest(cpu * 1000, memory, gpus, models, milli))
 
 
 def job(
@@ -55,7 +55,7 @@ def job(
     return QueuedGang(JobId(name), name, "p", "u", priority, at, wanted, wanted.shape(), limit)
 
 
-EIGHTS = Gang((GangRole("worker", 2, Request(64_000, GIB, 8)),))
+EIGHTS = Gang((GangRole("worker", 2, ResourceRequest(64_000, GIB, 8)),))
 
 
 def runs(name: str, role: GangRole, on: str, minutes: float | None = None, **more: Any) -> RunningGang:
@@ -181,7 +181,7 @@ def test_nothing_is_kept_for_jobs_whose_nodes_are_all_reserved_for_others(
     booked: tuple[str, ...], in_hours: int, limit_s: float | None, keeps: bool
 ) -> None:
     nodes = [*(node(f"h-{number}", 64, 8) for number in range(2)), node("cpu-1", 64, free=Amounts(0, 0))]
-    wanted = Gang((GangRole("worker", 1, Request(64_000, GIB, 8, ("H100",))),))
+    wanted = Gang((GangRole("worker", 1, ResourceRequest(64_000, GIB, 8, ("H100",))),))
     barred = QueuedGang(JobId("barred"), "barred", "q", "u", 50, NOW, wanted, wanted.shape(), limit_s)
     begins, ends = NOW + timedelta(hours=in_hours), NOW + timedelta(days=1)
     bookings = (Booking("b-1", "demo", "r", frozenset(map(NodeId, booked)), begins, ends),) if booked else ()
@@ -236,7 +236,11 @@ def test_parts_of_gpus_keep_their_part(left: tuple[int, ...], fits: int) -> None
 
 
 def test_typical_is_what_three_in_four_of_the_gpus_get_along_with() -> None:
-    usual, odd, part = Request(8_000, GIB, 1), Request(96_000, GIB, 1), Request(1_000, GIB, 0, (), 500)
+    usual, odd, part = (
+        ResourceRequest(8_000, GIB, 1),
+        ResourceRequest(96_000, GIB, 1),
+        ResourceRequest(1_000, GIB, 0, (), 500),
+    )
     assert headroom_per_gpu(WorkloadProfile(((usual, 3.0), (odd, 1.0)), 2), "H100") == (8_000, GIB)
     assert headroom_per_gpu(WorkloadProfile(((usual, 2.0), (odd, 1.0)), 2), "H100") == (96_000, GIB)
     assert headroom_per_gpu(WorkloadProfile(((part, 1.0),), 1), "H100") == (2_000, 2 * GIB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import Account, NodeSnapshot, Policy, QueuedGang, Quota, RunningGang, Snapshot, plan
 from scheduler.planning.queue.shares import Shares
 
@@ -14,7 +14,7 @@ MODEL = "h100-80gb-hbm3"
 
 
 def gang(replicas: int, **more) -> Gang:
-    return Gang((GangRole("worker", replicas, Request(100, 2**27, 1, ()), **more),))
+    return Gang((GangRole("worker", replicas, ResourceRequest(100, 2**27, 1, ()), **more),))
 
 
 def snapshot(jobs: int) -> Snapshot:

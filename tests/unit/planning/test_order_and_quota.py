@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     Booking,
@@ -37,7 +37,7 @@ def node(name: str, gpus: int = 8, free: int | None = None, model: str = "h100-8
 
 
 def gang(gpus: int, *models: str, replicas: int = 1, **more) -> Gang:
-    return Gang((GangRole("worker", replicas, Request(100, 2**27, gpus, models)),), **more)
+    return Gang((GangRole("worker", replicas, ResourceRequest(100, 2**27, gpus, models)),), **more)
 
 
 def job(name: str, wanted: Gang, project: str = "vision", user: str = "ann", *, age: int = 0, **more) -> QueuedGang:
@@ -84,7 +84,12 @@ def test_the_dominant_share_is_of_the_scarcest_resource_that_is_held() -> None:
     whole = Amounts(8000, 2**40, {"a100": 8})
     view = NodeSnapshot(NodeId("n0"), {}, whole, whole)
     cpus = RunningGang(
-        JobId("c"), "c", "cpus", 50, Gang((GangRole("worker", 1, Request(6000, 1)),)), (("worker", NodeId("n0")),)
+        JobId("c"),
+        "c",
+        "cpus",
+        50,
+        Gang((GangRole("worker", 1, ResourceRequest(6000, 1)),)),
+        (("worker", NodeId("n0")),),
     )
     gpus = RunningGang(JobId("g"), "g", "gpus", 50, gang(2), (("worker", NodeId("n0")),))
     shares = Shares(Snapshot(NOW, (view,), (), (cpus, gpus), policy=QUIET))
@@ -94,7 +99,7 @@ def test_the_dominant_share_is_of_the_scarcest_resource_that_is_held() -> None:
 
 
 def test_parts_of_a_gpu_count_as_parts() -> None:
-    part = Gang((GangRole("worker", 2, Request(100, 2**27, gpu_milli=500)),))
+    part = Gang((GangRole("worker", 2, ResourceRequest(100, 2**27, gpu_milli=500)),))
     held = RunningGang(JobId("g"), "g", "p", 50, part, (("worker", NodeId("n0")), ("worker", NodeId("n0"))))
     shares = Shares(Snapshot(NOW, (node("n0", 4),), (), (held,), policy=QUIET))
     assert shares.project_share("p") == pytest.approx(0.25)
@@ -113,7 +118,7 @@ def test_who_is_below_what_is_guaranteed_to_it_comes_before_smaller_shares() -> 
 def test_shortest_first_goes_by_gpu_seconds_that_are_left_and_takes_the_unknown_to_need_what_its_level_allows() -> None:
     policy = Policy(order=QueueOrder.SHORTEST_FIRST, levels_gpu_s=(3600.0, 7200.0))
     known = job("known", gang(4), estimate=Estimate(1000, 500, 2000))  # 4000 GPU-seconds
-    cpu_only = job("cpu", Gang((GangRole("worker", 9, Request(100, 1)),)), estimate=Estimate(3700, 1, 9999))
+    cpu_only = job("cpu", Gang((GangRole("worker", 9, ResourceRequest(100, 1)),)), estimate=Estimate(3700, 1, 9999))
     fresh, second, last = (job(f"u{had}", gang(1), attained_gpu_s=had) for had in (0.0, 3600.0, 9000.0))
     waits = job("starving", gang(8), attained_gpu_s=1e9, age=25 * 3600)
     jobs = [known, cpu_only, fresh, second, last, waits]
@@ -225,8 +230,8 @@ def test_a_role_that_can_never_start_says_so_beside_one_that_waits() -> None:
     nodes = [node(f"n{number}", model=model) for number, model in enumerate(kinds)]
     running = [runs("r0", 7, "n2", gpu_models=("nvidia-l4",)), runs("r1", 7, "n3", gpu_models=("tesla-t4",))]
     roles = (
-        GangRole("chief", 1, Request(100, 2**27, 4, ("L4", "T4"))),
-        GangRole("worker", 1, Request(100, 2**27, 8, ("H100", "A100"))),
+        GangRole("chief", 1, ResourceRequest(100, 2**27, 4, ("L4", "T4"))),
+        GangRole("worker", 1, ResourceRequest(100, 2**27, 8, ("H100", "A100"))),
     )
     told = reason(nodes, [job("me", Gang(roles))], running, accounts=(Account("vision", quota=quota),))
     assert told.numbers["is_never"]
@@ -245,7 +250,7 @@ def test_a_job_goes_to_another_model_that_it_accepts_when_its_quota_of_the_first
 
 def test_growing_stops_at_a_quota() -> None:
     accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 3000})),)
-    elastic = Gang((GangRole("worker", 1, Request(100, 2**27, 1), 8),))
+    elastic = Gang((GangRole("worker", 1, ResourceRequest(100, 2**27, 1), 8),))
     made = planned([node("n0")], [job("me", elastic)], accounts=accounts)
     assert len(made.starts[0].placements) == 3
 
@@ -339,7 +344,7 @@ def test_where_another_users_start_uses_up_the_quota_of_a_project_nobody_has_its
     # ann's job takes what vision may have. bob's, which has starved, would be next, and behind it stands one without GPUs.
     day = 24 * 3600
     accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 1000})),)
-    bare = Gang((GangRole("worker", 1, Request(400, 2**27)),))
+    bare = Gang((GangRole("worker", 1, ResourceRequest(400, 2**27)),))
     queued = [
         job("first", gang(1), user="ann", age=3 * day),
         job("barred", gang(1), user="bob", age=2 * day),

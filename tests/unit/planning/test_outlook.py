@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, RunningGang, Snapshot, plan
 from scheduler.planning.forecast.projection import given_back, taken
 from scheduler.planning.forecast.start_times import QueueForecast, StartCode, StartForecast, outlook
@@ -119,7 +119,7 @@ def test_bookings_end_and_elastic_jobs_shrink_and_grow_on_the_way() -> None:
     snapshot = Snapshot(NOW, (node("a"),), (job("me", gang(1, 8)),), bookings=(booking,))
     if plan(snapshot).waits:  # a planner that knows bookings
         assert minutes(of(outlook(snapshot), "me"))[1] == 60
-    elastic = Gang((GangRole("worker", 2, Request(100, 2**27, 1), most=4),))
+    elastic = Gang((GangRole("worker", 2, ResourceRequest(100, 2**27, 1), most=4),))
     view = RunningGang(
         JobId("e"), "e", "p", 50, elastic, (("worker", NodeId("a")),) * 2, None, ("H100",) * 2, "u", NOW, NOW,
         estimate=Estimate(600, 600, 600),
@@ -153,8 +153,10 @@ def test_one_job_alone_can_be_asked_for_whatever_its_place() -> None:
 def test_parts_of_gpus_are_taken_and_given_back(part: int, others: list[int]) -> None:
     free = Amounts(1000, 1000, {"H100": 8})
     for other in others:
-        free = taken(free, Request(1, 1, 0, (), other), "H100")
-    back = given_back(taken(free, Request(1, 1, 0, (), part), "H100"), Request(1, 1, 0, (), part), "H100")
+        free = taken(free, ResourceRequest(1, 1, 0, (), other), "H100")
+    back = given_back(
+        taken(free, ResourceRequest(1, 1, 0, (), part), "H100"), ResourceRequest(1, 1, 0, (), part), "H100"
+    )
 
     def left(amounts: Amounts) -> int:
         return 1000 * amounts.gpus["H100"] + sum(amounts.shares.get("H100", ()))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     Booking,
@@ -34,7 +34,7 @@ WHOLE = Amounts(64_000, 64 << 30, {"h100": 8})
 
 
 def gang(gpus: int, members: int = 1, most: int | None = None) -> Gang:
-    return Gang((GangRole("worker", members, Request(1000, 1 << 30, gpus), most),))
+    return Gang((GangRole("worker", members, ResourceRequest(1000, 1 << 30, gpus), most),))
 
 
 def waits(
@@ -155,7 +155,7 @@ def test_what_is_guaranteed_is_given_back_whatever_the_priority_and_taken_by_nob
 
 
 def model_key(name: str, model: str, gpus: int, project: str, priority: int = 50) -> QueuedGang:
-    wanted = Gang((GangRole("worker", 1, Request(1000, 1 << 30, gpus, (model,))),))
+    wanted = Gang((GangRole("worker", 1, ResourceRequest(1000, 1 << 30, gpus, (model,))),))
     return waits(name, wanted, priority, project)
 
 
@@ -409,7 +409,7 @@ def kinds_in_vain(number: int) -> tuple[list[NodeSnapshot], list[RunningGang], l
     """
     queued = []
     for n in range(number):
-        wanted = Gang((GangRole("worker", 1, Request(1000, (1 << 30) + n, 8)),), (("pool", "n1"),))
+        wanted = Gang((GangRole("worker", 1, ResourceRequest(1000, (1 << 30) + n, 8)),), (("pool", "n1"),))
         queued.append(waits(f"a{n:03}", wanted, 60))
     queued.append(waits("z", replace(gang(8), node_selector=(("pool", "n0"),)), 60))
     running = [runs("goes", gang(8), "n0"), runs("small", gang(4), "n1")]

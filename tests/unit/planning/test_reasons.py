@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     Estimate,
@@ -35,7 +35,7 @@ def node(name: str, gpus: int = 8, free: int | None = None, model: str = "H100",
 def gang(
     replicas: int, gpus: int, *models: str, role: str = "worker", cpu: int = 100, memory: int = 2**27, **more
 ) -> Gang:
-    return Gang((GangRole(role, replicas, Request(cpu, memory, gpus, models)),), **more)
+    return Gang((GangRole(role, replicas, ResourceRequest(cpu, memory, gpus, models)),), **more)
 
 
 def job(name: str, wanted: Gang, *, age: int = 0, limit: float | None = None) -> QueuedGang:
@@ -240,7 +240,9 @@ def test_enough_is_free_but_not_inside_one_rack() -> None:
 
 
 def test_equal_members_under_several_roles_are_named_together() -> None:
-    wanted = Gang((GangRole("chief", 1, Request(1000, GIB, 8)), GangRole("worker", 2, Request(1000, GIB, 8))))
+    wanted = Gang(
+        (GangRole("chief", 1, ResourceRequest(1000, GIB, 8)), GangRole("worker", 2, ResourceRequest(1000, GIB, 8)))
+    )
     assert "for each of 3 replicas (chief, worker)" in why([node("a"), node("b", free=4), node("c")], wanted).sentence
 
 
@@ -282,7 +284,7 @@ def test_an_end_that_is_only_estimated_is_told_as_probable_on_a_grid_and_kept_ap
 
 def test_a_part_of_a_gpu_is_told_as_what_it_is() -> None:
     def part(milli: int, *models: str) -> Gang:
-        return Gang((GangRole("worker", 1, Request(100, 2**27, 0, models, milli)),))
+        return Gang((GangRole("worker", 1, ResourceRequest(100, 2**27, 0, models, milli)),))
 
     whole = Amounts(64_000, 256 * GIB, {"H100": 2})
     shared = NodeSnapshot(NodeId("a"), {}, whole, replace(whole, gpus={"H100": 0}, shares={"H100": (200, 300)}))
@@ -296,8 +298,8 @@ def test_a_part_of_a_gpu_is_told_as_what_it_is() -> None:
 
 def test_parameter_servers_that_stand_apart_or_spread_are_named_where_that_is_what_binds() -> None:
     def with_servers(count: int, **more) -> Gang:
-        ps = GangRole("ps", count, Request(100, 2**27, 0, ()))
-        return Gang((GangRole("worker", 1, Request(100, 2**27, 4, ())), ps), **more)
+        ps = GangRole("ps", count, ResourceRequest(100, 2**27, 0, ()))
+        return Gang((GangRole("worker", 1, ResourceRequest(100, 2**27, 4, ())), ps), **more)
 
     two = [node("a"), node("b")]
     full = [runs("other", 8, "b", None)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
-from core.domain.sharing.resources import Amounts, Gang, GangRole, Request
+from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import (
     Account,
     NodeSnapshot,
@@ -28,7 +28,7 @@ OF_ANN = (Account("vision", quota=Quota(user_guaranteed={"ann": {"gpu_milli": 40
 
 
 def gang(gpus: int) -> Gang:
-    return Gang((GangRole("worker", 1, Request(1, 1, gpus)),))
+    return Gang((GangRole("worker", 1, ResourceRequest(1, 1, gpus)),))
 
 
 def waits(name: str, gpus: int, user: str, priority: int = 50, project: str = "vision") -> QueuedGang:
@@ -112,7 +112,7 @@ def test_shares_are_compared_with_the_gpus_that_would_be_taken_of_which_there_ma
 
 def test_no_equal_user_gets_a_replica_of_what_is_guaranteed_to_another_one_of_the_project() -> None:
     # Six of her eight are more than four: two are anybody's of the project, and not one more but for a larger priority.
-    wide = Gang((GangRole("worker", 1, Request(1, 1, 1), 8),))
+    wide = Gang((GangRole("worker", 1, ResourceRequest(1, 1, 1), 8),))
     at = NOW - timedelta(hours=1)
     places = tuple(("worker", NodeId("n0")) for _ in range(6))
     elastic = RunningGang(JobId("wide"), "wide", "vision", 50, wide, places, user="ann", queued_at=at, started_at=at)

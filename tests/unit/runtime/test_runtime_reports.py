@@ -8,7 +8,7 @@ from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.reports import reporter as report
-from trainmaster_runtime.reports.reporter import Reporter, Spool
+from trainmaster_runtime.reports.reporter import Reporter, SendQueue
 
 
 class Api:
@@ -266,7 +266,7 @@ def test_what_was_read_of_the_report_file_takes_no_room(tmp_path, reporter, api,
 
 
 def test_the_spool_is_bounded_and_keeps_checkpoints(tmp_path):
-    spool = Spool(str(tmp_path / "spool"), limit_bytes=4000)
+    spool = SendQueue(str(tmp_path / "spool"), limit_bytes=4000)
     for number in range(500):
         kind = "checkpoint" if number % 50 == 0 else "progress"
         spool.add({"kind": kind, "data": {"step": number}})

@@ -9,7 +9,7 @@ import pytest
 from trainmaster.spec import SpecError
 from trainmaster.studies import Fidelity, Goal, Population, Space, parse_study
 
-from core.domain.studies.promotion import RungResult, exploits, promotions
+from core.domain.studies.promotion import RungResult, due_promotions, pbt_replacements
 from core.domain.studies.traces import Trace
 from scheduler.tuning.perturb import perturbed
 
@@ -38,13 +38,13 @@ def test_one_in_three_of_each_rung_goes_on_once_the_highest_first() -> None:
     halving = Fidelity(parameter="epochs", min=1, max=9)
     costs = [5.0, 1.0, 4.0, 2.0, 3.0, 6.0]
     first = [RungResult(number, 0, cost) for number, cost in enumerate(costs, 1)]
-    assert [one.number for one in promotions(halving, first[:2], set())] == []
-    assert [one.number for one in promotions(halving, first, set())] == [2, 4]
-    assert [one.number for one in promotions(halving, first, {2})] == [4]
+    assert [one.number for one in due_promotions(halving, first[:2], set())] == []
+    assert [one.number for one in due_promotions(halving, first, set())] == [2, 4]
+    assert [one.number for one in due_promotions(halving, first, {2})] == [4]
     second = [RungResult(7, 1, 0.9), RungResult(8, 1, 0.8), RungResult(9, 1, 1.1)]
-    assert [one.number for one in promotions(halving, [*first, *second], {2})] == [8, 4]
+    assert [one.number for one in due_promotions(halving, [*first, *second], {2})] == [8, 4]
     top = [RungResult(number, 2, 0.1 * number) for number in range(10, 16)]
-    assert promotions(halving, top, set()) == []
+    assert due_promotions(halving, top, set()) == []
 
 
 def trace(number: int, points: list[tuple[int, float]], goal: Goal = Goal.MINIMIZE) -> Trace:
@@ -62,19 +62,19 @@ def curves(*last: float, step: int = 10, goal: Goal = Goal.MINIMIZE) -> list[Tra
 
 def test_the_worst_quarter_gives_way_to_the_best_at_each_interval() -> None:
     population = Population(interval=5)
-    [found] = exploits(population, curves(4.0, 1.0, 3.0, 2.0), [])
+    [found] = pbt_replacements(population, curves(4.0, 1.0, 3.0, 2.0), [])
     assert (found.number, found.step, found.parents) == (1, 10, (2,))
     assert found.sentence == "it was 4 of 4 at step 10"
-    [found] = exploits(population, curves(4.0, 1.0, 3.0, 2.0, goal=Goal.MAXIMIZE), [])
+    [found] = pbt_replacements(population, curves(4.0, 1.0, 3.0, 2.0, goal=Goal.MAXIMIZE), [])
     assert (found.number, found.parents) == (2, (1,))
 
 
 def test_between_two_intervals_the_last_one_counts_and_nobody_is_judged_before_the_first() -> None:
     population = Population(interval=5)
-    assert exploits(population, curves(4.0, 1.0, 3.0, 2.0, step=4), []) == []
+    assert pbt_replacements(population, curves(4.0, 1.0, 3.0, 2.0, step=4), []) == []
     # Who fell behind since step 5 is looked at when all are at step 10.
     late = [trace(n, [(at, float(n) if at <= 5 else -float(n)) for at in range(1, 8)]) for n in range(1, 5)]
-    [found] = exploits(population, late, [])
+    [found] = pbt_replacements(population, late, [])
     assert (found.number, found.step) == (4, 5)
 
 
@@ -82,42 +82,42 @@ def test_an_heir_has_an_interval_before_it_is_looked_at() -> None:
     population = Population(interval=5)
     others = curves(1.0, 2.0, 3.0)
     heir = trace(9, [(at, 100.0) for at in range(8, 11)])
-    assert exploits(population, [*others, heir], []) == []
+    assert pbt_replacements(population, [*others, heir], []) == []
     heir = trace(9, [(at, 100.0) for at in range(6, 11)])
-    assert [one.number for one in exploits(population, [*others, heir], [])] == [9]
+    assert [one.number for one in pbt_replacements(population, [*others, heir], [])] == [9]
 
 
 def test_of_equal_ones_nobody_gives_way() -> None:
-    assert exploits(Population(interval=5), curves(1.0, 1.0, 1.0, 1.0), []) == []
+    assert pbt_replacements(Population(interval=5), curves(1.0, 1.0, 1.0, 1.0), []) == []
 
 
 def test_those_that_are_over_are_compared_with_and_inherited_from() -> None:
     running, over = curves(4.0, 3.0, 2.0, 1.0)[:3], curves(4.0, 3.0, 2.0, 1.0)[3:]
-    [found] = exploits(Population(interval=5), running, over)
+    [found] = pbt_replacements(Population(interval=5), running, over)
     assert (found.number, found.parents) == (1, (4,))
 
 
 def test_of_who_has_trained_to_the_end_nothing_is_left_to_go_on_from() -> None:
     running, over = curves(4.0, 3.0, 2.0, 1.0)[:3], curves(4.0, 3.0, 2.0, 1.0)[3:]
     over[0].is_over = True
-    assert exploits(Population(interval=5), running, over) == []
+    assert pbt_replacements(Population(interval=5), running, over) == []
     more = [*running, *(trace(number, [(at, 5.0) for at in range(1, 11)]) for number in range(5, 9))]
-    found = exploits(Population(interval=5), more, over)
+    found = pbt_replacements(Population(interval=5), more, over)
     assert {one.parents for one in found} == {(3,)}
 
 
 def test_one_far_behind_holds_up_nobody_but_who_comes_soon_is_waited_for() -> None:
     population, three = Population(interval=5), curves(4.0, 1.0, 3.0)
     # In place of one that failed, say: when it has come as far, the others have long ended.
-    [found] = exploits(population, [*three, trace(9, [(1, 9.0), (2, 9.0)])], [])
+    [found] = pbt_replacements(population, [*three, trace(9, [(1, 9.0), (2, 9.0)])], [])
     assert (found.number, found.parents, found.sentence) == (1, (2,), "it was 3 of 3 at step 10")
-    assert exploits(population, [*three, trace(9, [(at, 0.5) for at in range(1, 9)])], []) == []
+    assert pbt_replacements(population, [*three, trace(9, [(at, 0.5) for at in range(1, 9)])], []) == []
     # Who is far behind and gives way itself is none of them any more.
     last = trace(9, [(at, 9.0) for at in range(1, 6)])
-    assert [one.number for one in exploits(population, [*three, last], [])] == [9]
+    assert [one.number for one in pbt_replacements(population, [*three, last], [])] == [9]
     # Two that are left of many are not both the worst.
     slow = [trace(number, [(1, 9.0)]) for number in range(3, 9)]
-    assert [one.number for one in exploits(population, [*curves(2.0, 1.0), *slow], [])] == [1]
+    assert [one.number for one in pbt_replacements(population, [*curves(2.0, 1.0), *slow], [])] == [1]
 
 
 SPACE = Space.of(

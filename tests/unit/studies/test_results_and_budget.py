@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from trainmaster.studies import Budget, Goal, parse_study
 
 from core.domain.errors import IllegalTransition
-from core.domain.studies.budget import HOPELESS_AFTER, Spent, commonest, outlook
-from core.domain.studies.results import Result, best, best_so_far, equal_words, pareto, regret, values_of
+from core.domain.studies.budget import HOPELESS_AFTER, BudgetUsage, commonest, evaluate_budget
+from core.domain.studies.results import TrialResult, best, best_so_far, equal_words, pareto, regret, values_of
 from core.domain.studies.states import STUDY_MOVES, StudyEvent, StudyState, TrialState, advance_study
 from core.domain.studies.trials import trial_spec
 
@@ -23,7 +23,7 @@ BOTH = (Goal.MINIMIZE, Goal.MAXIMIZE)
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30))
 def test_the_front_is_what_nobody_betters(values: Any) -> None:
-    results = [Result(number, tuple(map(float, pair))) for number, pair in enumerate(values, start=1)]
+    results = [TrialResult(number, tuple(map(float, pair))) for number, pair in enumerate(values, start=1)]
     front = {one.number for one in pareto(results, BOTH)}
     for one in results:
         a, b = one.values
@@ -33,7 +33,7 @@ def test_the_front_is_what_nobody_betters(values: Any) -> None:
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.sampled_from(BOTH))
 def test_the_best_so_far_only_grows_and_ends_at_the_best(values: list[float], goal: Goal) -> None:
-    results = [Result(number, (value,)) for number, value in enumerate(values, start=1)]
+    results = [TrialResult(number, (value,)) for number, value in enumerate(values, start=1)]
     curve = best_so_far(results, goal)
     winner = best(results, (goal,))
     assert winner is not None
@@ -50,38 +50,38 @@ def test_a_missing_metric_or_one_that_is_no_number_is_no_result() -> None:
     assert values_of(None, ["a"]) is None
 
 
-def spent(**counts: int) -> Spent:
-    return Spent({T(name): count for name, count in counts.items()})
+def spent(**counts: int) -> BudgetUsage:
+    return BudgetUsage({T(name): count for name, count in counts.items()})
 
 
 def test_room_is_what_the_budget_and_the_places_leave() -> None:
     budget = Budget(trials=10, parallel=4)
-    assert outlook(budget, spent()).room == 4
-    assert outlook(budget, spent(running=3, succeeded=2)).room == 1
-    assert outlook(budget, spent(running=1, succeeded=8)).room == 1
-    assert outlook(budget, spent(running=2, succeeded=8)).end is None
-    assert outlook(budget, spent(succeeded=9, failed=1)).end is StudyEvent.SUCCEED
-    assert outlook(budget, spent(failed=4, cancelled=6)).end is StudyEvent.FAIL
+    assert evaluate_budget(budget, spent()).room == 4
+    assert evaluate_budget(budget, spent(running=3, succeeded=2)).room == 1
+    assert evaluate_budget(budget, spent(running=1, succeeded=8)).room == 1
+    assert evaluate_budget(budget, spent(running=2, succeeded=8)).end is None
+    assert evaluate_budget(budget, spent(succeeded=9, failed=1)).end is StudyEvent.SUCCEED
+    assert evaluate_budget(budget, spent(failed=4, cancelled=6)).end is StudyEvent.FAIL
 
 
 def test_time_and_gpu_hours_end_what_runs_too() -> None:
-    late = Spent({T.RUNNING: 2, T.SUCCEEDED: 1}, timedelta(hours=2))
-    assert outlook(Budget(max_time=3600), late) == outlook(Budget(max_time=3600.0), late)
-    assert outlook(Budget(max_time=3600), late).is_cutting
-    hungry = Spent({T.RUNNING: 2}, gpu_s=7200)
-    assert outlook(Budget(gpu_hours=2), hungry).end is StudyEvent.FAIL
-    assert "no trial had ended with a result" in outlook(Budget(gpu_hours=2), hungry).reason
-    assert outlook(Budget(gpu_hours=2.1, parallel=3), hungry).room == 1
+    late = BudgetUsage({T.RUNNING: 2, T.SUCCEEDED: 1}, timedelta(hours=2))
+    assert evaluate_budget(Budget(max_time=3600), late) == evaluate_budget(Budget(max_time=3600.0), late)
+    assert evaluate_budget(Budget(max_time=3600), late).is_cutting
+    hungry = BudgetUsage({T.RUNNING: 2}, gpu_s=7200)
+    assert evaluate_budget(Budget(gpu_hours=2), hungry).end is StudyEvent.FAIL
+    assert "no trial had ended with a result" in evaluate_budget(Budget(gpu_hours=2), hungry).reason
+    assert evaluate_budget(Budget(gpu_hours=2.1, parallel=3), hungry).room == 1
 
 
 def test_too_many_failures_end_it_with_what_most_of_them_said() -> None:
-    told = Spent({T.FAILED: HOPELESS_AFTER}, errors=["no module torch", "out of memory", "no module torch"])
-    ended = outlook(Budget(trials=100), told)
+    told = BudgetUsage({T.FAILED: HOPELESS_AFTER}, errors=["no module torch", "out of memory", "no module torch"])
+    ended = evaluate_budget(Budget(trials=100), told)
     assert ended.end is StudyEvent.FAIL
     assert "2 of 3 said: no module torch" in ended.reason
-    assert outlook(Budget(trials=100), spent(failed=50, succeeded=1)).end is None
-    assert outlook(Budget(trials=100, failed_trials=2), spent(failed=3, succeeded=9)).end is StudyEvent.FAIL
-    assert outlook(Budget(trials=100, failed_trials=9), spent(failed=9)).end is None
+    assert evaluate_budget(Budget(trials=100), spent(failed=50, succeeded=1)).end is None
+    assert evaluate_budget(Budget(trials=100, failed_trials=2), spent(failed=3, succeeded=9)).end is StudyEvent.FAIL
+    assert evaluate_budget(Budget(trials=100, failed_trials=9), spent(failed=9)).end is None
     assert commonest(["a"]) == "it said: a"
 
 
@@ -135,15 +135,15 @@ def test_a_trials_job_has_its_point_as_arguments_and_a_folder_of_its_own() -> No
 def test_a_study_that_was_extended_after_it_gave_up_may_fail_anew() -> None:
     budget = Budget(trials=50, parallel=4)
     counts = {T.FAILED: HOPELESS_AFTER}
-    assert outlook(budget, Spent(counts, errors=["a"])).end is StudyEvent.FAIL
-    forgiven = outlook(budget, Spent(counts, errors=["a"], forgiven=HOPELESS_AFTER))
+    assert evaluate_budget(budget, BudgetUsage(counts, errors=["a"])).end is StudyEvent.FAIL
+    forgiven = evaluate_budget(budget, BudgetUsage(counts, errors=["a"], forgiven=HOPELESS_AFTER))
     assert (forgiven.end, forgiven.room) == (None, 4)
-    again = outlook(budget, Spent({T.FAILED: 2 * HOPELESS_AFTER}, errors=["a"], forgiven=HOPELESS_AFTER))
+    again = evaluate_budget(budget, BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=["a"], forgiven=HOPELESS_AFTER))
     assert again.end is StudyEvent.FAIL
     assert again.reason.startswith("the 5 trials since it was extended all failed")
     errors = ["no disk"] * HOPELESS_AFTER + ["no module torch"] * 3 + ["no disk"] * 2
-    mended = Spent({T.FAILED: 2 * HOPELESS_AFTER}, errors=errors, forgiven=HOPELESS_AFTER)
-    assert outlook(budget, mended).reason.endswith("; 3 of 5 said: no module torch")
+    mended = BudgetUsage({T.FAILED: 2 * HOPELESS_AFTER}, errors=errors, forgiven=HOPELESS_AFTER)
+    assert evaluate_budget(budget, mended).reason.endswith("; 3 of 5 said: no module torch")
 
 
 def test_errors_that_differ_in_the_trials_own_numbers_are_one() -> None:

@@ -12,7 +12,7 @@ from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.metrics.source_counts import Roads as Counted
 from trainmaster_runtime.reports.reporter import Reporter
 
-from core.domain.studies.metric_sources import KEY, Roads, kept
+from core.domain.studies.metric_sources import KEY, MetricSources, parse_sources
 
 
 def reporter(tmp_path: Path, report: str = "") -> Reporter:
@@ -42,7 +42,7 @@ def told_by(made: Reporter) -> Any:
 def test_a_trial_tells_at_its_end_what_came_on_each_road(tmp_path: Path) -> None:
     made = reporter(tmp_path, json.dumps({"kind": "progress", "step": 1, "metrics": {"loss": 0.1, "lr": 1}}) + "\n")
     made.note([b"hello", b"loss=0.5 step=1", b"nothing of it"])
-    roads = Roads.of([{KEY: kept(told_by(made))}])
+    roads = MetricSources.of([{KEY: parse_sources(told_by(made))}])
     assert roads.is_known
     assert roads.words(["acc", "loss", "lr", "auc"], more=False) == (
         "training library: `loss`, `lr`, 2 values; hypertune's file: `acc`, 1 value; MLflow: `auc`; "
@@ -64,14 +64,14 @@ def test_many_names_take_few_words_and_what_is_no_count_is_none() -> None:
     counted = Counted()
     for number in range(5_000):
         counted.came("events", f"layer/{number}/{'x' * 300}")
-    told = kept({**counted.told(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
+    told = parse_sources({**counted.told(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
     assert told is not None
     assert len(json.dumps(told)) < 1_500
-    roads = Roads.of([{KEY: told}, {KEY: told}, {}])
+    roads = MetricSources.of([{KEY: told}, {KEY: told}, {}])
     words = roads.words([f"layer/{number}" for number in range(8)], more=True)
     assert "and 78 more, 10,000 values" in words
     assert "MLflow: not known" in words
     assert "log: 0 of 0 lines matched, with `a`" in words
     assert len(words) < 800
-    assert kept([]) is None
-    assert not Roads.of([{}]).is_known
+    assert parse_sources([]) is None
+    assert not MetricSources.of([{}]).is_known

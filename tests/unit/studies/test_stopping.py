@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainmaster.studies import Goal, Stopping
 
-from core.domain.studies.curves import KEPT_POINTS, Curve, make_curve, thinned
+from core.domain.studies.curves import STORED_POINTS, Curve, make_curve, thinned
 from core.domain.studies.stopping import brackets_of, judge, judge_all
 
 MIN = Goal.MINIMIZE
@@ -152,9 +152,9 @@ def test_what_is_no_number_is_no_point_and_the_last_word_of_a_step_counts() -> N
     assert judge(rule("median"), MIN, make_curve(1, []), [curve]) is None
 
 
-@pytest.mark.parametrize("count", [1, KEPT_POINTS, KEPT_POINTS + 1, 12_345])
+@pytest.mark.parametrize("count", [1, STORED_POINTS, STORED_POINTS + 1, 12_345])
 def test_a_thinned_curve_keeps_its_ends(count: int) -> None:
     curve = flat(1, 1.0, steps=count)
     kept = thinned(curve)
-    assert len(kept.steps) == min(count, KEPT_POINTS)
+    assert len(kept.steps) == min(count, STORED_POINTS)
     assert (kept.steps[0], kept.steps[-1]) == (1, count)

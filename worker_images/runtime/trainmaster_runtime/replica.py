@@ -203,15 +203,15 @@ class ReplicaRun:
         for number, program in enumerate(programs):
             read, write = os.pipe()
             rank = program.env.get("RANK", str(number))
-            pid, update = spawn.spawn(
+            pid, failure_read = spawn.spawn(
                 program, output=write, view=prepared.view, groups=prepared.groups, warm=self._warm
             )
             os.close(write)
             os.set_blocking(read, False)
             prefix = b"[rank %s] " % rank.encode() if many else b""
             self._processes.append(LocalProcess(number, pid, read, prefix))
-            waiting.append(update)
-        answers = [spawn.start_error(update) for update in waiting]
+            waiting.append(failure_read)
+        answers = [spawn.start_error(failure_read) for failure_read in waiting]
         self._start = next((answer for answer in answers if isinstance(answer, str)), "")
         return next((answer for answer in answers if not isinstance(answer, str)), None)
 
@@ -230,7 +230,7 @@ class ReplicaRun:
             "pid": self._processes[0].pid,
             "pids": [process.pid for process in self._processes],
             "isolation": isolation,
-            "limits": limits.update(),
+            "limits": limits.enforcers(),
             "log": self._log_shown,
         }
         if self._start:

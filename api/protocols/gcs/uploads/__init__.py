@@ -1,0 +1,1 @@
+"""Uploads in one request, in parts, and resumable."""

@@ -1,0 +1,1 @@
+"""Metadata stores: contexts, artifacts, executions, lineage."""

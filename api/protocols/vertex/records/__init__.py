@@ -1,0 +1,1 @@
+"""Resources that are only stored: create, get, list, patch, delete."""

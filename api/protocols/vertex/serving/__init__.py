@@ -1,0 +1,1 @@
+"""Endpoints, deployments, predictions, batch predictions."""

@@ -1,0 +1,1 @@
+"""TensorBoards: experiments, runs, time series."""

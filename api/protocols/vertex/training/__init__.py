@@ -1,0 +1,1 @@
+"""Custom jobs and training pipelines."""

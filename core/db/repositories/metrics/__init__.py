@@ -1,0 +1,1 @@
+"""Metrics: segments, chunks, charts."""

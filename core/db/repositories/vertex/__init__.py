@@ -1,0 +1,1 @@
+"""Records and the mapping table of Vertex AI's protocol."""

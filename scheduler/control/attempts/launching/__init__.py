@@ -1,0 +1,1 @@
+"""From rows to replica orders for the executor."""

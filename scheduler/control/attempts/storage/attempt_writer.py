@@ -15,7 +15,7 @@ from core.db.tables import Attempt, Job, NodeFailure, Replica
 from core.domain.jobs.exits import classify
 from core.domain.jobs.layout import Layout
 from core.domain.jobs.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
-from core.domain.jobs.machine_faults import Fault
+from core.domain.jobs.machine_faults import MachineFault
 from core.domain.jobs.states import JobState, ReplicaState
 from core.wakeups import TOPIC_STUDY, TOPIC_TICK
 from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember, JobFacts, Stop, StopCause
@@ -313,7 +313,7 @@ class AttemptWriter:
             }
         return values
 
-    def _blame(self, member: GangMember, at: datetime, fault: Fault) -> None:
+    def _blame(self, member: GangMember, at: datetime, fault: MachineFault) -> None:
         """Of its node: written with the end itself, so that no kill comes between the two."""
         if fault.is_xid and not member.gpus:
             fault = replace(

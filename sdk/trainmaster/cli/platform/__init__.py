@@ -1,0 +1,1 @@
+"""Commands about the platform: access, projects, nodes, quotas, volumes."""

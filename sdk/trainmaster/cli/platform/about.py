@@ -35,7 +35,7 @@ def version(
     json: options.Json = False,
 ) -> None:
     """The versions of this client and, with --server, of the server."""
-    from trainmaster import __version__
+    from trainmaster.version import __version__
 
     if not server:
         if json:

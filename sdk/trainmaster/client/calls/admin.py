@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.wire.admin import (
     Health,
@@ -89,7 +89,7 @@ def update_project(project: str, *, description: str | None = None, weight: floa
 
 
 def delete_project(project: str) -> Call[None]:
-    return silent("delete_project", "DELETE", path("/projects/{project}", project=project))
+    return without_content("delete_project", "DELETE", path("/projects/{project}", project=project))
 
 
 def list_members_page(project: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[MemberView]]:
@@ -106,7 +106,9 @@ def set_member(project: str, user: str, role: ProjectRole) -> Call[MemberView]:
 
 
 def remove_member(project: str, user: str) -> Call[None]:
-    return silent("delete_member", "DELETE", path("/projects/{project}/members/{user}", project=project, user=user))
+    return without_content(
+        "delete_member", "DELETE", path("/projects/{project}/members/{user}", project=project, user=user)
+    )
 
 
 def list_secrets_page(project: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[SecretView]]:
@@ -124,7 +126,7 @@ def set_secret(project: str, name: str, value: str) -> Call[SecretView]:
 
 def delete_secret(project: str, name: str) -> Call[None]:
     at = path("/projects/{project}/secrets/{name}", project=project, name=name)
-    return silent("delete_secret", "DELETE", at)
+    return without_content("delete_secret", "DELETE", at)
 
 
 # --- users and tokens -----------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ def create_token(
 
 
 def revoke_token(token_id: str) -> Call[None]:
-    return silent("revoke_token", "DELETE", path("/tokens/{token}", token=token_id))
+    return without_content("revoke_token", "DELETE", path("/tokens/{token}", token=token_id))
 
 
 # --- nodes and volumes ----------------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ def set_node_labels(node: str, labels: Mapping[str, str]) -> Call[NodeView]:
 
 def delete_node(node: str) -> Call[None]:
     """Forget a node that is gone."""
-    return silent("delete_node", "DELETE", path("/nodes/{node}", node=node))
+    return without_content("delete_node", "DELETE", path("/nodes/{node}", node=node))
 
 
 def list_volumes_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[VolumeView]]:
@@ -252,4 +254,4 @@ def create_volume(
 
 
 def delete_volume(volume: str) -> Call[None]:
-    return silent("delete_volume", "DELETE", path("/volumes/{volume}", volume=volume))
+    return without_content("delete_volume", "DELETE", path("/volumes/{volume}", volume=volume))

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter
 
-from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.client.steps import Call, HttpRequest, HttpResponse
 
 M = TypeVar("M")
 
@@ -69,7 +69,7 @@ def typed(
     )
 
 
-def silent(
+def without_content(
     operation: str,
     method: str,
     at: str,
@@ -81,7 +81,7 @@ def silent(
     return Call(operation, _request(method, at, query, body, None), _nothing, method != "POST")
 
 
-def _nothing(answer: Answer) -> None:  # noqa: ARG001 (a decoder)
+def _nothing(answer: HttpResponse) -> None:  # noqa: ARG001 (a decoder)
     return None
 
 
@@ -91,8 +91,8 @@ def _request(
     query: tuple[tuple[str, str], ...],
     body: BaseModel | None,
     headers: Mapping[str, str] | None,
-) -> Request:
+) -> HttpRequest:
     if body is None:
-        return Request(method, at, query, headers or {})
+        return HttpRequest(method, at, query, headers or {})
     content = body.model_dump_json(exclude_unset=True).encode()
-    return Request(method, at, query, {"Content-Type": "application/json", **(headers or {})}, content)
+    return HttpRequest(method, at, query, {"Content-Type": "application/json", **(headers or {})}, content)

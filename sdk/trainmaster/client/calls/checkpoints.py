@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, Literal, TypeVar
 
-from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.wire.base import Page
 from trainmaster.wire.checkpoints import (
@@ -43,7 +43,7 @@ def list_tensors_page(
 ) -> Call[TensorPage]:
     """One page of what is inside of the checkpoint at this path. ``search``: a part of the name."""
     query = params(path=checkpoint, search=search or None, kind=kind, limit=limit, cursor=cursor)
-    return _patient(typed(TensorPage, "list_tensors", "GET", _below(job, "/tensors"), query=query))
+    return _with_long_timeout(typed(TensorPage, "list_tensors", "GET", _checkpoints_path(job, "/tensors"), query=query))
 
 
 def list_tensor_statistics_page(
@@ -56,8 +56,10 @@ def list_tensor_statistics_page(
 ) -> Call[Page[TensorStatistics]]:
     """One page of figures of these tensors, of all where none is named: as many as the server has after a moment."""
     query = params(path=checkpoint, tensor=tensors, limit=limit, cursor=cursor)
-    return _patient(
-        typed(Page[TensorStatistics], "list_tensor_statistics", "GET", _below(job, "/statistics"), query=query)
+    return _with_long_timeout(
+        typed(
+            Page[TensorStatistics], "list_tensor_statistics", "GET", _checkpoints_path(job, "/statistics"), query=query
+        )
     )
 
 
@@ -72,26 +74,30 @@ def diff_checkpoints_page(
 ) -> Call[DifferencePage]:
     """One page of how far ``other`` (of ``other_job``, unstated the same) is from ``checkpoint``."""
     query = params(path=checkpoint, other=other, other_job=other_job, limit=limit, cursor=cursor)
-    return _patient(typed(DifferencePage, "diff_checkpoints", "GET", _below(job, "/diff"), query=query))
+    return _with_long_timeout(
+        typed(DifferencePage, "diff_checkpoints", "GET", _checkpoints_path(job, "/diff"), query=query)
+    )
 
 
 def delete_checkpoint(job: str, checkpoint: str) -> Call[None]:
     """Refused while it is kept for ever or in use."""
-    return silent("delete_checkpoint", "DELETE", _below(job, ""), query=params(path=checkpoint))
+    return without_content("delete_checkpoint", "DELETE", _checkpoints_path(job, ""), query=params(path=checkpoint))
 
 
 def keep_checkpoint(job: str, checkpoint: str) -> Call[None]:
     """For ever: no retention deletes it, and nobody before it is released."""
-    return silent("keep_checkpoint", "PUT", _below(job, "/kept"), query=params(path=checkpoint))
+    return without_content("keep_checkpoint", "PUT", _checkpoints_path(job, "/kept"), query=params(path=checkpoint))
 
 
 def release_checkpoint(job: str, checkpoint: str) -> Call[None]:
-    return silent("release_checkpoint", "DELETE", _below(job, "/kept"), query=params(path=checkpoint))
+    return without_content(
+        "release_checkpoint", "DELETE", _checkpoints_path(job, "/kept"), query=params(path=checkpoint)
+    )
 
 
 def get_retention(job: str) -> Call[RetentionView]:
     """Which checkpoints of the job stay."""
-    return typed(RetentionView, "get_retention", "GET", _below(job, "/retention"))
+    return typed(RetentionView, "get_retention", "GET", _checkpoints_path(job, "/retention"))
 
 
 def set_retention(
@@ -111,17 +117,17 @@ def set_retention(
         every: those whose step this number divides.
     """
     body = RetentionRequest(last=last, best=best, metric=metric, mode=mode, every=every)
-    return typed(RetentionView, "set_retention", "PUT", _below(job, "/retention"), body=body)
+    return typed(RetentionView, "set_retention", "PUT", _checkpoints_path(job, "/retention"), body=body)
 
 
 def clear_retention(job: str) -> Call[None]:
     """Keep all checkpoints."""
-    return silent("clear_retention", "DELETE", _below(job, "/retention"))
+    return without_content("clear_retention", "DELETE", _checkpoints_path(job, "/retention"))
 
 
-def _below(job: str, rest: str) -> str:
+def _checkpoints_path(job: str, rest: str) -> str:
     return path("/jobs/{job}/checkpoints", job=job) + rest
 
 
-def _patient(call: Call[T]) -> Call[T]:
+def _with_long_timeout(call: Call[T]) -> Call[T]:
     return replace(call, request=replace(call.request, read_timeout_s=_PATIENCE_S))

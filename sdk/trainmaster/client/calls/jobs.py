@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
@@ -162,7 +162,7 @@ def clone_job(
 def delete_job(job: str, *, files: bool = False) -> Call[None]:
     """Forget an ended job; ``files`` also deletes what it wrote, if that is a folder of its own."""
     query = params(files=True) if files else ()
-    return silent("delete_job", "DELETE", path("/jobs/{job}", job=job), query=query)
+    return without_content("delete_job", "DELETE", path("/jobs/{job}", job=job), query=query)
 
 
 def list_attempts_page(

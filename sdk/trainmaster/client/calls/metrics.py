@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmaster.client.calls.build import params, path, typed
-from trainmaster.client.steps import Call, Request
+from trainmaster.client.steps import Call, HttpRequest
 from trainmaster.wire.base import Page
 from trainmaster.wire.metrics import Chart, MetricName, MetricObjectView, MetricView, ResourceSummary
 
@@ -127,7 +127,7 @@ def list_metric_objects_page(
 
 def read_metric_image(job: str, image: int) -> Call[bytes]:
     """The bytes of an image that the job reported, by its id."""
-    request = Request("GET", path("/jobs/{job}/metrics/images/{image}", job=job, image=image))
+    request = HttpRequest("GET", path("/jobs/{job}/metrics/images/{image}", job=job, image=image))
     return Call("read_metric_image", request, lambda answer: answer.content)
 
 

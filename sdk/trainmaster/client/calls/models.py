@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.calls.output import PLAIN
-from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.client.steps import Call, HttpRequest, HttpResponse
 from trainmaster.wire.base import Page
 from trainmaster.wire.models import (
     AliasRequest,
@@ -89,7 +89,7 @@ def change_model(
 def delete_model(project: str, model: str, *, force: bool = False) -> Call[None]:
     """Delete it with all versions; ``force``: also what is protected or in use, for admins of the project."""
     at = path(_MODEL, project=project, model=model)
-    return silent("delete_model", "DELETE", at, query=params(force=force or None))
+    return without_content("delete_model", "DELETE", at, query=params(force=force or None))
 
 
 def list_model_changes_page(
@@ -112,7 +112,7 @@ def set_model_alias(
 
 def remove_model_alias(project: str, model: str, alias: str) -> Call[None]:
     at = path(f"{_MODEL}/aliases/{{alias}}", project=project, model=model, alias=alias)
-    return silent("remove_model_alias", "DELETE", at)
+    return without_content("remove_model_alias", "DELETE", at)
 
 
 def register_version(
@@ -199,7 +199,7 @@ def set_version_stage(
 def delete_version(project: str, model: str, version: int | str, *, force: bool = False) -> Call[None]:
     """Refused while it is protected, an alias points to it, or it is deployed. ``force``: for admins of the project."""
     at = path(_VERSION, project=project, model=model, version=version)
-    return silent("delete_version", "DELETE", at, query=params(force=force or None))
+    return without_content("delete_version", "DELETE", at, query=params(force=force or None))
 
 
 def list_version_files_page(
@@ -212,20 +212,20 @@ def list_version_files_page(
 
 def read_version_file_range(
     project: str, model: str, version: int | str, file: str, *, first: int | None = None, last: int | None = None
-) -> Call[Answer]:
+) -> Call[HttpResponse]:
     """The bytes ``first`` to ``last``, both included, of a file of the version; all without ``first``."""
     at = path(f"{_VERSION}/files/content", project=project, model=model, version=version)
     return Call(
-        "download_version_file", Request("GET", at, params(path=file), _range(first, last)), lambda answer: answer
+        "download_version_file", HttpRequest("GET", at, params(path=file), _range(first, last)), lambda answer: answer
     )
 
 
 def read_version_range(
     project: str, model: str, version: int | str, *, first: int | None = None, last: int | None = None
-) -> Call[Answer]:
+) -> Call[HttpResponse]:
     """The bytes ``first`` to ``last``, both included, of a tar of all its files; all without ``first``."""
     at = path(f"{_VERSION}/archive", project=project, model=model, version=version)
-    return Call("download_version", Request("GET", at, (), _range(first, last)), lambda answer: answer)
+    return Call("download_version", HttpRequest("GET", at, (), _range(first, last)), lambda answer: answer)
 
 
 def _range(first: int | None, last: int | None) -> dict[str, str]:

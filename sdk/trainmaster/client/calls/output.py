@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trainmaster.client.calls.build import params, path, typed
-from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.client.steps import Call, HttpRequest, HttpResponse
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import (
     ArchiveView,
@@ -36,7 +36,7 @@ def read_log(
 ) -> Call[str]:
     """The raw text of one log, ``name`` being ``<role>-<index>``; ``attempt``: unstated, the newest."""
     query = params(attempt=attempt, offset=offset, limit_bytes=limit_bytes, tail_lines=tail_lines)
-    request = Request("GET", path("/jobs/{job}/logs/{name}", job=job, name=name), query)
+    request = HttpRequest("GET", path("/jobs/{job}/logs/{name}", job=job, name=name), query)
     return Call("read_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
 
 
@@ -48,12 +48,12 @@ def list_files_page(
     return typed(Page[FileEntry], "list_files", "GET", path("/jobs/{job}/files", job=job), query=query)
 
 
-def read_file_range(job: str, file: str, *, first: int | None = None, last: int | None = None) -> Call[Answer]:
+def read_file_range(job: str, file: str, *, first: int | None = None, last: int | None = None) -> Call[HttpResponse]:
     """The bytes ``first`` to ``last``, both included, of a file below the job's output; all without ``first``."""
     headers = {**PLAIN}
     if first is not None:
         headers["Range"] = f"bytes={first}-{'' if last is None else last}"
-    request = Request("GET", path("/jobs/{job}/files/content", job=job), params(path=file), headers)
+    request = HttpRequest("GET", path("/jobs/{job}/files/content", job=job), params(path=file), headers)
     return Call("download_file", request, lambda answer: answer)
 
 
@@ -78,5 +78,5 @@ def append_archive(digest: str, offset: int, chunk: bytes) -> Call[ArchiveView]:
         ArchiveView, "append_archive", "PUT", path("/archives/{digest}", digest=digest), query=params(offset=offset)
     )
     headers = {"Content-Type": "application/octet-stream"}
-    request = Request("PUT", call.request.path, call.request.params, headers, chunk)
+    request = HttpRequest("PUT", call.request.path, call.request.params, headers, chunk)
     return Call(call.operation, request, call.decode)

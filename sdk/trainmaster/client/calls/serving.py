@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from trainmaster.client.calls.build import params, path, silent, typed
-from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.client.calls.build import params, path, typed, without_content
+from trainmaster.client.steps import Call, HttpRequest, HttpResponse
 from trainmaster.errors import InvalidRequest, ModelError
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobDetail
@@ -34,7 +34,7 @@ def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
     try:
         return json.dumps(body, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        found = _first_stranger(body)
+        found = _first_not_json(body)
         if found is None:
             raise InvalidRequest(f"instances cannot be written as JSON: {error}.", field="instances") from error
         place, one = found
@@ -44,9 +44,9 @@ def body_of(instances: Any, parameters: Mapping[str, Any] | None) -> bytes:
         ) from error
 
 
-def _first_stranger(body: Mapping[str, Any]) -> tuple[str, Any] | None:
+def _first_not_json(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     try:
-        return next((found for name, value in body.items() for found in _strangers(value, name)), None)
+        return next((found for name, value in body.items() for found in _not_json(value, name)), None)
     except RecursionError:  # it holds itself
         return None
 
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def _strangers(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+def _not_json(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Elements that are no JSON, with where they stand, such as ``instances[2]['day']``."""
     if value is None or isinstance(value, (str, int, float)):
         return
@@ -87,10 +87,10 @@ def _strangers(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         for key, one in value.items():
             if not isinstance(key, (str, int, float)) and key is not None:
                 yield f"a key of {place}", key
-            yield from _strangers(one, f"{place}[{key!r}]")
+            yield from _not_json(one, f"{place}[{key!r}]")
     elif isinstance(value, (list, tuple)):
         for number, one in enumerate(value):
-            yield from _strangers(one, f"{place}[{number}]")
+            yield from _not_json(one, f"{place}[{number}]")
 
 
 def _kind(value: Any) -> str:
@@ -99,8 +99,8 @@ def _kind(value: Any) -> str:
     return name if module == "builtins" else f"{module}.{name}"
 
 
-_ONE: Final = "/projects/{project}/endpoints/{endpoint}"
-_DEPLOYED: Final = _ONE + "/deployments/{deployment}"
+_ENDPOINT: Final = "/projects/{project}/endpoints/{endpoint}"
+_DEPLOYMENT: Final = _ENDPOINT + "/deployments/{deployment}"
 
 
 def create_endpoint(name: str, *, project: str = "default", description: str = "") -> Call[EndpointDetail]:
@@ -120,21 +120,21 @@ def list_endpoints_page(
 
 def get_endpoint(endpoint: str, *, project: str = "default") -> Call[EndpointDetail]:
     """The endpoint with its deployed models, their revisions and replicas."""
-    return typed(EndpointDetail, "get_endpoint", "GET", path(_ONE, project=project, endpoint=endpoint))
+    return typed(EndpointDetail, "get_endpoint", "GET", path(_ENDPOINT, project=project, endpoint=endpoint))
 
 
 def list_endpoint_changes_page(
     endpoint: str, *, project: str = "default", limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[EndpointChange]]:
     """One page of the endpoint's history, newest first."""
-    at = path(_ONE + "/history", project=project, endpoint=endpoint)
+    at = path(_ENDPOINT + "/history", project=project, endpoint=endpoint)
     query = params(limit=limit, cursor=cursor)
     return typed(Page[EndpointChange], "list_endpoint_changes", "GET", at, query=query)
 
 
 def delete_endpoint(endpoint: str, *, project: str = "default") -> Call[None]:
     """Undeploy all; it is gone when its replicas have ended."""
-    return silent("delete_endpoint", "DELETE", path(_ONE, project=project, endpoint=endpoint))
+    return without_content("delete_endpoint", "DELETE", path(_ENDPOINT, project=project, endpoint=endpoint))
 
 
 def deploy_model(
@@ -145,7 +145,7 @@ def deploy_model(
     Args:
         fields: further ones of :class:`trainmaster.wire.serving.DeployRequest`, such as ``replicas=2``.
     """
-    at = path(_ONE + "/deployments", project=project, endpoint=endpoint)
+    at = path(_ENDPOINT + "/deployments", project=project, endpoint=endpoint)
     body = DeployRequest(model=model, deployment=deployment, **fields)
     return typed(EndpointDetail, "deploy_model", "POST", at, body=body)
 
@@ -154,7 +154,7 @@ def scale_deployment(
     endpoint: str, replicas: int, *, deployment: str = "default", project: str = "default"
 ) -> Call[EndpointDetail]:
     """Have so many replicas; 0: nothing of it runs."""
-    at = path(_DEPLOYED + "/scale", project=project, endpoint=endpoint, deployment=deployment)
+    at = path(_DEPLOYMENT + "/scale", project=project, endpoint=endpoint, deployment=deployment)
     return typed(
         EndpointDetail, "scale_deployment", "POST", at, body=ScaleRequest(replicas=replicas), is_repeatable=True
     )
@@ -169,14 +169,14 @@ def rollback_deployment(
     reason: str = "",
 ) -> Call[EndpointDetail]:
     """Have an earlier revision serve again; unstated, the newest before the present that ever served."""
-    at = path(_DEPLOYED + "/rollback", project=project, endpoint=endpoint, deployment=deployment)
+    at = path(_DEPLOYMENT + "/rollback", project=project, endpoint=endpoint, deployment=deployment)
     body = RollbackRequest(revision=revision, reason=reason)
     return typed(EndpointDetail, "rollback_deployment", "POST", at, body=body)
 
 
 def undeploy_model(endpoint: str, deployment: str = "default", *, project: str = "default") -> Call[EndpointDetail]:
     """Its replicas finish what they have, and end."""
-    at = path(_DEPLOYED, project=project, endpoint=endpoint, deployment=deployment)
+    at = path(_DEPLOYMENT, project=project, endpoint=endpoint, deployment=deployment)
     return typed(EndpointDetail, "undeploy_model", "DELETE", at)
 
 
@@ -184,7 +184,7 @@ def set_endpoint_traffic(
     endpoint: str, traffic: Mapping[str, int], *, project: str = "default"
 ) -> Call[EndpointDetail]:
     """Each deployed model's part of the requests in per cent, together 100."""
-    at = path(_ONE + "/traffic", project=project, endpoint=endpoint)
+    at = path(_ENDPOINT + "/traffic", project=project, endpoint=endpoint)
     body = TrafficRequest(traffic=dict(traffic))
     return typed(EndpointDetail, "set_endpoint_traffic", "PUT", at, body=body)
 
@@ -210,7 +210,7 @@ def predict(
         ModelError: the model itself refused, or failed.
         Unavailable: no replica is ready; the sentence says what they wait for.
     """
-    request = _asking(endpoint, instances, parameters, project, deployment, timeout_s)
+    request = _predict_request(endpoint, instances, parameters, project, deployment, timeout_s)
     return Call("predict", request, lambda answer: _predicted(answer).predictions, is_repeatable=False)
 
 
@@ -226,21 +226,21 @@ def predict_with_metadata(
     """As :func:`predict`, with what the model says of all predictions: the order of the classes where each has a list of
     figures, as by ``parameters={"method": "predict_proba"}``.
     """
-    request = _asking(endpoint, instances, parameters, project, deployment, timeout_s)
+    request = _predict_request(endpoint, instances, parameters, project, deployment, timeout_s)
     return Call("predict", request, _predicted, is_repeatable=False)
 
 
-def _asking(
+def _predict_request(
     endpoint: str,
     instances: Any,
     parameters: Mapping[str, Any] | None,
     project: str,
     deployment: str | None,
     timeout_s: float,
-) -> Request:
-    at = path(_ONE, project=project, endpoint=endpoint) + ":predict"
+) -> HttpRequest:
+    at = path(_ENDPOINT, project=project, endpoint=endpoint) + ":predict"
     headers = {"Content-Type": "application/json"}
-    return Request("POST", at, params(deployment=deployment), headers, body_of(instances, parameters), timeout_s)
+    return HttpRequest("POST", at, params(deployment=deployment), headers, body_of(instances, parameters), timeout_s)
 
 
 def raw_predict(
@@ -253,9 +253,9 @@ def raw_predict(
     timeout_s: float = 120.0,
 ) -> Call[bytes]:
     """What the model answers to ``body``, both as they are. Raises like ``predict``."""
-    at = path(_ONE, project=project, endpoint=endpoint) + ":rawPredict"
+    at = path(_ENDPOINT, project=project, endpoint=endpoint) + ":rawPredict"
     headers = {"Content-Type": content_type}
-    request = Request("POST", at, params(deployment=deployment), headers, body, timeout_s)
+    request = HttpRequest("POST", at, params(deployment=deployment), headers, body, timeout_s)
     return Call("raw_predict", request, lambda answer: answer.content, is_repeatable=False)
 
 
@@ -280,7 +280,7 @@ def batch_predict(
     return typed(JobDetail, "batch_predict", "POST", at, body=body, headers=headers, is_repeatable=True)
 
 
-def _predicted(answer: Answer) -> Predicted:
+def _predicted(answer: HttpResponse) -> Predicted:
     value = answer.json()
     if not isinstance(value, dict) or not isinstance(value.get("predictions"), list):
         raise ModelError(

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.build import params, path, typed, without_content
 from trainmaster.client.steps import Call
 from trainmaster.studies import StudySpec
 from trainmaster.wire.base import Page
@@ -183,7 +183,7 @@ def extend_study(
 
 def delete_study(study: str) -> Call[None]:
     """Forget an ended study; the jobs of its trials stay."""
-    return silent("delete_study", "DELETE", path("/studies/{study}", study=study))
+    return without_content("delete_study", "DELETE", path("/studies/{study}", study=study))
 
 
 def suggest_trials(

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from trainmaster.client.calls import jobs
 from trainmaster.client.calls import models as calls
 from trainmaster.client.flows.transfer import Progress, copy_content, read_file
-from trainmaster.client.steps import Flow, Pause, Work
+from trainmaster.client.steps import Flow, Pause, RunBlocking
 from trainmaster.errors import Conflict, LocalFileProblem, NotFound, ServerFailure, WaitTimedOut
 from trainmaster.wire.base import WireModel
-from trainmaster.wire.models import SETTLED_VERSION_STATES, ModelFile, VersionDetail
+from trainmaster.wire.models import FINAL_VERSION_STATES, ModelFile, VersionDetail
 from trainmaster.wire.serving import BatchOutcome
 
 _ROLE: Final = "worker"
@@ -54,8 +54,8 @@ def get_batch_outcome(job: str) -> Flow[BatchOutcome | None]:
     return outcome if count else None
 
 
-_FIRST_LOOK_S: Final = 0.2
-_LAST_LOOK_S: Final = 2.0
+_FIRST_POLL_S: Final = 0.2
+_MAX_POLL_S: Final = 2.0
 _PIECE: Final = 2**20
 _NAMED: Final = 5  # files in a sentence
 
@@ -70,19 +70,19 @@ def wait_for_version(
         WaitTimedOut: it is neither within ``timeout_s``.
     """
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_POLL_S
     while True:
         found: VersionDetail = yield from calls.get_version(project, model, version)
         if found.state == "failed":
             raise Conflict(f"Version {found.version} of model {model!r} failed: {found.reason}")
-        if found.state in SETTLED_VERSION_STATES:
+        if found.state in FINAL_VERSION_STATES:
             return found
         if until_s is not None and time.monotonic() >= until_s:
             raise WaitTimedOut(
                 f"Version {found.version} of model {model!r} is still {found.state} after {timeout_s:g} s."
             )
         yield Pause(pause_s)
-        pause_s = min(_LAST_LOOK_S, pause_s * 1.5)
+        pause_s = min(_MAX_POLL_S, pause_s * 1.5)
 
 
 def download_version(
@@ -116,7 +116,7 @@ def download_version(
             break
     there: dict[str, str | None] = {}
     for file in files:
-        there[file.path] = yield Work(partial(_hash_of, Path(folder) / file.path))
+        there[file.path] = yield RunBlocking(partial(_hash_of, Path(folder) / file.path))
     others = [file.path for file in files if there[file.path] not in (None, file.sha256)]
     if others and not overwrite:
         raise _in_the_way(Path(folder), others)
@@ -125,11 +125,11 @@ def download_version(
     for file in files:
         target = Path(folder) / file.path
         if there[file.path] != file.sha256:
-            yield Work(partial(_make_folder, target.parent))
+            yield RunBlocking(partial(_make_folder, target.parent))
             read = partial(calls.read_version_file_range, project, model, found.version, file.path)
             yield from copy_content(read, file.path, target, progress=partial(_told, progress, done, total))
-            if (yield Work(partial(_hash_of, target))) != file.sha256:
-                yield Work(partial(target.unlink, missing_ok=True))
+            if (yield RunBlocking(partial(_hash_of, target))) != file.sha256:
+                yield RunBlocking(partial(target.unlink, missing_ok=True))
                 raise ServerFailure(f"{file.path} did not arrive as it was registered; download it again.")
         done += file.size_bytes
         progress(done, total)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from trainmaster.client.calls import admin, checkpoints, metrics, models, output, planner, serving, studies
 from trainmaster.client.calls import jobs as calls
-from trainmaster.client.steps import Emit, Flow, Steps
+from trainmaster.client.steps import Emit, Executable, Flow
 from trainmaster.wire.base import Page
 from trainmaster.wire.models import Stage
 
@@ -18,7 +18,7 @@ _PAGE_OF_TENSORS: Final = 1000
 _LARGE: Final = 200  # the largest page of most lists: those that are read whole take few requests
 
 
-def all_pages(page_at: Callable[[str | None], Steps[Page[T]]], *, limit: int | None = None) -> Flow[None]:
+def all_pages(page_at: Callable[[str | None], Executable[Page[T]]], *, limit: int | None = None) -> Flow[None]:
     """Emit the items of all pages, at most ``limit``; the next page is asked for when it is needed."""
     cursor: str | None = None
     left = limit

@@ -17,19 +17,19 @@ from trainmaster.client.calls.jobs import get_job, list_job_events_page
 from trainmaster.client.calls.output import PLAIN
 from trainmaster.client.sse import COMMENT
 from trainmaster.client.steps import (
-    AskPolicy,
     CloseStream,
     Emit,
     Flow,
+    GetRetryPolicy,
+    HttpRequest,
     NextEvent,
     OpenStream,
     Pause,
-    Request,
     RetryPolicy,
     ServerEvent,
     StreamSilent,
     error_of,
-    is_passing,
+    is_transient,
 )
 from trainmaster.errors import (
     ServerFailure,
@@ -41,10 +41,10 @@ from trainmaster.errors import (
 from trainmaster.wire.jobs import TERMINAL_STATES, EventView, JobDetail, LogLine
 from trainmaster.wire.metrics import ChartSeries
 
-# Longer than the server's keep-alive comments are apart; a stream that is silent for longer is dead or stuck.
+# Longer than the server's keep-alive comments are apart; a stream that is without_content for longer is dead or stuck.
 STREAM_IDLE_S: Final = 45.0
 # How long a waiting client trusts that a quiet stream means that nothing happened.
-LOOK_AGAIN_S: Final = 15.0
+POLL_INTERVAL_S: Final = 15.0
 
 _LINE: Final = TypeAdapter(LogLine)
 _EVENT: Final = TypeAdapter(EventView)
@@ -58,7 +58,7 @@ class StateNotice:
     state: str
 
 
-class Quiet(Enum):
+class NoEvent(Enum):
     SILENT = auto()  # nothing new; the stream may go on
     CLOSED = auto()  # the server ended the stream
 
@@ -79,22 +79,22 @@ class Subscription:
     The patience of the policy counts anew with whatever arrives after the server's greeting.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         self.request = replace(request, headers={**request.headers, **PLAIN, "Accept": "text/event-stream"})
         self._last_id: str | None = None
         self._is_open = False
         self._was_open = False
-        self._has_spoken = False  # since it was opened; a greeting alone proves no working stream
+        self._has_received = False  # since it was opened; a greeting alone proves no working stream
         self._failures = 0
         self._paused_s = 0.0
 
-    def next(self) -> Flow[ServerEvent | Quiet]:
+    def next(self) -> Flow[ServerEvent | NoEvent]:
         """The next event, or what its absence means. Calling it again goes on in every case.
 
         Raises:
             TrainmasterError: the server refuses the stream, or stays away longer than the policy's patience.
         """
-        policy: RetryPolicy = yield AskPolicy()
+        policy: RetryPolicy = yield GetRetryPolicy()
         while True:
             error: TrainmasterError
             try:
@@ -103,32 +103,32 @@ class Subscription:
                 event: ServerEvent | None = yield NextEvent()
                 if event is None:
                     yield from self._close()
-                    return Quiet.CLOSED
+                    return NoEvent.CLOSED
                 self._last_id = event.id or self._last_id
-                if event.kind != COMMENT or self._has_spoken:
+                if event.kind != COMMENT or self._has_received:
                     self._failures, self._paused_s = 0, 0.0
-                self._has_spoken = True
+                self._has_received = True
                 if event.kind == COMMENT:
-                    return Quiet.SILENT
+                    return NoEvent.SILENT
                 if event.kind == "error":
                     raise _error_in_stream(event.data)
                 return event
             except StreamSilent:
                 yield from self._close()
-                return Quiet.SILENT
+                return NoEvent.SILENT
             except TrainmasterError as raised:
-                if not is_passing(raised):
+                if not is_transient(raised):
                     raise
                 error = raised
             yield from self._close()
             yield from self._back_off(policy, error)
 
-    def go_on(self) -> Flow[None]:
+    def back_off(self) -> Flow[None]:
         """Pause before a stream that the server closed is opened again.
 
         A server that goes down ends its streams politely; the next one sends the rest.
         """
-        policy: RetryPolicy = yield AskPolicy()
+        policy: RetryPolicy = yield GetRetryPolicy()
         yield from self._back_off(policy, ServerUnreachable("The server ended the stream.", is_sent=True))
 
     def _back_off(self, policy: RetryPolicy, error: TrainmasterError) -> Flow[None]:
@@ -149,7 +149,7 @@ class Subscription:
         if answer is not None:
             raise error_of(request, answer)
         self._is_open = self._was_open = True
-        self._has_spoken = False
+        self._has_received = False
 
     def _close(self) -> Flow[None]:
         self._is_open = False
@@ -208,7 +208,7 @@ def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, w
         # A name means the newest job of that name: after a break it might mean another one.
         job = (yield from get_job(job)).id
     at = path("/jobs/{job}/logs/stream", job=job)
-    stream = Subscription(Request("GET", at, query, read_timeout_s=STREAM_IDLE_S))
+    stream = Subscription(HttpRequest("GET", at, query, read_timeout_s=STREAM_IDLE_S))
     # Not every line carries an id: after a break the server may begin some lines before the break.
     seen: dict[tuple[int, str, int], int] = {}
     while True:
@@ -224,10 +224,10 @@ def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, w
                 yield Emit(StateNotice(_state_of(data)))
             case ServerEvent("end", _, _):
                 return
-            case Quiet.CLOSED if not follow:
+            case NoEvent.CLOSED if not follow:
                 return
-            case Quiet.CLOSED:
-                yield from stream.go_on()
+            case NoEvent.CLOSED:
+                yield from stream.back_off()
             case _:
                 pass
 
@@ -252,7 +252,7 @@ def stream_metrics(
     job = (yield from get_job(job)).id
     query = params(name=names, attempt=attempt, role=role, index=index, after=after)
     at = path("/jobs/{job}/metrics/stream", job=job)
-    stream = Subscription(Request("GET", at, query, read_timeout_s=STREAM_IDLE_S))
+    stream = Subscription(HttpRequest("GET", at, query, read_timeout_s=STREAM_IDLE_S))
     while True:
         event = yield from stream.next()
         match event:
@@ -260,8 +260,8 @@ def stream_metrics(
                 yield Emit(_SERIES.validate_json(data))
             case ServerEvent("end", _, _):
                 return
-            case Quiet.CLOSED:
-                yield from stream.go_on()
+            case NoEvent.CLOSED:
+                yield from stream.back_off()
             case _:
                 pass
 
@@ -287,14 +287,14 @@ def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
             yield Emit(view)
         ended = isinstance(event, ServerEvent) and event.kind == "end"
         if not ended and (view is None or view.kind.startswith("job.")):
-            detail = yield from _look(detail)
+            detail = yield from _refreshed(detail)
             ended = detail.state in TERMINAL_STATES
         if ended:
             yield CloseStream()
             yield from _emit_rest(detail.id, newest)
             return
-        if event is Quiet.CLOSED:
-            yield from stream.go_on()
+        if event is NoEvent.CLOSED:
+            yield from stream.back_off()
 
 
 def _emit_rest(job: str, newest: int) -> Flow[None]:
@@ -320,39 +320,39 @@ def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     detail = yield from get_job(job)
-    stream = Subscription(_events_request(detail.id, None, LOOK_AGAIN_S))
+    stream = Subscription(_events_request(detail.id, None, POLL_INTERVAL_S))
     while detail.state not in TERMINAL_STATES:
         if deadline is not None:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise WaitTimedOut(f"The job {detail.name} is {detail.state} after {timeout_s:g} s; it goes on.")
-            stream.request = replace(stream.request, read_timeout_s=min(LOOK_AGAIN_S, left_s))
+            stream.request = replace(stream.request, read_timeout_s=min(POLL_INTERVAL_S, left_s))
         event = yield from stream.next()
         view = _event_of(event)
         if view is None or view.kind.startswith("job."):
-            detail = yield from _look(detail)
-        if event is Quiet.CLOSED and detail.state not in TERMINAL_STATES:
-            yield from stream.go_on()
+            detail = yield from _refreshed(detail)
+        if event is NoEvent.CLOSED and detail.state not in TERMINAL_STATES:
+            yield from stream.back_off()
     yield CloseStream()
     return detail
 
 
-def _look(detail: JobDetail) -> Flow[JobDetail]:
+def _refreshed(detail: JobDetail) -> Flow[JobDetail]:
     """The job as it is now; ``detail`` while the server is away, which the stream bears for longer than a request."""
     try:
         return (yield from get_job(detail.id))
     except TrainmasterError as error:
-        if not is_passing(error):
+        if not is_transient(error):
             raise
         return detail
 
 
-def _events_request(job: str, after: int | None, read_timeout_s: float) -> Request:
+def _events_request(job: str, after: int | None, read_timeout_s: float) -> HttpRequest:
     query = params(follow=True, after=after)
-    return Request("GET", path("/jobs/{job}/events", job=job), query, read_timeout_s=read_timeout_s)
+    return HttpRequest("GET", path("/jobs/{job}/events", job=job), query, read_timeout_s=read_timeout_s)
 
 
-def _event_of(event: ServerEvent | Quiet) -> EventView | None:
+def _event_of(event: ServerEvent | NoEvent) -> EventView | None:
     if not isinstance(event, ServerEvent) or not event.data:
         return None
     try:

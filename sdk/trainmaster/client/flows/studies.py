@@ -10,18 +10,18 @@ from typing import Any, Final
 from trainmaster.client.calls import automl
 from trainmaster.client.calls import studies as calls
 from trainmaster.client.compose import upload_code
-from trainmaster.client.steps import Flow, Pause, Work
+from trainmaster.client.steps import Flow, Pause, RunBlocking
 from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem, WaitTimedOut
 from trainmaster.packing import PackedFolder, pack_folder
 from trainmaster.spec import SpecError
 from trainmaster.studies import StudySpec, read_study_text
 from trainmaster.studies.parse import not_finite
 from trainmaster.wire.automl import AutomlDetail
-from trainmaster.wire.models import SETTLED_VERSION_STATES
+from trainmaster.wire.models import FINAL_VERSION_STATES
 from trainmaster.wire.studies import TERMINAL_STUDY_STATES, StudyDetail
 
-_FIRST_LOOK_S: Final = 0.2
-_LAST_LOOK_S: Final = 2.0
+_FIRST_POLL_S: Final = 0.2
+_MAX_POLL_S: Final = 2.0
 
 
 def read_study(source: StudySpec | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
@@ -71,7 +71,7 @@ def create_study_with_code(
         idempotency_key: the same key never makes a second study; made when none is given.
         wait_for_nodes: create it also where no node that there is could ever hold one of its trials; such nodes are to come.
     """
-    raw: dict[str, Any] = dict((yield Work(lambda: read_study(spec))))
+    raw: dict[str, Any] = dict((yield RunBlocking(lambda: read_study(spec))))
     if code is None:
         return (yield from calls.create_study(raw, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes))
     template = raw.get("template")
@@ -81,7 +81,7 @@ def create_study_with_code(
     checked = {**raw, "template": {key: item for key, item in template.items() if key != "code"}}
     yield from calls.check_study(checked, wait_for_nodes=wait_for_nodes)
     folder = Path(code)
-    packed: PackedFolder = yield Work(lambda: pack_folder(folder))
+    packed: PackedFolder = yield RunBlocking(lambda: pack_folder(folder))
     try:
         digest = yield from upload_code(packed)
     finally:
@@ -97,7 +97,7 @@ def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyD
         WaitTimedOut: it has not within ``timeout_s``.
     """
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_POLL_S
     while True:
         detail: StudyDetail = yield from calls.get_study(study)
         if detail.state in TERMINAL_STUDY_STATES:
@@ -105,7 +105,7 @@ def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyD
         if until_s is not None and time.monotonic() >= until_s:
             raise WaitTimedOut(f"Study {detail.name!r} is still {detail.state} after {timeout_s:g} s.")
         yield Pause(pause_s)
-        pause_s = min(_LAST_LOOK_S, pause_s * 1.5)
+        pause_s = min(_MAX_POLL_S, pause_s * 1.5)
 
 
 def is_automl_over(found: AutomlDetail) -> bool:
@@ -113,7 +113,7 @@ def is_automl_over(found: AutomlDetail) -> bool:
     if found.state not in TERMINAL_STUDY_STATES:
         return False
     winner = found.winner
-    return winner is None or winner.version_state is None or winner.version_state in SETTLED_VERSION_STATES
+    return winner is None or winner.version_state is None or winner.version_state in FINAL_VERSION_STATES
 
 
 def wait_for_automl(study: str, *, timeout_s: float | None = None) -> Flow[AutomlDetail]:
@@ -123,7 +123,7 @@ def wait_for_automl(study: str, *, timeout_s: float | None = None) -> Flow[Autom
         WaitTimedOut: neither within ``timeout_s``.
     """
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_POLL_S
     while True:
         found: AutomlDetail = yield from automl.get_automl(study)
         if is_automl_over(found):
@@ -131,4 +131,4 @@ def wait_for_automl(study: str, *, timeout_s: float | None = None) -> Flow[Autom
         if until_s is not None and time.monotonic() >= until_s:
             raise WaitTimedOut(f"AutoML study {found.name!r} is not over after {timeout_s:g} s.")
         yield Pause(pause_s)
-        pause_s = min(_LAST_LOOK_S, pause_s * 1.5)
+        pause_s = min(_MAX_POLL_S, pause_s * 1.5)

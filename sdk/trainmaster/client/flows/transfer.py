@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from trainmaster.client.calls import output as calls
-from trainmaster.client.steps import Answer, Call, Flow, Work
+from trainmaster.client.steps import Call, Flow, HttpResponse, RunBlocking
 from trainmaster.errors import Conflict, LocalFileProblem, RangeNotSatisfiable, ServerFailure
 from trainmaster.wire.jobs import ArchiveView
 
@@ -24,7 +24,7 @@ _TOTAL: Final = re.compile(r"^bytes (?:\d+-\d+|\*)/(\d+)$")
 # Called with the bytes done and the bytes in all.
 Progress: TypeAlias = Callable[[int, int], None]
 # Takes ``first`` and ``last``, both included, or nothing for all.
-Read: TypeAlias = Callable[..., Call[Answer]]
+Read: TypeAlias = Callable[..., Call[HttpResponse]]
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -37,13 +37,13 @@ def upload_archive(archive: Path, *, digest: str, progress: Progress = _no_progr
     Args:
         digest: ``sha256:…`` of the file.
     """
-    size = yield Work(partial(_size_of, archive))
+    size = yield RunBlocking(partial(_size_of, archive))
     view: ArchiveView = yield from calls.start_archive(digest, size)
     corrections = 0
     while not view.is_complete:
         offset = view.received_bytes
         progress(offset, size)
-        chunk = yield Work(partial(_read_at, archive, offset))
+        chunk = yield RunBlocking(partial(_read_at, archive, offset))
         if not chunk:
             raise ServerFailure(
                 f"The server holds {offset} bytes of the archive and still waits for more; upload it again."
@@ -102,27 +102,27 @@ def copy_content(read: Read, file: str, target: Path | str, *, progress: Progres
         part = target.with_name(f".{target.name}.{_version_of(first)}.part")
         is_whole = yield from _gather(read, first, part, progress)
         if is_whole:
-            yield Work(partial(_rename, part, target))
+            yield RunBlocking(partial(_rename, part, target))
             return target
-        yield Work(partial(part.unlink, missing_ok=True))
+        yield RunBlocking(partial(part.unlink, missing_ok=True))
     raise ServerFailure(f"{file} is being written to and changes while it is copied; copy it when it is finished.")
 
 
-def _gather(read: Read, first: Answer, part: Path, progress: Progress) -> Flow[bool]:
+def _gather(read: Read, first: HttpResponse, part: Path, progress: Progress) -> Flow[bool]:
     """Whether all bytes are in ``part`` now; not when the server's file became another one meanwhile."""
     total, version = _total_of(first), _version_of(first)
-    done = yield Work(partial(_begin, part, first.content, total))
+    done = yield RunBlocking(partial(_begin, part, first.content, total))
     progress(done, total)
     while done < total:
         answer = yield from _window(read, done)
         if answer.status != 206 or _version_of(answer) != version or not answer.content:
             return False
-        done = yield Work(partial(_write_at, part, done, answer.content))
+        done = yield RunBlocking(partial(_write_at, part, done, answer.content))
         progress(done, total)
     return True
 
 
-def _window(read: Read, first: int) -> Flow[Answer]:
+def _window(read: Read, first: int) -> Flow[HttpResponse]:
     try:
         return (yield from read(first=first, last=first + WINDOW_BYTES - 1))
     except RangeNotSatisfiable:
@@ -132,12 +132,12 @@ def _window(read: Read, first: int) -> Flow[Answer]:
     return (yield from read())
 
 
-def _total_of(answer: Answer) -> int:
+def _total_of(answer: HttpResponse) -> int:
     match = _TOTAL.match(answer.headers.get("content-range", ""))
     return int(match[1]) if match and answer.status == 206 else len(answer.content)
 
 
-def _version_of(answer: Answer) -> str:
+def _version_of(answer: HttpResponse) -> str:
     """A short name for this very content of the server's file, as far as its headers tell."""
     marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""), str(_total_of(answer)))
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()[:12]

@@ -175,7 +175,7 @@ gang.close()
 
 @pytest.fixture
 def run_pair():
-    """Two processes that meet by a key-value store as the platform's runtime serves it; their output, the store's port."""
+    """Two processes that meet by the runtime's key-value store; returns their output and the store's port."""
     pytest.importorskip("numpy")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

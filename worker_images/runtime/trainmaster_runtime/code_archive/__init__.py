@@ -1,0 +1,1 @@
+"""Fetching and unpacking the code archive."""

@@ -1,0 +1,1 @@
+"""Limits of CPU, memory and processes; control groups."""

@@ -1,0 +1,1 @@
+"""Output of the processes, written to the log."""

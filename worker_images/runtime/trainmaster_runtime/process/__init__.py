@@ -1,0 +1,1 @@
+"""Starting, signalling and ending process trees."""

@@ -1,0 +1,1 @@
+"""Reports to the API, and their spool."""

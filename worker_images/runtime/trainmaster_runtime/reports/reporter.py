@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.reports.spool import SpoolFile
 
 
-class Spool:
+class SendQueue:
     """A file of items that were not sent yet, oldest first. Bounded: see :meth:`add`."""
 
     def __init__(self, path: str, limit_bytes: int = _SPOOL_BYTES) -> None:
@@ -157,7 +157,7 @@ class Reporter:
         self._offset = 0
         self._freed_to = 0
         self._is_in_long_line = False
-        self._spool = Spool(spool_path)
+        self._spool = SendQueue(spool_path)
         self._say = say
         self._in_flight: list[dict[str, Any]] = []
         self._next_seq = 1

@@ -310,8 +310,8 @@ class _RendezvousStore:
                 connection.close()
             _pause(_RETRY_S)
         raise HorovodInternalError(
-            f"hvd.init: rank 0 published nothing at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): it "
-            "did not start, or has another key."
+            f"hvd.init: rank 0 published nothing at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): "
+            "it did not start, or has another key."
         )
 
 

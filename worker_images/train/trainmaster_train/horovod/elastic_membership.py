@@ -35,7 +35,7 @@ class ElasticMembership:
     def follow(self) -> None:
         """From now on go from world to world in this process, instead of being restarted for each world."""
         if elastic.is_elastic() and not self._is_following:
-            elastic.first_world()  # tells the runtime that this process stays; a newer world is joined at the first commit
+            elastic.first_world()  # tells the runtime that this process stays; the first commit joins a newer world
             self._follow()
 
     def rejoin(self) -> bool:

@@ -10,7 +10,8 @@
 
     ps.run(model, torch.optim.Adam(model.parameters()), train)
 
-The same script runs in every replica; its role says what :func:`run` does there. Needs torch 2.1 or newer, and pyzmq.
+The same script runs in every replica; the replica's role decides what :func:`run` does. Needs torch 2.1 or newer, and
+pyzmq.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""What can go wrong between workers and parameter servers. Every message is a sentence that a user can act on."""
+"""Errors of workers and parameter servers. Every message tells a user what to do."""
 
 from __future__ import annotations
 
 
 class ParameterServerError(RuntimeError):
-    """Training with parameter servers cannot go on; the message says why, who is concerned, and what to do."""
+    """Training with parameter servers cannot continue; the message says why, names the replica, and says what to do."""
 
 
 class RefusedError(ParameterServerError):
-    """A ps understood the request and says no; the message is its sentence."""
+    """A ps refused a request; the message is its reason."""
 
 
 class LostError(ParameterServerError):
-    """The connection to a ps is over. Whether the last request was carried out is unknown."""
+    """The connection to a ps is lost. Whether the last request was executed is unknown."""
 
 
 class DeadlineError(ParameterServerError):
-    """Somebody did not come or answer in time; the message names who is missing."""
+    """A replica did not connect or answer in time; the message names it."""
 
 
 class NonFiniteGradientError(ParameterServerError):

@@ -1,13 +1,12 @@
-"""Which values lie on which ps: a pure function of the model, the optimizer's groups and the number of ps.
+"""Sharding: which values lie on which ps, as a pure function of the model, the optimizer's groups and the number of ps.
 
-Dense parameters of one optimizer group and dtype lie one after the other in a *slab*; ps ``k`` of ``n`` holds the
-``k``-th of ``n`` equal slices of each slab. So shards are balanced to within one element per slab whatever the layers
-look like, large tensors are split, and a checkpoint of ``n`` shards can be read by any other number of ps. A slice
-is handled in *blocks* of at most ``BLOCK_BYTES``: the unit that is sent, so that sending, receiving and computing
-overlap.
+Dense parameters of one optimizer group and dtype are concatenated in a *slab*; ps ``k`` of ``n`` holds the ``k``-th of
+``n`` equal slices of each slab. So shards are balanced to within one element per slab for any layers, large tensors are
+split, and a checkpoint of ``n`` shards can be read by any other number of ps. A slice is handled in *blocks* of at most
+``BLOCK_BYTES``, the unit of sending, so that sending, receiving and computing overlap.
 
 Weights of embeddings with ``sparse=True`` are *tables*: row ``r`` lies on ps ``r % n``, so that the frequent (low) rows
-of sorted vocabularies are spread too. Their rows alone are pulled and pushed.
+of sorted vocabularies are spread, too. Only the rows that a batch uses are pulled and pushed.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ import torch
 from trainmaster_train.ps.errors import ParameterServerError
 
 # Small enough that a message of this size is served from the allocator's free memory instead of fresh pages (which
-# costs more than sending it), large enough that Python's share per block does not count.
+# cost more than sending it), large enough that Python's cost per block is negligible.
 BLOCK_BYTES = 1 << 20
-# Of one message: large enough that a message's own cost does not count, small enough to overlap.
+# Size of a message: large enough that its fixed cost is negligible, small enough to overlap.
 PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class SlabMember:
-    """A dense parameter and its place in its slab."""
+    """A dense parameter and its position in its slab."""
 
     name: str
     begin: int
@@ -50,7 +49,7 @@ class Slab:
 
 @dataclass(frozen=True)
 class SlabBlock:
-    """A piece of a slab that lies on one ps."""
+    """A part of a slab that lies on one ps."""
 
     slab: int
     begin: int
@@ -74,14 +73,14 @@ class EmbeddingTable:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """``signature`` is what two processes compare: JSON with every tensor and the optimizer's settings."""
+    """``signature``: JSON with every tensor and the optimizer's settings, by which two processes compare their models."""
 
     slabs: Tuple[Slab, ...]
     tables: Tuple[EmbeddingTable, ...]
     signature: Mapping[str, Any]
 
     def blocks(self, ps: int, count: int) -> List[SlabBlock]:
-        """What ``ps`` of ``count`` holds of the slabs, in the order in which it is sent."""
+        """The blocks on ``ps`` of ``count``, in the order in which they are sent."""
         blocks: List[SlabBlock] = []
         for number, slab in enumerate(self.slabs):
             begin, end = slice_of(slab.size, ps, count)
@@ -97,14 +96,14 @@ class ShardLayout:
         return dense + sum(t.rows_of(ps, count) * t.columns * t.dtype.itemsize for t in self.tables)
 
     def largest_frame(self, ps: int, count: int) -> int:
-        """Bytes of the largest frame of values, or of rows' numbers, that is sent to ``ps`` of ``count``."""
+        """Bytes of the largest frame of values, or of row indices, that is sent to ``ps`` of ``count``."""
         tables = [t.rows_of(ps, count) * max(torch.int64.itemsize, t.columns * t.dtype.itemsize) for t in self.tables]
         return max([BLOCK_BYTES, *tables])
 
 
 def pieces(blocks: Sequence[SlabBlock], slabs: Sequence[Slab]) -> List[range]:
-    """The numbers of ``blocks`` in groups that are handled and sent together: of some MiB, and at most about a hundred,
-    so that the queues of messages stay short however large a ps is.
+    """Indices of ``blocks`` in groups that are handled and sent together: of some MiB each, and at most about a hundred
+    groups, so that the message queues stay short on a large ps, too.
     """
     sizes = [(block.end - block.begin) * slabs[block.slab].dtype.itemsize for block in blocks]
     wanted = max(PIECE_BYTES, sum(sizes) // 100)
@@ -124,11 +123,11 @@ def slice_of(size: int, ps: int, count: int) -> Tuple[int, int]:
 
 
 def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ShardLayout:
-    """The layout of the trainable parameters of ``model`` that ``optimizer`` updates. Reads shapes only, so a model on
-    the device ``meta`` serves.
+    """The layout of the trainable parameters of ``model`` that ``optimizer`` updates. Reads only shapes, so a model on the
+    device ``meta`` is enough.
 
     Raises:
-        ParameterServerError: the two do not belong together, or there is nothing to train.
+        ParameterServerError: model and optimizer do not match, or no parameter is trainable.
     """
     names: Dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     groups: Dict[torch.Tensor, int] = {}
@@ -136,13 +135,13 @@ def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Shard
         for parameter in group["params"]:
             if parameter not in names:
                 raise ParameterServerError(
-                    "optimizer: has a parameter that is not the model's; make it of model.parameters()"
+                    "optimizer: has a parameter that is not the model's; create it with model.parameters()"
                 )
             groups[parameter] = number
     missing = [name for parameter, name in names.items() if parameter.requires_grad and parameter not in groups]
     if missing:
         raise ParameterServerError(
-            f"optimizer: lacks the model's parameter {missing[0]}; give it all, or freeze that one"
+            f"optimizer: lacks the model's parameter {missing[0]}; give it all, or freeze that parameter"
         )
     tables = _tables(model, names, groups)
     are_tables = {table.name for table in tables}
@@ -170,10 +169,10 @@ def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Shard
 
 
 def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, settings: bool = True) -> Optional[str]:
-    """The first difference of two signatures as words ("`fc.weight` is 10×64 here and 10×32 there"), or ``None``.
+    """The first difference of two signatures in words ("`fc.weight` is 10×64 here and 10×32 there"), or ``None``.
 
     Args:
-        settings: compare the optimizer's settings too.
+        settings: also compare the optimizer's settings.
     """
     there = {tensor[0]: tensor for tensor in theirs.get("tensors", [])}
     for tensor in mine["tensors"]:
@@ -222,7 +221,7 @@ def _tables(
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> List[Dict[str, Any]]:
-    """What changes the result and is the same for all, as JSON has it. The learning rate may change: the chief's counts."""
+    """Settings that change the result and must be equal on all, as JSON. Not the learning rate: the chief's is used."""
     plain = (bool, int, float, str, type(None))
     return [
         {

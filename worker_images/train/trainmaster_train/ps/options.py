@@ -1,4 +1,4 @@
-"""How workers and parameter servers train together."""
+"""Options of training with parameter servers."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ WIRES = ("full", "bf16", "fp16", "topk")
 
 @dataclass(frozen=True)
 class Options:
-    """One set for all replicas; each field has a default that trains.
+    """The same for all replicas; the defaults work for a first training.
 
     Updating:
-        mode: ``async``: each gradient is applied when it arrives. ``sync``: a step takes the mean of the gradients of
+        mode: ``async``: each gradient is applied when it arrives. ``sync``: a step applies the mean of the gradients of
             all workers, computed on the same values.
-        backup_workers: ``sync`` only: a step takes the first N − ``backup_workers`` gradients of the N workers; later
-            ones of that step are dropped and counted.
-        max_staleness: ``async`` only: a gradient is dropped and counted when more updates than this lie between its
-            pull and its push; ``None`` drops none.
+        backup_workers: ``sync`` only: a step applies the first N − ``backup_workers`` gradients of the N workers; later
+            gradients of that step are dropped and counted.
+        max_staleness: ``async`` only: the staleness bound. A gradient is dropped and counted when more updates than
+            this lie between its pull and its push; ``None`` drops none.
         scale_by_staleness: ``async`` only: a gradient of staleness s > 1 is applied with lr / s (Zhang et al.,
             "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016).
-        warmup_updates: until this many updates the chief trains alone; the other workers wait for their first values.
+        warmup_updates: the chief trains alone for this many updates; the other workers wait for their first values.
 
     Sending:
-        wire: ``full`` sends all values as they are. ``bf16`` and ``fp16`` send halves, ``topk`` the share
-            ``topk_ratio`` of largest values, the rest is added to the next ones (error feedback). All three compress
-            what comes back, too: a ps then keeps a copy of its shard for each worker.
-        overlap: gradients leave while the backward pass still computes others. Only for scripts that do nothing with
+        wire: ``full`` sends all values unchanged. ``bf16`` and ``fp16`` send half precision, ``topk`` the share
+            ``topk_ratio`` of largest values; the residual is added to the next gradient (error feedback). All three
+            compress the values of pulls, too: a ps then stores a copy of its shard for each worker.
+        overlap: send gradients while the backward pass still computes others. Only for scripts that do not touch
             ``.grad`` between ``backward()`` and ``step()`` (no clipping, no accumulation).
-        prefetch: ``async`` only: a step computes on values that were asked for one step before, so that it never waits
+        prefetch: ``async`` only: a step computes on values that were requested one step before, so that it never waits
             while computing takes longer than sending. Adds 1 to the own staleness.
 
-        shared_memory: a ps and a worker on one machine hand gradients and values over in memory that both see, as far
-            as the system lets them; with ``wire="full"`` alone.
+        shared_memory: a ps and a worker on one machine exchange gradients and values in shared memory if the system
+            supports it; only with ``wire="full"``.
 
-    Keeping:
-        checkpoint_every: updates between two checkpoints; ``None`` makes only the last one.
-        keep_checkpoints: as many stay.
+    Checkpoints:
+        checkpoint_every: updates between two checkpoints; ``None`` writes only the last one.
+        keep_checkpoints: number of checkpoints to keep.
 
-    Waiting, all in seconds; every error that follows says who is missing:
-        join_timeout_s: for a ps to be there (or to come back), and for the chief's first values.
+    Time-outs, all in seconds; the resulting error names the missing replica:
+        join_timeout_s: for a ps to start (or to come back), and for the chief's first values.
         step_timeout_s: for the answer to a push.
-        lost_timeout_s: ``sync`` only: a step waits as long for a worker that died or never came; then it goes on
-            without it until it is back.
-        idle_timeout_s: a ps that saw no worker for so long ends with an error.
+        lost_timeout_s: ``sync`` only: how long a step waits for a worker that died or never came; then training
+            continues without it until it is back.
+        idle_timeout_s: a ps without any worker for this long ends with an error.
     """
 
     mode: str = "async"
@@ -69,14 +69,13 @@ class Options:
     idle_timeout_s: float = 3600.0
 
     def check(self, workers: Optional[int] = None) -> None:
-        """Whether all replicas can train like this. Not done when it is made, so that a mistake ends :func:`ps.run` with one
-        sentence as any other does.
+        """Validate the options. Not done in the constructor, so that :func:`ps.run` reports a mistake like any other error.
 
         Args:
-            workers: how many the job has, if that is known.
+            workers: the number of workers of the job, if known.
 
         Raises:
-            ParameterServerError: an option has no such value, or contradicts another one.
+            ParameterServerError: an option has an invalid value, or contradicts another one.
         """
         for name, (is_allowed, allowed) in _ALLOWED.items():
             if not is_allowed(getattr(self, name)):
@@ -89,7 +88,7 @@ class Options:
             self._refuse("backup_workers", "that has no meaning with mode='async', where no worker waits for another")
         if workers is not None and 0 < workers <= self.backup_workers:
             have = "the job has 1 worker" if workers == 1 else f"the job has {workers} workers"
-            self._refuse("backup_workers", f"{have}, and a step needs at least one that it waits for; give fewer")
+            self._refuse("backup_workers", f"{have}, and a step must wait for at least one worker; give fewer")
 
     def _refuse(self, name: str, what: str) -> None:
         raise ParameterServerError(f"ps.Options: {name} is {getattr(self, name)!r}: {what}")
@@ -110,7 +109,7 @@ def _is_flag(value: Any) -> bool:
 _FLAG = (_is_flag, "True or False")
 _SECONDS = (lambda value: _is_number(value) and math.isfinite(value), "seconds above 0")
 _COUNT = (lambda value: _is_whole(value, 0), "0 or a whole number above it")
-# For each option whether a value is one of its own, and which are.
+# For each option: a check of its value, and a description of the allowed values.
 _ALLOWED: Dict[str, Tuple[Callable[[Any], bool], str]] = {
     "mode": (lambda value: value in MODES, f"one of {', '.join(MODES)}"),
     "backup_workers": _COUNT,

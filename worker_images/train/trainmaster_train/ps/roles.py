@@ -1,4 +1,4 @@
-"""One entry for every role."""
+"""Entry point of every role: worker, chief, ps and evaluator."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def run(
     evaluate: Optional[Evaluate] = None,
     options: Optional[Options] = None,
 ) -> None:
-    """Do what this replica's role asks for, as ``TRAINMASTER_LAYOUT`` or ``TF_CONFIG`` say.
+    """Run this replica's role, according to ``TRAINMASTER_LAYOUT`` or ``TF_CONFIG``.
 
     - worker, chief: joins the ps, calls ``train(servers)``, and leaves. The chief (rank 0) also writes the last
       checkpoint, with the metrics that ``train`` returned, and reports them.
-    - ps: holds its shard, from the newest checkpoint if there is one, until SIGTERM or SIGINT.
+    - ps: serves its shard, from the newest checkpoint if there is one, until SIGTERM or SIGINT.
     - evaluator: loads each new checkpoint into ``model``, calls ``evaluate()`` and reports the metrics that it returns,
       until the training is done or SIGTERM comes.
 
-    What cannot go on ends the process with exit code 1 and one sentence.
+    An error ends the process with exit code 1 and one sentence.
 
     Args:
-        model: the same in every replica; on a ps only its shapes count (``with torch.device("meta")`` saves memory).
-        optimizer: an ordinary one over the model's parameters; the ps make theirs like it.
+        model: the same in every replica; a ps uses only its shapes (``with torch.device("meta")`` saves memory).
+        optimizer: an ordinary one over the model's parameters; the ps create theirs like it.
         train: the training loop; see :class:`Servers`.
     """
     options = options or Options()
@@ -74,7 +74,7 @@ def _run(
         serve(context, model, optimizer, key=key, options=options)
     elif context.role == "evaluator":
         if evaluate is None:
-            raise ParameterServerError("an evaluator needs something to do: give ps.run(evaluate=…)")
+            raise ParameterServerError("an evaluator needs a function to call: give ps.run(evaluate=…)")
         with _stop_signals() as stopped:
             evaluate_checkpoints(model, evaluate, context=context, key=key, options=options, stopped=stopped)
     else:
@@ -89,8 +89,8 @@ def serve(
     key: bytes,
     options: Options,
 ) -> None:
-    """Be the ps ``context.index``; returns after SIGTERM or SIGINT, when no update is half applied and the shard is
-    left for a successor.
+    """Run the ps ``context.index``; returns after SIGTERM or SIGINT, when no update is half applied and the shard is
+    saved for a successor.
     """
     check_optimizer(optimizer)
     addresses = context.peers["ps"]
@@ -119,17 +119,17 @@ def serve(
         print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
         if server.is_done:
             shutdown.remove_saved_shard(shard, context)
-        elif server.is_initialised and server.version:  # nothing was trained at 0
+        elif server.is_initialised and server.version:  # at update 0 there is nothing to save
             _save_for_successor(shard, context)
 
 
 def _workers(context: Context) -> int:
-    """How many the layout has, the chief among them."""
+    """The number of workers in the layout, including the chief."""
     return sum(len(context.peers.get(role, ())) for role in ("chief", "worker"))
 
 
 def _restore(shard: Shard, context: Context, options: Options) -> bool:
-    """Give ``shard`` the values of where the training goes on; whether there is such a place."""
+    """Restore ``shard`` from the state at which training continues; ``False`` if there is none."""
     wanted = latest()
     start = newest_undamaged(f"ps {shard.ps}")
     while start is not None:
@@ -140,7 +140,7 @@ def _restore(shard: Shard, context: Context, options: Options) -> bool:
             before, start = start, newest_undamaged(f"ps {shard.ps}")
             if start == before:
                 raise
-            # It made room for a newer one just now.
+            # It was just pruned in favour of a newer one.
             wanted = latest()
     if shutdown.restore_saved_shard(shard, context, mode=options.mode, start=wanted):
         print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
@@ -151,7 +151,7 @@ def _restore(shard: Shard, context: Context, options: Options) -> bool:
 
 
 def _save_for_successor(shard: Shard, context: Context) -> None:
-    """Keep the shard for a successor. The platform waits for it as long as its grace."""
+    """Save the shard for a successor. The platform waits for that within its grace period."""
     try:
         path = shutdown.save_shard(shard, context)
     except (MemoryError, OSError) as error:
@@ -172,7 +172,7 @@ def work(
     key: bytes,
     options: Options,
 ) -> None:
-    """Be a worker: join, train, and leave; the chief keeps what came out."""
+    """Run a worker: join, train, and leave; the chief writes the last checkpoint."""
     servers = Servers(model, optimizer, context=context, key=key, options=options)
     try:
         metrics: Dict[str, Any] = dict(train(servers) or {})
@@ -181,14 +181,14 @@ def work(
             report.progress(servers.version, servers.version, **metrics)
         print(f"worker {servers.worker}: done after {servers.own_steps} own steps; {servers.staleness}.", flush=True)
     except BaseException as error:
-        # So that the ps and the other workers are told at once, and do not wait for this one.
+        # So that the ps and the other workers learn of it at once, and do not wait for this one.
         servers.close(is_done=False, why=str(error) or type(error).__name__)
         raise
     servers.close()
 
 
 class StopSignal:
-    """Whether a signal asked this process to stop, and which."""
+    """Whether a signal requested this process to stop, and which one."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -202,7 +202,7 @@ class StopSignal:
         return self._event.wait(timeout_s)
 
     def on_stop(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when the signal comes, or now if it has."""
+        """Call ``action`` when the signal comes, or now if it has come already."""
         self._actions.append(action)
         if self:
             action()

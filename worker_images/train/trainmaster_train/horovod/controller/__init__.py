@@ -1,0 +1,1 @@
+"""The controller: negotiation, response cache, stall inspector."""

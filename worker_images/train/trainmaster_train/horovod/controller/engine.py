@@ -89,7 +89,7 @@ class CollectiveEngine:
     def run_cached(
         self, request: CollectiveRequest, expected: CollectiveRequest, start: Callable[[], InFlightOperation]
     ) -> bool:
-        """Run ``request``, which repeats ``expected``, if the :attr:`fast_path` still expects that; ``False``: submit it.
+        """Run ``request``, which repeats ``expected``, if the :attr:`fast_path` still expects it; ``False``: submit it.
 
         A shorter equivalent of :meth:`submit` and :meth:`wait`.
 

@@ -14,8 +14,8 @@ Why this is safe:
 - An allreduce ends on no rank before all ranks have started it.
 - A rank that waits on the fast path for long reports that to rank 0 (:meth:`FastPath.report_slow`). Rank 0 knows the
   progress of all ranks, and which of them requested the same operation the ordinary way, joined, left, or requested
-  something else. Ranks of the first two kinds are instructed to start it on the fast path, too; otherwise the operation is
-  rejected for all. Then the cycle ends; after a rejection the cache stays off.
+  something else. Ranks of the first two kinds are instructed to start it on the fast path, too; otherwise the
+  operation is rejected for all. Then the cycle ends; after a rejection the cache stays off.
 """
 
 from __future__ import annotations

@@ -341,10 +341,10 @@ def _names_of(optimizer: torch.optim.Optimizer, given: Optional[NamedParameters]
             f"named_parameters: {', '.join(duplicates[:5])} is named twice; each name is for one parameter."
         )
     names = {parameter: name for name, parameter in named}
-    next_name = sum(parameter not in names for parameter in own)
-    if next_name:
+    unnamed = sum(parameter not in names for parameter in own)
+    if unnamed:
         raise ValueError(
-            f"named_parameters: {next_name} of the optimizer's {len(own)} parameters have no name there; give the names "
+            f"named_parameters: {unnamed} of the optimizer's {len(own)} parameters have no name there; give the names "
             "of all models that it trains."
         )
     return names

@@ -1,6 +1,6 @@
-"""Which gradients are applied, and when: asynchronous, or in steps that all workers take together.
+"""Aggregation of gradients: each is applied when it arrives (async), or in steps of all workers (sync).
 
-Pure: no network and no clock; the server tells who is there.
+Pure: no network and no clock; the server provides the expected workers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster_train.ps.server.shard import OnUpdated, RowGradients, Shard
 
 @dataclass
 class Push:
-    """A whole gradient for one shard, computed by ``worker`` on the values of ``version``."""
+    """A complete gradient for one shard, computed by ``worker`` on the values of ``version``."""
 
     worker: int
     version: int
@@ -26,7 +26,7 @@ class Push:
 
 @dataclass
 class Staleness:
-    """How many updates of others lay between a gradient's pull and its push, and what was dropped."""
+    """Staleness (updates of other workers between a gradient's pull and its push), and counts of dropped gradients."""
 
     pushes: int = 0
     total: int = 0
@@ -67,7 +67,7 @@ class Staleness:
 
 @dataclass
 class PushResult:
-    """What became of a push: ``applied``, ``too_stale`` or ``late``. ``staleness`` is that of its values."""
+    """``outcome`` of a push: ``applied``, ``too_stale`` or ``late``. ``staleness``: that of its values."""
 
     worker: int
     outcome: str
@@ -76,7 +76,7 @@ class PushResult:
 
 @dataclass
 class GradientAggregator:
-    """Applies pushes to ``shard`` as ``options`` say, and counts."""
+    """Applies pushes to ``shard`` according to ``options``, and counts them."""
 
     shard: Shard
     options: Options
@@ -87,21 +87,21 @@ class GradientAggregator:
 
     @property
     def contributors(self) -> Collection[int]:
-        """The workers whose gradients the current step has."""
+        """The workers whose gradients the current step has already."""
         return self._waiting.keys()
 
     def take(self, push: Push, on_updated: Optional[OnUpdated] = None) -> Optional[PushResult]:
-        """Take ``push``; ``None``: it waits for the others of its step (:meth:`close` tells when that is complete).
-        ``renewed`` as for :meth:`Shard.apply`.
+        """Take ``push``; ``None``: it waits for the others of its step, see :meth:`is_complete` and :meth:`close`.
+        ``on_updated``: as for :meth:`Shard.apply`.
         """
-        # After a restart of this ps from a checkpoint a version may lie ahead of it: that gradient is not stale.
+        # After a restart of this ps from a checkpoint a pushed version may be newer than the shard: it is not stale.
         staleness = max(0, self.shard.version - push.version)
         if self.options.mode == "sync":
             if staleness:
                 self.staleness.late += 1
                 return PushResult(push.worker, "late", staleness)
             if push.worker in self._waiting:
-                # It died after its push and is back: one gradient for each worker and step, however often it comes.
+                # The worker died after its push and is back: a step takes one gradient of each worker.
                 self.staleness.late += 1
             else:
                 self._gather(push)
@@ -116,12 +116,12 @@ class GradientAggregator:
         return PushResult(push.worker, "applied", staleness)
 
     def is_complete(self, expected: Collection[int]) -> bool:
-        """Whether the current step has all the gradients it needs, when ``expected`` workers are there."""
+        """Whether the current step has enough gradients, given the ``expected`` workers."""
         needed = max(1, len(expected) - self.options.backup_workers)
         return len(self._waiting) >= needed
 
     def close(self, on_updated: Optional[OnUpdated] = None) -> List[PushResult]:
-        """Apply the mean of what the current step has; a verdict for each of its workers."""
+        """Apply the mean of the step's gradients; returns a result for each of its workers."""
         count = len(self._waiting)
         gradients = [total.div_(count) for total in self._sums]
         rows = {name: _mean_rows(parts, count) for name, parts in self._rows.items()}
@@ -132,7 +132,7 @@ class GradientAggregator:
         return results
 
     def _gather(self, push: Push) -> None:
-        if not self._sums:  # kept from step to step: fresh pages cost more than the sum
+        if not self._sums:  # reused in each step: fresh pages cost more than the sum
             self._sums = [torch.empty_like(values) for values in self.shard.values]
         for total, gradient in zip(self._sums, push.gradients):
             if self._waiting:
@@ -145,7 +145,7 @@ class GradientAggregator:
 
 
 def _mean_rows(parts: Sequence[RowGradients], count: int) -> RowGradients:
-    """The sum of several workers' rows over ``count``, each row once."""
+    """The sum of several workers' rows divided by ``count``, each row once."""
     indices, places = torch.cat([part[0] for part in parts]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
     values = torch.cat([part[1] for part in parts])
     total = torch.zeros(len(indices), values.shape[1], dtype=values.dtype).index_add_(0, places, values)

@@ -1,4 +1,4 @@
-"""Which workers a ps waits for. Pure: the time is an argument, in seconds of a monotonic clock."""
+"""The workers that a ps waits for. Pure: the time is an argument, in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainmaster_train.ps.options import Options
 
 
 class WorkerMembership:
-    """Workers 0 to ``count`` - 1: there, lost (it may come back), or left (it is done)."""
+    """Workers 0 to ``count`` - 1: connected, lost (may come back), or left (done)."""
 
     def __init__(self, count: int, options: Options, *, now: float) -> None:
         self.count = count
@@ -20,7 +20,7 @@ class WorkerMembership:
         self._last_seen = now
 
     def describe_arrival(self, worker: int, now: float) -> str:
-        """How ``worker``, which is about to be :meth:`joined`, comes: for the first time, again, or back."""
+        """How ``worker`` arrives, in words, before :meth:`mark_joined`: for the first time, again, or back."""
         if worker in self._identities:
             return "is back, and its connection before was not known to be over,"
         if worker not in self._ever_joined:
@@ -30,7 +30,7 @@ class WorkerMembership:
         return f"is back {now - self._absent_since[worker]:.0f} s after it was lost,"
 
     def mark_joined(self, worker: int, identity: bytes) -> Optional[bytes]:
-        """``worker`` is there; the connection that it had before, if that was not noticed to be gone."""
+        """Note that ``worker`` is connected; returns its earlier connection if the loss of that was not noticed."""
         before = self._identities.get(worker)
         self._identities[worker] = identity
         self._absent_since.pop(worker, None)
@@ -40,12 +40,12 @@ class WorkerMembership:
         return before if before != identity else None
 
     def mark_left(self, worker: int) -> None:
-        """``worker`` said good-bye: nobody waits for it until it joins again."""
+        """Note that ``worker`` left: steps do not wait for it until it joins again."""
         self._identities.pop(worker, None)
         self._left.add(worker)
 
     def mark_lost(self, worker: int, identity: bytes, now: float) -> bool:
-        """The connection is gone; whether it was the newest one of ``worker``."""
+        """Note a lost connection; returns whether it was the current one of ``worker``."""
         if self._identities.get(worker) != identity:
             return False
         del self._identities[worker]
@@ -60,7 +60,7 @@ class WorkerMembership:
         return [worker for worker in range(self.count) if worker not in self._identities]
 
     def expected(self, now: float) -> List[int]:
-        """Whose gradients a step needs: of all that are there, and of those that are away not long enough yet."""
+        """Workers whose gradients a step needs: all connected ones, and those within their time-out."""
         return [
             worker
             for worker in range(self.count)
@@ -69,7 +69,7 @@ class WorkerMembership:
         ]
 
     def idle_s(self, now: float) -> float:
-        """For how long nobody has been there."""
+        """For how long no worker has been connected."""
         if self._identities:
             self._last_seen = now
         return now - self._last_seen
@@ -89,5 +89,5 @@ class WorkerMembership:
         return ", ".join(words) + (f" and {len(workers) - 8} more" if len(workers) > 8 else "")
 
     def _patience_s(self, worker: int) -> float:
-        # Who never came has a container to start and libraries to import.
+        # A worker that never came may still be starting its container and importing libraries.
         return self._options.lost_timeout_s if worker in self._ever_joined else self._options.join_timeout_s

@@ -1,9 +1,9 @@
-"""Sends the workers their new values, piece by piece.
+"""Sends the workers the new values, piece by piece.
 
-An answer is a message for each piece of the shard; the last one says what became of the request. The pieces of an
-update leave while the optimizer is still at the next ones, and the worker copies them while others are arriving: so
-the step, two copies and the sending overlap. A worker that is lost between two pieces of an answer pulls anew.
-Who shares its memory with this ps has the pieces written there instead, and is told when all of them are.
+A response is one message for each piece of the shard; the last one also has the outcome of the request. The pieces of an
+update are sent while the optimizer still computes the next ones, and the worker copies them while others arrive: so the
+step, two copies and the sending overlap. A worker that is lost between two pieces of a response pulls again. For a
+worker that shares its memory with this ps, the pieces are written there, and only the last message is sent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class PullResponses:
         self._snapshots = SnapshotPool(shard)
 
     def send_while_applying(self, receivers: Callable[[], Sequence[WorkerSession]]) -> OnUpdated:
-        """What :meth:`Shard.apply` is to call, so that the pieces leave at once. ``receivers``: who waits for the update."""
+        """A callback for :meth:`Shard.apply` that sends each piece at once. ``receivers``: sessions that wait for the update."""
 
         def on_updated(piece: range) -> None:
-            # The last one goes with the answer. And compressed answers are a difference, which is made from the whole.
+            # The last piece is sent with the outcome. Compressed responses are differences, computed from the whole shard.
             if piece == self._shard.pieces[-1] or self._codec.is_lossy:
                 return
             for session in receivers():
@@ -45,7 +45,7 @@ class PullResponses:
         return on_updated
 
     def send_values(self, session: WorkerSession, header: Dict[str, Any]) -> None:
-        """Answer with ``header`` and the values, as far as they were not sent while the update was applied."""
+        """Respond with ``header`` and the values that were not sent while the update was applied."""
         header["version"] = self._shard.version
         if session.replica is not None:
             frames, header["exponents"] = session.replica.frames()
@@ -67,7 +67,7 @@ class PullResponses:
         self._send_with(session, {**header, "first": last.start}, last, copy)
 
     def forget(self) -> None:
-        """The values were set, not updated."""
+        """Discard snapshots: the values were set without an update."""
         self._snapshots.forget()
 
     def _send_piece(self, session: WorkerSession, number: int, piece: range, copy: SnapshotBuffer) -> None:

@@ -1,7 +1,7 @@
-"""A ps: serves its shard to the workers until it is told to stop.
+"""A parameter server: serves its shard to the workers until it is stopped.
 
-One thread does everything but receiving and sending (ZeroMQ's own threads) and writing checkpoints: so an update is
-applied whole or not at all. A ps never ends because the workers left, for it cannot know who comes back; the platform
+One thread does everything except receiving and sending (ZeroMQ's own threads) and writing checkpoints: so an update is
+applied completely or not at all. A ps does not end when the workers leave, because they may come back; the platform
 stops it when the training is done.
 """
 
@@ -35,7 +35,7 @@ _FAREWELL_S = 0.5
 
 
 class ParameterServer:
-    """``workers``: how many the layout has; ``is_filled``: the shard has its values (of a checkpoint)."""
+    """``workers``: their number in the layout; ``is_initialised``: the shard has values (of a checkpoint)."""
 
     def __init__(
         self, shard: Shard, options: Options, *, key: bytes, address: str, workers: int, is_initialised: bool = False
@@ -51,7 +51,7 @@ class ParameterServer:
         self._membership = WorkerMembership(workers, options, now=time.monotonic())
         self._codec = Codec(options.wire, options.topk_ratio)
         self._sessions: Dict[bytes, WorkerSession] = {}
-        self.is_done = False  # the training is, says the chief
+        self.is_done = False  # set by the chief when the training is done
         largest = shard.layout.largest_frame(shard.ps, shard.count)
         self._listener = WorkerListener(key, zap_password(key), largest_frame=largest)
         try:
@@ -97,8 +97,8 @@ class ParameterServer:
         """Serve until :meth:`stop`.
 
         Raises:
-            ParameterServerError: there is no memory for what the workers want, an update failed, or no worker came for
-                too long.
+            ParameterServerError: there is not enough memory, an update failed, or no worker came within the
+                time-out.
         """
         poller = zmq.Poller()
         poller.register(self._listener.socket, zmq.POLLIN)
@@ -109,7 +109,7 @@ class ParameterServer:
             while not self._is_stopped:
                 ready = dict(poller.poll(int(max(0.0, next_tick - time.monotonic()) * 1000)))
                 if self._listener.zap in ready and not self._listener.answer_zap():
-                    self._log_once("somebody with a wrong token knocked and was not let in")
+                    self._log_once("a connection with a wrong token was refused")
                 with no_memory("its answers"):
                     if self._wake_read in ready:
                         os.read(self._wake_read, 4096)
@@ -133,8 +133,8 @@ class ParameterServer:
             os.close(self._wake_write)
 
     def _announce_failure(self, sentence: str) -> None:
-        """Why this ps ends. Reads on for a moment: what nobody reads resets the connection when it is closed, and what
-        was said then never arrives.
+        """Send the workers the reason why this ps ends. Reads on for a moment: closing a socket with unread data resets the
+        connection, and the reason would never arrive.
         """
         for session in list(self._sessions.values()):
             self._send(session, {"op": "fatal", "sentence": sentence})
@@ -147,7 +147,7 @@ class ParameterServer:
             os.write(self._wake_write, b"x")
 
     def _receive(self) -> None:
-        """Whatever is wrong with a message ends its connection and nothing else."""
+        """Handle one message; an error in it ends only its connection."""
         identity, *parts = self._listener.socket.recv_multipart(copy=False)
         name = identity.bytes
         session = self._sessions.get(name)
@@ -162,7 +162,8 @@ class ParameterServer:
             self._dispatch(WorkerRequest(session, header, parts[1:]))
         except WireError as error:
             print(
-                f"ps {self._shard.ps}: {session.peer_name if session else 'somebody'} is cut off: {error}.", flush=True
+                f"ps {self._shard.ps}: {session.peer_name if session else 'an unknown process'} is disconnected: {error}.",
+                flush=True,
             )
             self._drop_connection(name)
         except zmq.ZMQError:
@@ -173,7 +174,7 @@ class ParameterServer:
         operation = getattr(self, f"_op_{name}", None)
         try:
             if operation is None:
-                self._refuse(request, f"{name!r} is nothing that a ps does; use one version everywhere")
+                self._refuse(request, f"{name!r} is not an operation of a ps; use one version everywhere")
             elif not request.session.has_joined and name not in ("join", "watch"):
                 self._refuse(request, "join first")
             else:
@@ -183,19 +184,19 @@ class ParameterServer:
             self._refuse(request, str(error))
         except (MemoryError, ParameterServerError, zmq.ZMQError):
             raise
-        except Exception as error:  # noqa: BLE001 (nobody can list what nonsense raises)
-            self._refuse(request, f"a request that makes no sense ({type(error).__name__}: {error})"[:500])
+        except Exception as error:  # noqa: BLE001 (malformed requests raise anything)
+            self._refuse(request, f"a malformed request ({type(error).__name__}: {error})"[:500])
 
     def _refuse(self, request: WorkerRequest, sentence: str) -> None:
         print(f"ps {self._shard.ps}: {request.session.peer_name} is refused: {sentence}.", flush=True)
         self._reply(request, {"refused": sentence})
 
-    # What the workers ask for.
+    # Requests of the workers.
 
     def _op_join(self, request: WorkerRequest) -> None:
         worker, count = int(request.header["worker"]), int(request.header["ps"])
         if not 0 <= worker < MAX_WORKERS:
-            raise RefusedError(f"worker {worker} is none of 0 to {MAX_WORKERS - 1}")
+            raise RefusedError(f"worker {worker} is not in 0 to {MAX_WORKERS - 1}")
         request.session.peer_name = str(request.header["name"])[:100]
         if count != self._shard.count:
             raise RefusedError(
@@ -209,8 +210,8 @@ class ParameterServer:
             )
         if request.header["wire"] != self._options.wire or request.header["mode"] != self._options.mode:
             raise RefusedError(
-                f"{request.session.peer_name} wants mode {request.header['mode']} and wire {request.header['wire']}, ps {self._shard.ps} has "
-                f"{self._options.mode} and {self._options.wire}; start all replicas with the same options"
+                f"{request.session.peer_name} wants mode {request.header['mode']} and wire {request.header['wire']}, "
+                f"ps {self._shard.ps} has {self._options.mode} and {self._options.wire}; start all replicas with the same options"
             )
         request.session.worker, request.session.has_joined, request.session.is_chief = (
             worker,
@@ -219,7 +220,7 @@ class ParameterServer:
         )
         describe_arrival = self._membership.describe_arrival(worker, time.monotonic())
         before = self._membership.mark_joined(worker, request.session.identity)
-        if before is not None:  # a connection that was not noticed to be gone
+        if before is not None:  # a lost connection that was not noticed yet
             self._sessions.pop(before, None)
         self._updates.forget(worker)
         print(
@@ -235,22 +236,22 @@ class ParameterServer:
         self._reply(request, about)
 
     def _op_share(self, request: WorkerRequest) -> None:
-        """A worker of this machine hands its memory over, which was sent before this request."""
+        """A worker on this machine offers shared memory; it has sent the file descriptor before this request."""
         slots = int(request.header["slots"])
         if not 1 <= slots <= MAX_SLOTS:
-            raise RefusedError(f"{slots} pushes at once are none of 1 to {MAX_SLOTS}")
+            raise RefusedError(f"{slots} pushes at once are not in 1 to {MAX_SLOTS}")
         descriptor = self._fd_receiver.take(request.session.seal.ticket)
         memory = map_shared_memory(descriptor, self._shard.layout, slots) if descriptor is not None else None
         request.session.memory = SharedShard(memory, self._shard.blocks) if memory is not None else None
         self._reply(request, {"is_taken": memory is not None})
 
     def _op_watch(self, request: WorkerRequest) -> None:
-        """An evaluator: asks how things stand, and nothing else."""
+        """An evaluator joins, which only asks for the status."""
         request.session.peer_name, request.session.has_joined = "an evaluator", True
         self._reply(request, {"version": self._shard.version})
 
     def _op_initialise(self, request: WorkerRequest) -> None:
-        """First values, in several messages; where there are values already nothing changes."""
+        """First values, in several messages; ignored if the shard has values already."""
         if not request.session.is_chief:
             raise RefusedError("the first values come from the chief")
         if not self._updates.is_initialised:
@@ -307,7 +308,7 @@ class ParameterServer:
             self._updates.push(partial.whole(session.worker, self._shard.values))
 
     def _op_hold(self, request: WorkerRequest) -> None:
-        """Stop here, so that a checkpoint can be of the same step everywhere."""
+        """Pause updates, so that a checkpoint is of the same step on every ps."""
         self._reply(request, {"version": self._shard_writer.hold(time.monotonic())})
 
     def _op_save(self, request: WorkerRequest) -> None:
@@ -334,7 +335,7 @@ class ParameterServer:
         self._sessions.pop(request.session.identity, None)
         self._updates.proceed()
 
-    # What follows from it.
+    # Consequences.
 
     def _send_save_answers(self) -> None:
         for request, answer in self._shard_writer.answers():
@@ -344,13 +345,13 @@ class ParameterServer:
         now = time.monotonic()
         missing = self._updates.waiting_for()
         for session in list(self._sessions.values()):
-            # Finds out who is gone, and tells the others what they wait for, so that their errors can say it.
+            # Detects lost connections, and tells the others what they wait for, for their error messages.
             self._send(session, {"op": "note", "missing": missing})
         self._shard_writer.release_after(now)
         if self._membership.idle_s(now) > self._options.idle_timeout_s:
             raise ParameterServerError(
                 f"ps {self._shard.ps}: no worker was there for {self._options.idle_timeout_s:.0f} s; "
-                f"{missing or 'all'} stayed away"
+                f"missing: {missing or 'all'}"
             )
         self._updates.proceed()
         self._updates.answer_pulls(at_once=True)
@@ -373,7 +374,7 @@ class ParameterServer:
     ) -> Any:
         try:
             return self._listener.send(session, header, frames, track=track)
-        except zmq.ZMQError:  # it is gone, or does not read its answers
+        except zmq.ZMQError:  # the worker is gone, or does not read its answers
             self._drop_connection(session.identity)
             return None
 

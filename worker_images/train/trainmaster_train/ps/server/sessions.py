@@ -1,4 +1,4 @@
-"""The connections of a ps: who is on them, and what they sent so far."""
+"""Connections of a ps: their authentication, and what each has sent so far."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trainmaster_train.ps.server.snapshots import WorkerReplica
 from trainmaster_train.ps.wire.messages import NONCE_BYTES, PROTOCOL, Seal, WireError, plain, proof, read_plain
 from trainmaster_train.ps.wire.shared_memory import SharedShard
 
-# A worker asks for at most a few things at once; more waiting answers than this and it is not reading them.
+# A worker has only a few requests in flight; with more queued answers than this, it is not reading them.
 SEND_HIGH_WATER = 1000
-# The largest header tells of every tensor of the model, in about a hundred bytes each.
+# The largest header lists every tensor of the model, in about a hundred bytes each.
 HEADER_BYTES = 16 << 20
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
 
 @dataclass
 class PartialPush:
-    """A push of which some blocks are here."""
+    """A push of which only some blocks have arrived."""
 
     push_id: int
     version: int
@@ -43,7 +43,7 @@ class PartialPush:
 
 @dataclass(frozen=True)
 class PullRequest:
-    """A request for the values of update ``least`` or of a newer one."""
+    """A request for the values of update ``least`` or a newer one."""
 
     number: int
     least: int
@@ -63,14 +63,14 @@ class WorkerSession:
     replica: Optional[WorkerReplica] = None
     pending_pulls: List[PullRequest] = field(default_factory=list)
     pending_push: Optional[int] = None
-    are_pieces_sent: bool = False  # of the answer to the push that it waits for
-    memory: Optional[SharedShard] = None  # that it shares with this ps
-    slot: int = 0  # where in it the values go that it waits for
+    are_pieces_sent: bool = False  # of the answer to the pending push
+    memory: Optional[SharedShard] = None  # of this worker, shared with this ps
+    slot: int = 0  # of the shared memory, for the values that it waits for
 
 
 @dataclass(frozen=True)
 class WorkerRequest:
-    """A message that asks for something."""
+    """A request of a worker."""
 
     session: WorkerSession
     header: Mapping[str, Any]
@@ -78,19 +78,19 @@ class WorkerRequest:
 
 
 class WorkerListener:
-    """The listening socket of a ps: lets in who knows the key, and hands out opened messages."""
+    """The listening socket of a ps: authenticates workers by the key."""
 
     def __init__(self, key: bytes, password: bytes, *, largest_frame: int) -> None:
-        """``largest_frame``: bytes of the largest frame of values; who sends more than that is cut off."""
+        """``largest_frame``: bytes of the largest frame of values; a peer that sends more is disconnected."""
         self._key = key
         self._password = password
         self.context = zmq.Context(io_threads=2)
-        # Before any socket that asks it: ZeroMQ's gate. Whoever lacks the password cannot make this process keep a byte.
+        # ZeroMQ's authentication (ZAP), bound before any socket that uses it: without the password no byte is stored here.
         self.zap = self.context.socket(zmq.REP)
         self.zap.bind(ZAP_ENDPOINT)
         self.socket = self.context.socket(zmq.ROUTER)
         self.socket.plain_server = True
-        self.socket.router_mandatory = True  # sending to who left is an error that says so
+        self.socket.router_mandatory = True  # sending to a peer that left raises an error
         self.socket.sndhwm = SEND_HIGH_WATER
         self.socket.maxmsgsize = HEADER_BYTES + largest_frame
         self.socket.heartbeat_ivl = 5_000
@@ -104,7 +104,7 @@ class WorkerListener:
         self.context.term()
 
     def answer_zap(self) -> bool:
-        """Serve one request of the gate; whether it was let in."""
+        """Answer one ZAP request; returns whether access was granted."""
         parts = self.zap.recv_multipart()
         is_right = len(parts) >= 8 and hmac.compare_digest(parts[7], self._password)
         code, text = (b"200", b"OK") if is_right else (b"400", b"wrong token")
@@ -112,16 +112,16 @@ class WorkerListener:
         return is_right
 
     def greet(self, identity: bytes, header: bytes) -> Optional[WorkerSession]:
-        """One step of the handshake; a session when the other side has proved that it knows the key.
+        """One step of the handshake; returns a session once the peer has proved that it knows the key.
 
         Raises:
-            WireError: it does not.
+            WireError: the peer does not know it.
         """
         mine = self._handshakes.pop(identity, None)
         if mine is None:
             hello = read_hello(header)
             mine = hello["nonce"] + os.urandom(NONCE_BYTES)
-            if len(self._handshakes) > 10_000:  # greeted and never came back: they may greet again
+            if len(self._handshakes) > 10_000:  # unfinished handshakes: the peers may start again
                 self._handshakes.clear()
             self._handshakes[identity] = mine
             answer = {
@@ -133,15 +133,15 @@ class WorkerListener:
             return None
         if not hmac.compare_digest(header, proof(self._key, b"worker", mine).encode()):
             raise WireError("it does not know this attempt's token")
-        return WorkerSession(identity, Seal(self._key, mine, is_server=True), peer_name="somebody")
+        return WorkerSession(identity, Seal(self._key, mine, is_server=True), peer_name="an unknown process")
 
     def send(
         self, session: WorkerSession, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
     ) -> Any:
-        """Send; with ``track`` a tracker that tells when the frames' memory is free again.
+        """Send; with ``track`` returns a tracker of when the frames' memory is free again.
 
         Raises:
-            zmq.ZMQError: the other side is gone, or does not read.
+            zmq.ZMQError: the peer is gone, or does not read.
         """
         head = session.seal.close(header, frames)
         parts = [session.identity, head, *frames]

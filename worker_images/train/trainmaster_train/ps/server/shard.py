@@ -1,8 +1,8 @@
-"""What one ps holds: its part of the values, and the optimizer with its state. Knows nothing of networks or workers.
+"""The shard of one ps: its part of the values, and the optimizer with its state. Independent of network and workers.
 
-The optimizer is a real one of ``torch.optim``, made anew on the shard's flat blocks. Only those that treat each element
-by itself are taken, since a block is no tensor of the model. For tables it sees the touched rows alone, gathered
-with their state and scattered back: momentum and decay of a row move on when the row does.
+The optimizer is one of ``torch.optim``, created again on the shard's flat blocks. Only element-wise optimizers are
+supported, because a block is not a tensor of the model. For tables it sees only the touched rows, gathered with their
+state and scattered back: momentum and decay of a row advance only when the row is updated.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 # Of one slab's slice or one table: its values, and the optimizer's state by name.
 TensorAndState = Tuple[torch.Tensor, Dict[str, torch.Tensor]]
-# Told the numbers of the blocks that have their new values.
+# Called with the indices of the blocks that have their new values.
 OnUpdated = Callable[[range], None]
 RowGradients = Tuple[torch.Tensor, torch.Tensor]  # indices (int64, unique, of this shard), and the gradient's rows
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raises ``ParameterServerError`` for an optimizer that cannot work on pieces of tensors."""
+    """Raises ``ParameterServerError`` for an optimizer that cannot work on parts of tensors."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or not type(optimizer).__module__.startswith("torch.optim"):
         raise ParameterServerError(
@@ -41,10 +41,10 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 class Shard:
-    """``version`` counts the updates that were applied. One thread at a time."""
+    """``version`` counts the applied updates. One thread at a time."""
 
     def __init__(self, layout: ShardLayout, optimizer: torch.optim.Optimizer, ps: int, count: int) -> None:
-        """Allocate the values (zeros) and make the optimizer.
+        """Allocate the values (zeros) and create the optimizer.
 
         Raises:
             MemoryError: there is not enough memory.
@@ -66,7 +66,7 @@ class Shard:
         for block, values in zip(self.blocks, self.values):
             slabs.setdefault(block.slab, []).append(values)
         self._group_numbers = [layout.slabs[slab].group for slab in slabs]
-        # One group for each slab: the user's may be of several dtypes.
+        # One group for each slab: the user's groups may have several dtypes.
         groups = list(zip(self._group_numbers, slabs.values()))
         self._optimizer = make_optimizer(optimizer, groups) if groups else None
         self.learning_rates = learning_rates(optimizer)
@@ -87,12 +87,12 @@ class Shard:
         lr_scale: float = 1.0,
         on_updated: Optional[OnUpdated] = None,
     ) -> None:
-        """One step of the optimizer; ``gradients`` are those of ``blocks``, and are not written to.
+        """One step of the optimizer; ``gradients`` are those of ``blocks``, and are not modified.
 
-        It goes over ``pieces`` one after the other; ``renewed`` is called after each, while its values are in the cache.
+        The step goes over ``pieces`` in order; ``on_updated`` is called after each, while its values are in the cache.
 
         Raises:
-            MemoryError: the optimizer's state finds no room.
+            MemoryError: there is not enough memory for the optimizer's state.
         """
         with no_memory("the optimizer's state"):
             if self._optimizer is not None:
@@ -108,12 +108,12 @@ class Shard:
     def _step(self, optimizer: torch.optim.Optimizer, piece: range, gradients: Sequence[torch.Tensor]) -> None:
         for number in piece:
             self.values[number].grad = gradients[number]
-        optimizer.step()  # passes over what has no gradient
+        optimizer.step()  # skips blocks without a gradient
         for number in piece:
             self.values[number].grad = None
 
     def rows(self, name: str, indices: torch.Tensor) -> torch.Tensor:
-        """Rows of a table, by their places in this shard.
+        """Rows of a table, by their indices in this shard.
 
         Raises:
             RefusedError: there is no such table or row.
@@ -122,7 +122,7 @@ class Shard:
         return self._tables[name].values.index_select(0, indices)
 
     def set_rows(self, name: str, begin: int, values: torch.Tensor) -> None:
-        """First values of a table from row ``begin`` of this shard on."""
+        """Set values of a table, from row ``begin`` of this shard on."""
         self._tables[name].values[begin : begin + len(values)] = values
 
     def check_rows(self, name: str, indices: torch.Tensor) -> EmbeddingTable:
@@ -134,7 +134,7 @@ class Shard:
         return table.table
 
     def state(self) -> Tuple[List[TensorAndState], Dict[str, TensorAndState]]:
-        """Copies of everything: of each slab's slice, and of each table."""
+        """Copies of the whole shard: of each slab's slice, and of each table."""
         with no_memory("the copy of the shard that is written as a checkpoint"):
             slabs: List[TensorAndState] = []
             for number, flat in enumerate(self._flat):
@@ -149,7 +149,7 @@ class Shard:
         version: int,
         rates: Optional[Sequence[float]] = None,
     ) -> None:
-        """Take over what :meth:`state` gave, and the learning rates of then (``None``: those of the script)."""
+        """Restore what :meth:`state` returned, and the learning rates of then (``None``: those of the script)."""
         for number, (flat, state) in enumerate(slabs):
             self._flat[number].copy_(flat)
             begin, _ = slice_of(self.layout.slabs[number].size, self.ps, self.count)
@@ -166,7 +166,7 @@ class Shard:
         self.version = version
 
     def _gathered(self, blocks: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
-        """The state of consecutive blocks as that of one tensor."""
+        """The state of consecutive blocks, concatenated."""
         if not blocks or self._optimizer is None:
             return {}
         states = [self._optimizer.state[values] for values in blocks]
@@ -180,14 +180,14 @@ class Shard:
 
 
 class _TableShard:
-    """A table's rows on this ps, with an optimizer that sees only those that are touched."""
+    """A table's rows on this ps, with an optimizer that sees only touched rows."""
 
     def __init__(self, table: EmbeddingTable, rows: int, optimizer: torch.optim.Optimizer) -> None:
         self.table = table
         self.values = torch.zeros(rows, table.columns, dtype=table.dtype)
         seed = torch.zeros(1, table.columns, dtype=table.dtype)
         self._optimizer = make_optimizer(optimizer, [(table.group, [seed])])
-        # What an optimizer has before its first step (Adagrad's initial accumulator) is the same for all elements.
+        # The state before the first step (Adagrad's initial accumulator) is the same for all elements.
         self._state: Dict[str, torch.Tensor] = {}
         for key, value in self._optimizer.state.get(seed, {}).items():
             if is_elementwise_state(value, seed):
@@ -232,7 +232,7 @@ class _TableShard:
 def make_optimizer(
     template: torch.optim.Optimizer, groups: Sequence[Tuple[int, List[torch.Tensor]]]
 ) -> torch.optim.Optimizer:
-    """One like ``template`` for other tensors: for each group the number of the one in ``template`` that it is like."""
+    """An optimizer like ``template`` for other tensors. ``groups``: index of the template's group, and the tensors."""
     kind = type(template)
     known = inspect.signature(kind).parameters
     parameters = []
@@ -240,8 +240,8 @@ def make_optimizer(
         options = {name: value for name, value in template.param_groups[number].items() if name != "params"}
         options["lr"] = float(options["lr"])
         if "fused" in options:
-            # One pass over the memory instead of several. Not for halves: on CPUs torch's fused SGD keeps a momentum of
-            # bfloat16 ten times less exactly than the plain one (2.13).
+            # One pass over the memory instead of several. Not for half precision: on CPUs torch's fused SGD keeps a
+            # bfloat16 momentum ten times less exactly than the plain one (2.13).
             options["fused"] = kind.__name__ in _FUSED and tensors[0].dtype in (torch.float32, torch.float64)
             options["foreach"] = False if options["fused"] else None
         parameters.append({**options, "params": tensors})
@@ -252,13 +252,13 @@ def make_optimizer(
 
 
 def is_elementwise_state(value: Any, parameter: torch.Tensor) -> bool:
-    """Whether a part of an optimizer's state belongs to the elements of ``parameter``, one to one."""
+    """Whether a part of an optimizer's state has one value for each element of ``parameter``."""
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == parameter.shape
 
 
 @contextmanager
 def scaled(optimizer: torch.optim.Optimizer, scale: float) -> Iterator[None]:
-    """The learning rates times ``scale`` for a while."""
+    """Multiply the learning rates by ``scale`` inside the context."""
     if scale == 1.0:
         yield
         return
@@ -273,13 +273,13 @@ def scaled(optimizer: torch.optim.Optimizer, scale: float) -> Iterator[None]:
 
 
 class _NoMemoryError(MemoryError):
-    """One that says for what there is no memory."""
+    """A ``MemoryError`` that says for what there is no memory."""
 
 
 @contextmanager
 def no_memory(what: str) -> Iterator[None]:
-    """Turns torch's way to say that an allocation failed into a ``MemoryError`` that says for what: of several around
-    each other the innermost knows best.
+    """Convert torch's error of a failed allocation into a ``MemoryError`` that says for what. Of nested contexts the
+    innermost one describes it.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""What a ps leaves when it is stopped: its shard as it is then, newer than any checkpoint.
+"""Saving the shard of a ps at shutdown: its current state, newer than any checkpoint.
 
-It lies in one file for each ps beside the checkpoints, is whole or not there, and is taken up when that fits: by a ps
-that comes back alone, and by all of them when all left one at the same stop (in ``sync`` mode: at the same update).
+There is one file for each ps, next to the checkpoints, written atomically. It is restored by a ps that is restarted
+alone, and by all ps if all of them saved one at the same stop (in ``sync`` mode: at the same update).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def save_shard(shard: Shard, context: Context) -> Path:
     """Write the file of ``shard``.
 
     Raises:
-        OSError: the volume is full or away; what was there is as it was.
-        MemoryError: there is none for the copy.
+        OSError: the volume is full or unavailable; an earlier file is unchanged.
+        MemoryError: there is not enough memory for the copy.
     """
     path = _path(shard, context, shard.ps)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,9 +52,9 @@ def remove_saved_shard(shard: Shard, context: Context) -> None:
 
 
 def restore_saved_shard(shard: Shard, context: Context, *, mode: str, start: Optional[Path]) -> bool:
-    """Fill ``shard`` with what it left, if that is newer than what it has of the checkpoint ``start``; whether it did.
+    """Restore ``shard`` from its saved file if that is newer than the checkpoint ``start``; returns whether it did.
 
-    Who wants an older checkpoint than the newest one gets that.
+    A request for an older checkpoint than the newest one takes precedence.
     """
     own = complete_checkpoints(context.checkpoint_dir)
     if own and (start is None or own[-1].resolve() != start.resolve()):
@@ -69,7 +69,7 @@ def restore_saved_shard(shard: Shard, context: Context, *, mode: str, start: Opt
 
 
 def _restarted_alone(saved: Dict[str, Any], context: Context, mode: str) -> bool:
-    """Whether the other ps may have gone on all the time. By hand every attempt is the first: then nobody knows."""
+    """Whether the other ps may have kept running. Outside the platform the attempt's number does not tell."""
     return saved["attempt"] == context.attempt and (context.is_in_platform or mode == "async")
 
 
@@ -84,7 +84,7 @@ def _all_saved(saved: Dict[str, Any], shard: Shard, context: Context, mode: str)
 
 
 def _read(shard: Shard, context: Context, ps: int) -> Optional[Dict[str, Any]]:
-    """What ``ps`` left, if it is of this model and can be read."""
+    """The saved state of ``ps``, if it is of this model and can be read."""
     path = _path(shard, context, ps)
     if not path.exists():
         return None

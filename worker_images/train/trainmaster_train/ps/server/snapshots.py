@@ -1,8 +1,8 @@
-"""A shard's values as frames for the workers.
+"""Snapshots of a shard's values, as frames for the workers.
 
-The optimizer writes its values in place while earlier answers may still be on their way, so an answer is sent from a
-copy. One copy serves all workers that ask for the same version, and its memory is used again once ZeroMQ has
-sent it: fresh pages cost as much as copying.
+The optimizer updates its values in place while earlier responses may still be in flight, so a response is sent from a
+copy. One copy serves all workers that ask for the same version, and its memory is reused once ZeroMQ has sent it: fresh
+pages cost as much as copying.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class SnapshotPool:
         return self._of(self._shard.version)
 
     def coming(self) -> "SnapshotBuffer":
-        """The values of the version that is being made. Only blocks that have it already may be taken from it."""
+        """The values of the version that is being computed. Only blocks that are updated already may be taken from it."""
         return self._of(self._shard.version + 1)
 
     def forget(self) -> None:
-        """The values changed without a new version: they were set."""
+        """Discard the newest snapshot: the values were set without a new version."""
         if self._newest is not None:
             self._newest.version = -1
 
@@ -50,7 +50,7 @@ class SnapshotPool:
 
 
 class SnapshotBuffer:
-    """The values of one version. A block is copied when it is first asked for."""
+    """The values of one version. A block is copied when it is first needed."""
 
     def __init__(self, values: Sequence[torch.Tensor]) -> None:
         self._values = values
@@ -73,7 +73,7 @@ class SnapshotBuffer:
         return [self._frames[number] for number in piece]
 
     def track(self, tracker: Any) -> None:
-        """Told for each message that the frames were sent in."""
+        """Note the tracker of a message with these frames."""
         if isinstance(tracker, zmq.MessageTracker):
             self._trackers.append(tracker)
 
@@ -83,18 +83,18 @@ class SnapshotBuffer:
 
 
 class WorkerReplica:
-    """What one worker holds, for compressed answers: it is sent what it lacks, and what the compression loses of that
-    stays a difference, so that it comes with a later answer.
+    """The values that one worker has, for compressed responses: it is sent the difference to the shard. What the
+    compression loses remains a difference, and is sent with a later response (error feedback).
     """
 
     def __init__(self, shard: Shard, codec: Codec) -> None:
-        """The worker is sent the values as they are now, in full."""
+        """The worker is sent the current values in full."""
         self._shard = shard
         self._codec = codec
         self._values_at_worker = [values.clone() for values in shard.values]
 
     def frames(self) -> Tuple[List[Any], List[int]]:
-        """Frames and exponents of what the worker lacks."""
+        """Frames and exponents of the difference."""
         frames: List[Any] = []
         exponents: List[int] = []
         for at_worker, values in zip(self._values_at_worker, self._shard.values):

@@ -1,7 +1,7 @@
-"""When gradients become updates, and who is told: between the connections of a ps and its shard.
+"""Schedules the updates of a ps: between its connections and its shard.
 
-Holds back what may not be applied while a checkpoint is taken, answers pushes with the new values and pulls when there
-are values to give, and knows in words who is waited for.
+Holds back gradients while a checkpoint is taken, answers pushes with the new values and pulls once there are values, and
+describes the workers that are waited for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG_EVERY = 200  # updates
 
 
 class UpdateScheduler:
-    """``is_filled``: the shard has values. ``saving``: its part in checkpoints, whose answers the caller sends."""
+    """``is_initialised``: the shard has values. ``shard_writer``: the caller sends its answers."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class UpdateScheduler:
         send: Send,
         is_initialised: bool,
     ) -> None:
-        """``sessions``: who is there now, by identity; the caller's own."""
+        """``sessions``: the current ones by identity; the caller updates the mapping."""
         self.is_initialised = is_initialised
         self._shard = shard
         self._options = options
@@ -49,7 +49,7 @@ class UpdateScheduler:
         self._aggregator = GradientAggregator(shard, options)
         self._send = send
         self._responses = PullResponses(shard, codec, send)
-        self._ready: List[Push] = []  # whole, but held back
+        self._ready: List[Push] = []  # complete, but held back
 
     @property
     def counts(self) -> Dict[str, Any]:
@@ -61,25 +61,25 @@ class UpdateScheduler:
         return str(self._aggregator.staleness)
 
     def mark_initialised(self) -> None:
-        """The first values are here."""
+        """Note that the first values have arrived."""
         self.is_initialised = True
         self._responses.forget()
         self.answer_pulls()
 
     def push(self, push: Push) -> None:
-        """Take a whole gradient, and apply it when its turn comes."""
+        """Take a complete gradient, and apply it in its turn."""
         self._ready.append(push)
         self.proceed()
 
     def forget(self, worker: int) -> None:
-        """The connection of ``worker`` is over: what it sent and was not applied may lie in memory that it uses again."""
+        """Drop pushes of ``worker``, whose connection is lost: they may lie in memory that it reuses."""
         self._ready = [push for push in self._ready if push.worker != worker]
 
     def proceed(self) -> None:
-        """Apply what can be applied, and save where that was asked for.
+        """Apply what can be applied, and save if requested.
 
         Raises:
-            ParameterServerError: an update failed half way: what is left of the values is not to be trained on.
+            ParameterServerError: an update failed half way: the values are inconsistent.
         """
         try:
             with no_memory("an update"):
@@ -93,8 +93,8 @@ class UpdateScheduler:
             ) from error
 
     def answer_pulls(self, *, at_once: bool = False) -> None:
-        """Give values to those who wait for them; ``at_once``: who wants an update that is not made yet is told so, without
-        values, so that nobody hears nothing for long.
+        """Answer pending pulls; ``at_once``: also those for an update that does not exist yet, without values, so that no
+        worker waits without a message for long.
         """
         is_stuck = at_once and self._is_stuck()
         for session in list(self._sessions.values()):
@@ -112,7 +112,7 @@ class UpdateScheduler:
                     session.pending_pulls.append(pull)
 
     def waiting_for(self) -> str:
-        """Who is missing, in words; empty when nobody waits for anybody."""
+        """The missing workers, in words; empty if none is waited for."""
         now = time.monotonic()
         if not self.is_initialised:
             return "the first values of the chief (worker 0)"
@@ -126,7 +126,7 @@ class UpdateScheduler:
         return self._membership.describe(absent, now) if len(absent) == self._membership.count else ""
 
     def _is_stuck(self) -> bool:
-        """Whether nobody is left who would make the next update: each worker waits for it, or has given its gradient."""
+        """Whether no worker is left to complete the next update: each waits for it, or has pushed its gradient."""
         return not self._shard_writer.is_paused and all(
             worker in self._aggregator.contributors or self._waits_for_update(worker) for worker in self._expected()
         )
@@ -154,7 +154,7 @@ class UpdateScheduler:
                     return
 
     def _answer(self, results: Sequence[PushResult]) -> None:
-        """Tell the workers what became of their gradients, and give them the new values."""
+        """Send the workers the outcome of their pushes, and the new values."""
         for result in results:
             session = self._session_of(result.worker)
             if session is not None and session.pending_push is not None:

@@ -1,0 +1,1 @@
+"""Messages, codecs and shared memory between workers and servers."""

@@ -1,0 +1,1 @@
+"""The worker's side: model view, gradients, connections."""
