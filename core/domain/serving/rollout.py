@@ -30,7 +30,7 @@ _BACKOFF_MOST: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerStatus:
     """One serving replica as its row, its job and its health route show it.
 
     ``runs_since``: since when its job has been running without a break; ``None``: it does not. ``is_healthy``: what its
@@ -69,7 +69,7 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
+class DeployedModel:
     """A deployed model. ``wanted``: the number of the revision that is to serve, ``stable``: of the last one that did."""
 
     state: DeploymentState
@@ -77,7 +77,7 @@ class Deployed:
     wanted: int
     stable: int | None
     revisions: Sequence[Revision]
-    servers: Sequence[Server]
+    servers: Sequence[ServerStatus]
 
     def revision(self, number: int) -> Revision:
         return next(one for one in self.revisions if one.number == number)
@@ -92,18 +92,18 @@ class RolloutEvent:
 
 
 @dataclass(slots=True)
-class Steps:
+class RolloutPlan:
     """What is to be written, all at once. ``deployed``: after it. ``recheck_at``: when time alone changes something."""
 
-    deployed: Deployed
-    servers: dict[str, Server] = field(default_factory=dict)  # those that changed
+    deployed: DeployedModel
+    servers: dict[str, ServerStatus] = field(default_factory=dict)  # those that changed
     cancel: dict[str, str] = field(default_factory=dict)  # of whose jobs, and why
     start: int = 0  # replicas of the wanted revision
-    told: list[RolloutEvent] = field(default_factory=list)
+    events: list[RolloutEvent] = field(default_factory=list)
     recheck_at: datetime | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.servers or self.cancel or self.start or self.told)
+        return bool(self.servers or self.cancel or self.start or self.events)
 
     def look_at(self, at: datetime) -> None:
         """Look again then, unless it is to be sooner."""
@@ -116,9 +116,9 @@ def backoff(failures: int) -> timedelta:
     return min(_BACKOFF_MOST, _BACKOFF * float(2 ** min(max(0, failures - 1), 16)))
 
 
-def plan(deployed: Deployed, now: datetime) -> Steps:
+def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
     """What to do now. Every server of ``deployed`` is one that has not ended."""
-    steps = Steps(deployed)
+    steps = RolloutPlan(deployed)
     servers = [_looked_at(steps, server, now) for server in deployed.servers]
     _take_back(steps)
     if steps.deployed.state is DeploymentState.ACTIVE:
@@ -129,14 +129,14 @@ def plan(deployed: Deployed, now: datetime) -> Steps:
         _end_drained(steps, server, now)
     if steps.deployed.state is DeploymentState.UNDEPLOYING and all(s.state is ServingState.ENDED for s in servers):
         steps.deployed = replace(steps.deployed, state=DeploymentState.ENDED)
-        steps.told.append(RolloutEvent("deployment.ended", "Nothing of it runs any more."))
+        steps.events.append(RolloutEvent("deployment.ended", "Nothing of it runs any more."))
     return steps
 
 
 # What each replica has come to
 
 
-def _looked_at(steps: Steps, server: Server, now: datetime) -> Server:
+def _looked_at(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
     if server.is_over:
         was_up = server.state.is_up and not server.is_cancelled
         if was_up:
@@ -152,7 +152,7 @@ def _looked_at(steps: Steps, server: Server, now: datetime) -> Server:
     return _by_its_health(steps, server, now)
 
 
-def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
+def _by_its_health(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
     """Of one that is to serve."""
     if server.running_since is None:
         # Its job waits (again): preempted, or its node was lost.
@@ -171,7 +171,7 @@ def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
     if server.state is ServingState.READY:
         if server.failed_probes + 1 < MISSES:
             return _change(steps, server, failed_probes=server.failed_probes + 1)
-        steps.told.append(RolloutEvent("serving_replica.unready", f"It gets no more requests: {server.message}"))
+        steps.events.append(RolloutEvent("serving_replica.unready", f"It gets no more requests: {server.message}"))
         # Its time to get ready again begins now.
         return _change(steps, server, state=ServingState.STARTING, ready_at=None, failed_probes=0, running_since=now)
     limit = steps.deployed.revision(server.revision).ready_timeout
@@ -182,27 +182,27 @@ def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
     return _end(steps, server, now, sentence)
 
 
-def _look_again(steps: Steps, since: datetime, now: datetime) -> None:
+def _look_again(steps: RolloutPlan, since: datetime, now: datetime) -> None:
     """Of one that starts or ends since then."""
     wait = max(_AGAIN_LEAST, (now - since) / _AGAIN_PART)
     if wait < _AGAIN_MOST:
         steps.look_at(now + wait)
 
 
-def _count_failure(steps: Steps, server: Server, now: datetime, sentence: str) -> None:
+def _count_failure(steps: RolloutPlan, server: ServerStatus, now: datetime, sentence: str) -> None:
     revision = steps.deployed.revision(server.revision)
     was_well = server.ready_at is not None and now - server.ready_at >= WELL_AFTER
     counted = replace(revision, failures=1 if was_well else revision.failures + 1, failed_at=now)
     _set_revision(steps, counted)
-    steps.told.append(RolloutEvent("serving_replica.failed", sentence))
+    steps.events.append(RolloutEvent("serving_replica.failed", sentence))
 
 
-def _set_revision(steps: Steps, revision: Revision) -> None:
+def _set_revision(steps: RolloutPlan, revision: Revision) -> None:
     others = [one for one in steps.deployed.revisions if one.number != revision.number]
     steps.deployed = replace(steps.deployed, revisions=[*others, revision])
 
 
-def _take_back(steps: Steps) -> None:
+def _take_back(steps: RolloutPlan) -> None:
     """Want the stable revision again when the wanted one does not get ready."""
     deployed = steps.deployed
     if deployed.state is not DeploymentState.ACTIVE:
@@ -211,13 +211,13 @@ def _take_back(steps: Steps) -> None:
     # One that is gone back to has served before, and may not be able to any more: its files are gone, or its image.
     if deployed.wanted == deployed.stable or wanted.failures < START_LIMIT:
         return
-    last = next((told.sentence for told in reversed(steps.told) if told.kind == "serving_replica.failed"), "")
+    last = next((event.sentence for event in reversed(steps.events) if event.kind == "serving_replica.failed"), "")
     why = f"{wanted.failures} of its replicas failed before it was ready. {last}".strip()
     if deployed.stable is None:
         verdict = f"Revision {wanted.number} never got ready: {why}"
         _set_revision(steps, replace(wanted, verdict=verdict))
         steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
-        steps.told.append(RolloutEvent("deployment.failed", verdict))
+        steps.events.append(RolloutEvent("deployment.failed", verdict))
         return
     never = "never got ready" if wanted.stable_at is None else "did not get ready again"
     verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable} serves on: {why}"
@@ -225,13 +225,13 @@ def _take_back(steps: Steps) -> None:
     # Failures of long ago count no more: it served well.
     _set_revision(steps, replace(deployed.revision(deployed.stable), failures=0, failed_at=None))
     steps.deployed = replace(steps.deployed, wanted=deployed.stable)
-    steps.told.append(RolloutEvent("deployment.rolled_back", verdict))
+    steps.events.append(RolloutEvent("deployment.rolled_back", verdict))
 
 
 # From the old revision to the wanted one
 
 
-def _roll(steps: Steps, servers: Sequence[Server], now: datetime) -> list[Server]:
+def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) -> list[ServerStatus]:
     deployed = steps.deployed
     wanted = deployed.revision(deployed.wanted)
     count = deployed.replicas
@@ -259,27 +259,27 @@ def _roll(steps: Steps, servers: Sequence[Server], now: datetime) -> list[Server
     if not old and not missing and len(ready_new) == count and count and deployed.stable != wanted.number:
         _set_revision(steps, replace(wanted, stable_at=wanted.stable_at or now, failures=0, failed_at=None))
         steps.deployed = replace(steps.deployed, stable=wanted.number)
-        steps.told.append(
+        steps.events.append(
             RolloutEvent("deployment.rolled_out", f"Revision {wanted.number} serves with {count} replicas.")
         )
     return [*new, *old, *gone]
 
 
-def _backwards(server: Server) -> float:
+def _backwards(server: ServerStatus) -> float:
     """For sorting: the newest first."""
     return -server.created_at.timestamp()
 
 
 def _ending(
-    steps: Steps, of: Sequence[Server], which: Sequence[Server], now: datetime, gone: list[Server]
-) -> list[Server]:
+    steps: RolloutPlan, of: Sequence[ServerStatus], which: Sequence[ServerStatus], now: datetime, gone: list[ServerStatus]
+) -> list[ServerStatus]:
     """``of`` without ``which``, who are let go and join ``gone``."""
     ids = {one.id for one in which}
     gone += [_let_go(steps, one, now, "Another one serves in its place.") for one in of if one.id in ids]
     return [one for one in of if one.id not in ids]
 
 
-def _let_go(steps: Steps, server: Server, now: datetime, why: str) -> Server:
+def _let_go(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -> ServerStatus:
     """It gets no more requests; one that got none is ended at once."""
     match server.state:
         case ServingState.READY:
@@ -290,13 +290,13 @@ def _let_go(steps: Steps, server: Server, now: datetime, why: str) -> Server:
             return server
 
 
-def _end(steps: Steps, server: Server, now: datetime, why: str) -> Server:
+def _end(steps: RolloutPlan, server: ServerStatus, now: datetime, why: str) -> ServerStatus:
     """End its job. It counts no more, and has ended when the job has."""
     steps.cancel[server.id] = why
     return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, message=why)
 
 
-def _end_drained(steps: Steps, server: Server, now: datetime) -> None:
+def _end_drained(steps: RolloutPlan, server: ServerStatus, now: datetime) -> None:
     if server.state is not ServingState.DRAINING or server.is_cancelled or server.draining_at is None:
         return
     due = server.draining_at + steps.deployed.revision(server.revision).drain
@@ -306,7 +306,7 @@ def _end_drained(steps: Steps, server: Server, now: datetime) -> None:
         steps.look_at(due)
 
 
-def _change(steps: Steps, server: Server, **values: object) -> Server:
+def _change(steps: RolloutPlan, server: ServerStatus, **values: object) -> ServerStatus:
     changed = replace(server, **values)  # type: ignore[arg-type]
     steps.servers[server.id] = changed
     return changed

@@ -231,7 +231,7 @@ class ReconcilePass:
     def _after_creation(self, result: ReconcileResult) -> ReconcileResult:
         """Another pass only if there is something to write: mostly the engine has just begun, and will push changes."""
         seen = self.control.executor.observe(self.rows.attempt.id)
-        if any(one.phase is not Phase.PENDING for one in seen):
+        if any(observation.phase is not Phase.PENDING for observation in seen):
             return result
         return ReconcileResult(
             ReconcileOutcome.IN_SYNC, self.control.clock() + _RECHECK_AFTER_CREATE, fingerprint(seen), is_changing=True

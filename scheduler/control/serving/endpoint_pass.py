@@ -22,7 +22,7 @@ from core.db.repositories.serving import change_deployment, deployed_versions, l
 from core.db.repositories.submission import write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
-from core.domain.serving.rollout import RolloutEvent, Server, Steps, plan
+from core.domain.serving.rollout import RolloutEvent, ServerStatus, RolloutPlan, plan
 from core.domain.serving.states import DeploymentState, ServingState
 from core.ids import new_id
 from core.registry.versions import release
@@ -115,13 +115,13 @@ class EndpointPass:
             if steps.start:
                 self._begin(session, facts, steps, now)
                 wakeups.append((TOPIC_TICK, ""))
-            for told in steps.told:
+            for told in steps.events:
                 self._add_event(session, now, told, deployment=facts.name)
         for topic, key in dict.fromkeys(wakeups):
             self.control.wakeup.notify(topic, key)
         return bool(steps.start or steps.cancel)
 
-    def _change(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
+    def _change(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
         after = steps.deployed
         ended = {"ended_at": now} if after.state is DeploymentState.ENDED else {}
         split = facts.split_when_ready if after.stable is not None else None
@@ -158,7 +158,7 @@ class EndpointPass:
         words = ", ".join(f"{name} {part} %" for name, part in split.items())
         self._add_event(session, now, RolloutEvent("endpoint.traffic_set", words))
 
-    def _begin(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
+    def _begin(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
         """Write the jobs of new replicas, each with its row."""
         number = steps.deployed.wanted
         raw = replica_job(
@@ -215,7 +215,7 @@ class EndpointPass:
         )  # fmt: skip
 
 
-def _with_health(server: Server, health: ProbeResult | None) -> Server:
+def _with_health(server: ServerStatus, health: ProbeResult | None) -> ServerStatus:
     if health is None:
         return server
     return replace(server, is_healthy=health.is_ready, message=health.words)

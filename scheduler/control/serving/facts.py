@@ -15,7 +15,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
 from core.domain.jobs.states import DesiredState, JobState
 from core.domain.serving.jobs import container_port
-from core.domain.serving.rollout import Deployed, Revision, Server
+from core.domain.serving.rollout import DeployedModel, Revision, ServerStatus
 from core.domain.serving.states import DeploymentState, ServingState
 
 
@@ -29,7 +29,7 @@ class DeploymentFacts:
     name: str
     generation: int
     split_when_ready: Mapping[str, int] | None
-    deployed: Deployed
+    deployed: DeployedModel
     specs: Mapping[int, ServingSpec]
     user_ids: Mapping[int, str]  # who asked for each revision
     addresses: Mapping[str, str]
@@ -98,7 +98,7 @@ def _deployment(
         name=row.name,
         generation=row.generation,
         split_when_ready=row.split_when_ready,
-        deployed=Deployed(
+        deployed=DeployedModel(
             state=DeploymentState(row.state),
             replicas=row.replicas,
             wanted=row.target_revision,
@@ -114,7 +114,7 @@ def _deployment(
     )
 
 
-def columns_of(server: Server | ServingReplica, address: str) -> dict[str, Any]:
+def columns_of(server: ServerStatus | ServingReplica, address: str) -> dict[str, Any]:
     """Of a serving replica the columns that a round may change."""
     return {
         "address": address,
@@ -147,7 +147,7 @@ def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
     )
 
 
-def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> Server:
+def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> ServerStatus:
     replica, state = row.ServingReplica, JobState(row.job_state)
     runs = state is JobState.RUNNING and replica.id in addresses
     # A new address is a new process: the job was started again meanwhile.
@@ -163,7 +163,7 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> Server:
     elif not runs and replica.state != ServingState.DRAINING:
         words = "Its job is being started."
     was = ServingState(replica.state)
-    return Server(
+    return ServerStatus(
         id=replica.id,
         revision=replica.revision,
         state=ServingState.STARTING if runs and not is_same and was is ServingState.READY else was,
@@ -178,7 +178,7 @@ def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> Server:
     )
 
 
-def _is_settled(deployed: Deployed) -> bool:
+def _is_settled(deployed: DeployedModel) -> bool:
     ready = [one for one in deployed.servers if one.state is ServingState.READY]
     return (
         deployed.state in (DeploymentState.ACTIVE, DeploymentState.FAILED)

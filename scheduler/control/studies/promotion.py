@@ -90,7 +90,7 @@ class CheckpointSources:
         return None
 
 
-def due_promotions(
+def due_starts(
     control: ControlContext, facts: StudyFacts, history: StudyHistory, room: int, renew_lease: Callable[[], None]
 ) -> list[TrialStart]:
     """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a
@@ -144,7 +144,7 @@ def results_to_learn_from(spec: StudySpec, history: StudyHistory) -> tuple[list[
     return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.failed_points)]
 
 
-def pbt_replacements(
+def members_to_replace(
     control: ControlContext,
     facts: StudyFacts,
     running: Sequence[Trace],

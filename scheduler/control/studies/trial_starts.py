@@ -40,7 +40,7 @@ class TrialStarter:
     def start(self, slots: int) -> int:
         """Start up to ``slots`` trials; how many. Each trial's row and its job's are written together."""
         context, facts, spec = self._context, self._context.facts, self._context.spec
-        promoted = promotion.due_promotions(context.control, facts, context.history, slots, context.lease.renew_if_due)
+        promoted = promotion.due_starts(context.control, facts, context.history, slots, context.lease.renew_if_due)
         slots = promotion.new_point_slots(facts, slots, len(promoted))
         choice = choose_points(facts, slots)
         ready = [Proposal(dict(point["parameters"]), dict(point["memo"])) for point in choice.taken]

@@ -158,7 +158,7 @@ def _replace_worst(
     context: StudyPassContext, watched: Mapping[int, RunningTrial], running: Sequence[Trace], others: Sequence[Trace]
 ) -> None:
     """End the worst members of a population; trials that go on from the best replace them."""
-    found = promotion.pbt_replacements(context.control, context.facts, running, others, context.lease.renew_if_due)
+    found = promotion.members_to_replace(context.control, context.facts, running, others, context.lease.renew_if_due)
     for one in found:
         sentence = f"It gives its place to a trial that goes on from a better one: {one.sentence}."
         trial = watched[one.number]

@@ -1,4 +1,4 @@
-"""With which changes a job would be expected to start sooner: each is run forward as the job itself is."""
+"""Alternatives: changes of a waiting job's spec with which it would start now, or sooner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a gang without GPUs waits though enough is free: it is kept for GPUs."""
+"""Wait reasons of gangs without GPUs that are blocked by the GPU headroom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler.planning.placement.search import SearchBudget
 
 
 def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holders: GpuOccupancy) -> Reason | None:
-    """For a gang that finds no room beside what is kept; ``None`` if it would find none without that either."""
+    """The reason if only the GPU headroom blocks the gang; ``None`` if it would not fit without the headroom either."""
     headroom = free.headroom
     if not demand.respects_headroom or headroom is None or not headroom.is_active:
         return None
@@ -74,9 +74,7 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
 
 
 def _first_short(draft: PartialPlacement, spare: Capacity) -> tuple[MemberGroup, int, int]:
-    """Which group does not find what it needs beside what is kept, on which node, and how many of it were to be there: the
-    node with the most CPU.
-    """
+    """The group that does not fit beyond the headroom, its node (the one with the most CPU), and its members there."""
     has_gpus, base = spare.cluster.has_gpus, draft.capacity
     there = [
         (spare.slots(pick.number, group.request, (), pick.count) >= pick.count, -base.cpu[pick.number], pick.number, at)
@@ -100,12 +98,12 @@ def _is(names: Sequence[str], cpu: int) -> str:
 
 
 def _without_gpus(demand: Demand, group: MemberGroup, free: Capacity, holders: GpuOccupancy) -> str:
-    """What the nodes without GPUs have, for the end of a sentence: nothing where there are none."""
+    """The nearest node without GPUs, as the end of a sentence; empty if there is no such node."""
     bare = demand.pool.numbers[~free.cluster.has_gpus[demand.pool.numbers]]
     if not len(bare):
         return ""
     request = group.request
-    # The node that comes nearest to what one of them asks for.
+    # The node closest to one member's request.
     share = np.minimum(free.cpus[bare] / max(1, request.cpu_milli), free.memories[bare] / max(1, request.memory_bytes))
     number = int(bare[int(share.argmax())])
     short = [

@@ -1,4 +1,4 @@
-"""Why a gang can never run on the nodes there are, and what to ask for instead."""
+"""Why a gang can never run on the present nodes, and what to ask for instead."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
     if present:
         advice = f"; there are {phrases.all_of(present)}. Set gpu_type to one of these"
     else:
-        # Who asked for any GPU has heard already that there is none.
+        # A request for any GPU has been answered already.
         advice = ("; none has any" if models and not selector else "") + (
             ". Change the selector, or ask for no GPUs" if selector else ". Ask for no GPUs, or add a node"
         )
     also, numbers = _short_of_others(group, demand, empty)
-    if also:  # who mends the GPUs only would wait again
+    if also:  # otherwise a user who changes only the GPUs would wait again
         advice += (
             f". It also needs {phrases.all_of([one.wanted for one in also])}, and no node has more than "
             f"{phrases.any_of([f'{one.most} ({one.node} has)' for one in also])}: ask for "
@@ -67,7 +67,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
 
 
 def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
-    """Not one member of some group fits on any empty node."""
+    """No empty node holds even one member of some group."""
     group = next(g for g in demand.merged if not empty.members(g, demand.pool))
     request = group.request
     kinds = empty.kinds(demand.pool)
@@ -97,7 +97,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
 
 @dataclass(frozen=True, slots=True)
 class _Short:
-    """Something of which no node has enough: what is wanted, the most there is, what to ask for, and who has the most."""
+    """A resource that no node has enough of: the request, the most there is, the advice, and the node with the most."""
 
     name: str
     wanted: str
@@ -107,7 +107,7 @@ class _Short:
 
 
 def _short_of_others(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
-    """What besides GPUs is too much for every node, and the numbers of it."""
+    """Resources other than GPUs that exceed every node, with their numbers."""
     request, kinds, nodes = group.request, empty.kinds(demand.pool), empty.cluster.nodes
     short: list[_Short] = []
     numbers: dict[str, int] = {}
@@ -125,7 +125,7 @@ def _short_of_others(group: MemberGroup, demand: Demand, empty: EmptyCluster) ->
 
 
 def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> Reason:
-    """All that is too much, at once: who mends one of them only would wait again."""
+    """All exceeded resources at once: a user who changes only one of them would wait again."""
     wanted = phrases.all_of([one.wanted for one in short])
     most = phrases.any_of([f"{one.most} ({one.node} has)" for one in short])
     more = ", and more replicas" if any(one.name == "gpus" for one in short) else ""

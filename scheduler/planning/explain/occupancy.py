@@ -1,4 +1,4 @@
-"""Who holds the GPUs of a node, and until when."""
+"""GPU occupancy: which jobs hold the GPUs of a node, and until when."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from scheduler.planning.forecast.reservation import RunningUsage
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.partial import PartialPlacement
 
-_Part = tuple[RunningGang | QueuedGang, int, str | None]  # who, how many GPUs, of which model
+_Part = tuple[RunningGang | QueuedGang, int, str | None]  # gang, number of GPUs, GPU model
 
-# Of so many equal holes the one that grows first is told: with thousands of them one is as good an example as another.
+# Equal holes that are compared for the one that grows first: with thousands of them one is as good an example as
+# another.
 MOST_LOOKED_AT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHolder:
-    """What one job holds on one node. ``end``: its stated end, if any; ``likely``: when it is expected to end."""
+    """What one job holds on one node. ``end``: its stated end, if any; ``likely``: its expected end."""
 
     job: str
     job_id: str
@@ -31,7 +32,7 @@ class GpuHolder:
 
     @property
     def until(self) -> datetime | None:
-        """When it ends as far as anybody can tell: what is likely, or at the latest."""
+        """The best known end: the expected or the stated one, whichever is earlier."""
         known = [at for at in (self.end, self.likely) if at is not None]
         return min(known, default=None)
 
@@ -41,7 +42,7 @@ class GpuHolder:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Who ends first, as far as is known; then the smallest, so that few names say it."""
+        """Sort key: earliest end first, then the largest, so that few names suffice."""
         until = self.until
         return (until is None, until.timestamp() if until else 0.0, -self.gpus, self.job_id)
 
@@ -63,7 +64,7 @@ class BlockingHolders:
 
     @property
     def is_guess(self) -> bool:
-        """Whether ``until`` is an estimate, not what somebody stated."""
+        """Whether ``until`` is an estimate instead of a stated end."""
         return any(holder.is_guess for holder in self.holders)
 
     def phrase(self, now: datetime) -> str:
@@ -87,7 +88,7 @@ def _last(ends: Sequence[datetime | None]) -> datetime | None:
 
 
 class GpuOccupancy:
-    """By node; worked out when first asked."""
+    """Holders by node, computed on first use."""
 
     def __init__(
         self, now: datetime, holdings: RunningUsage, starts: Sequence[tuple[QueuedGang, PartialPlacement]]
@@ -127,9 +128,9 @@ class GpuOccupancy:
     def first_to_free(
         self, candidates: Sequence[tuple[int, str]], missing: int
     ) -> tuple[int, str, BlockingHolders | None]:
-        """Of nodes (with a GPU model) the one where ``missing`` more GPUs are free first; its holders until then.
+        """The (node, GPU model) where ``missing`` more GPUs are free first, and the holders that must end there.
 
-        ``None`` for the holders where those that are known do not hold that many.
+        ``None`` in place of the holders where the known ones do not hold that many.
         """
         best: tuple[tuple[object, ...], int, str, BlockingHolders | None] | None = None
         for number, model in candidates[:MOST_LOOKED_AT]:
@@ -157,7 +158,7 @@ class GpuOccupancy:
         return None
 
     def beside_phrase(self, number: int) -> str:
-        """``, beside job a until about 14:20 UTC``: who else is on the node, for the end of a sentence."""
+        """The other jobs on the node, for the end of a sentence: `` beside job a until about 14:20 UTC``."""
         holders = self.of(number)
         if not holders:
             return ""

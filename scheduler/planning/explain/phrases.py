@@ -1,4 +1,4 @@
-"""Phrases of which reasons are made: amounts, lists, times."""
+"""Phrases of which reasons are composed: amounts, lists, times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from core.domain.sharing.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, ResourceRequest
 from scheduler.planning.placement.demand import MemberGroup
 
-# Behind an amount that the user did not write.
+# Appended to an amount that the user did not state.
 DEFAULT: Final = " (the default where none is stated)"
 _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -22,7 +22,7 @@ def gpus(count: int, models: Sequence[str]) -> str:
 
 
 def wanted_gpus(wanted: ResourceRequest, models: Sequence[str] | None = None) -> str:
-    """``8 GPUs of H100 or A100``; of a part of one device ``0.5 GPU of H100``."""
+    """``8 GPUs of H100 or A100``; for a part of one device ``0.5 GPU of H100``."""
     models = wanted.gpu_models if models is None else models
     if not wanted.gpu_milli:
         return gpus(wanted.gpu_count, models)
@@ -47,19 +47,19 @@ def memory(count: int) -> str:
 
 
 def wanted_cpus(milli: int) -> str:
-    """``2 CPUs``; for what is set aside for who states none, that it is this."""
+    """``2 CPUs``; a default amount is marked as such."""
     return cpus(milli) + (DEFAULT if milli == UNSTATED_CPU_MILLI else "")
 
 
 def wanted_memory(count: int) -> str:
-    """``4 GiB of memory``; for what is set aside for who states none, that it is this."""
+    """``4 GiB of memory``; a default amount is marked as such."""
     return memory(count) + (DEFAULT if count == UNSTATED_MEMORY_BYTES else "")
 
 
 def request(wanted: ResourceRequest, binding: Collection[str] = ()) -> str:
-    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; without the little that is set aside for who states none.
+    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; default amounts are left out.
 
-    ``binding``: which of ``cpu`` and ``memory`` are scarce; they are told in any case.
+    ``binding``: scarce resources among ``cpu`` and ``memory``; they are included in any case.
     """
     parts = [wanted_gpus(wanted)] if wanted.uses_gpu else []
     if wanted.cpu_milli != UNSTATED_CPU_MILLI or "cpu" in binding:
@@ -70,7 +70,7 @@ def request(wanted: ResourceRequest, binding: Collection[str] = ()) -> str:
 
 
 def binding(wanted: ResourceRequest, members: Callable[[ResourceRequest], int]) -> tuple[str, ...]:
-    """Which of ``cpu`` and ``memory`` limit how many ``members`` there is room for: without it there would be more."""
+    """Which of ``cpu`` and ``memory`` limits the number of ``members``: without it more would fit."""
     now = members(wanted)
     lighter = {"cpu": replace(wanted, cpu_milli=0), "memory": replace(wanted, memory_bytes=0)}
     return tuple(name for name, request in lighter.items() if members(request) > now)
@@ -130,7 +130,7 @@ def jobs(names: Sequence[str]) -> str:
 
 
 def about(at: datetime, now: datetime) -> str:
-    """``about 14:20 UTC``; with the date when it is not today."""
+    """``about 14:20 UTC``; with the date if it is not today."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)
     return f"about {at:%H:%M} UTC" if at.date() == now.date() else f"about {at:%Y-%m-%d %H:%M} UTC"
 
@@ -148,7 +148,7 @@ def span(seconds: float) -> str:
 
 
 def until(at: datetime | None, now: datetime, *, one: bool, is_likely: bool = False) -> str:
-    """How long somebody goes on, after its name: `` until about 14:20 UTC``; ``is_likely``: that is only estimated."""
+    """How long a job runs on, after its name: `` until about 14:20 UTC``; ``is_likely``: only an estimate."""
     if at is None:
         return f", whose {'end is' if one else 'ends are'} not known"
     if at <= now:
@@ -156,12 +156,13 @@ def until(at: datetime | None, now: datetime, *, one: bool, is_likely: bool = Fa
     return f"{', probably' if is_likely else ''} until {about(at, now)}"
 
 
-# An estimate is told on a grid that is as coarse as it is far off: a reason that still holds reads the same next time.
+# Estimates are rounded to a grid that is coarser the farther off they are, so that a reason which still holds reads
+# the same next time.
 _GRID: Final = ((3600.0, 300.0), (6 * 3600.0, 900.0), (2 * 86400.0, 3600.0), (float("inf"), 6 * 3600.0))
 
 
 def on_grid(left_s: float, now: datetime) -> datetime | None:
-    """The moment ``left_s`` from now, later by at most the grid's width; ``None`` after the last year that a date can have."""
+    """The moment ``left_s`` from now, rounded up to the grid; ``None`` beyond the last year that a date can have."""
     width = next(width for limit, width in _GRID if left_s < limit)
     try:
         at_s = (now + timedelta(seconds=left_s)).timestamp()

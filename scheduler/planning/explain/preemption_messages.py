@@ -1,4 +1,4 @@
-"""What the one who waits, and those who are stopped or made smaller for it, are told."""
+"""Messages about preemption: to victims, shrunk jobs, and the job that waits for them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from scheduler.planning.explain import phrases
 from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 from scheduler.planning.queue.policy_key import CLOCK_S
 
-# What the job wrote is not read here, and it may still write one while it is stopped.
+# Whether the job has a checkpoint is not read here, and it may still write one while it stops.
 _GOES_ON: Final = "when there is room it goes on from its last complete checkpoint, or begins anew if it has none"
-_TOLD: Final = 2  # jobs by name; the others by number
+_TOLD: Final = 2  # jobs listed by name; the others by number
 
 
 class PreemptionMessages:
-    """Sentences of one plan."""
+    """The sentences of one plan."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -27,7 +27,7 @@ class PreemptionMessages:
     def stopped(
         self, gang: RunningGang, job: QueuedGang, code: PreemptCode, turns: tuple[int, int] | None = None
     ) -> str:
-        """``turns``: that ``job`` and ``gang`` have had, where ``job`` has the place for these."""
+        """``turns``: the whole turns of ``job`` and ``gang``, if these decided."""
         why = self._why(gang, job, code) if turns is None else self._rotated(gang, job, *turns)
         return f"{why}; {_GOES_ON}"
 
@@ -101,12 +101,12 @@ class PreemptionMessages:
     # ---- to the one who waits ----
 
     def preempting(self, stopped: Sequence[RunningGang], smaller: Sequence[RunningGang]) -> Reason:
-        """Somebody is stopped for it from now on."""
+        """The wait reason of a job for which victims are stopped from now on."""
         at = self.now + timedelta(seconds=self.snapshot.policy.grace_s) if stopped else self.now
         return self._reason(stopped, smaller, at)
 
     def promised(self, stopping: Sequence[RunningGang]) -> Reason:
-        """Somebody is being stopped for it since an earlier plan."""
+        """The wait reason of a job for which victims have been stopping since an earlier plan."""
         ends = [gang.expected_end for gang in stopping]
         known = [end for end in ends if end is not None]
         return self._reason(stopping, (), max(known) if known and len(known) == len(ends) else None)

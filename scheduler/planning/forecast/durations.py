@@ -1,15 +1,18 @@
-"""How long a job will run, learnt from those that have ended: by project, user, name, code and what it asks for.
+"""Run time prediction, learnt from finished jobs: by project, user, name, code and requested resources.
 
-The simple equivalent: take the quantiles of how long jobs like this one ran, of those that ran at least as long as this
-one has run already. What is added makes that hold up with few samples:
+The simple equivalent: the quantiles of the run times of similar jobs that ran at least as long as this job has run
+already. The additions make that robust with few samples:
 
-- *Like this one* is a chain from narrow to wide (`_levels`). Each level's samples count as many as they are, all that is
-  wider together as one: with a single namesake half of the answer is what this user's jobs do at large, with ten of them a
-  tenth of it. (The predictive distribution of a hierarchical Dirichlet process with concentration 1, in which a sample
-  is counted at its narrowest level only.)
-- A sample stands for jobs about as long: it is spread out in the logarithm, the wider the fewer there are (Silverman's
-  bandwidth, with a spread of a factor of 1.6 taken for as good as two samples).
-- A job may run longer than all before it: the chance is one in n + 4, and then as long again, as a headroom (a Pareto tail
+- *Similar* is a chain from narrow to wide (`_levels`). Each level's samples count as many as they are, all wider
+  samples
+  together as one: with a single namesake half of the prediction is what this user's jobs do at large, with ten
+  namesakes a tenth. (The predictive distribution of a hierarchical Dirichlet process with concentration 1, in which a
+  sample counts at its narrowest level only.)
+- A sample stands for jobs of about its length: it is spread out in the logarithm, the wider the fewer samples there
+  are
+  (Silverman's bandwidth, where a spread of a factor of 1.6 counts as two prior samples).
+- A job may run longer than all before it: with probability one in n + 4, and then typically as long again (a Pareto
+  tail
   with exponent 1: what has lasted for t lasts for another t in half of all cases).
 """
 
@@ -28,18 +31,18 @@ from numpy.typing import NDArray
 from scheduler.planning.model import Estimate
 
 _SAMPLES: Final = 48  # the newest of a level; more would hardly move its quantiles
-_FEWEST_UNNAMED: Final = 5  # without a namesake: of fewer jobs nothing is told
+_FEWEST_UNNAMED: Final = 5  # no prediction from fewer jobs without a namesake
 _CACHED: Final = 1000
 _QUANTILES: Final = (0.1, 0.5, 0.9)
 _PRIOR_SPREAD: Final = 0.5  # in the logarithm
 _PRIOR_SAMPLES: Final = 2
 _LEAST_SPREAD: Final = 0.02
-# Where the mass of a normal distribution lies, in five equal parts.
+# Centres of five equal parts of a normal distribution's mass.
 _NORMAL: Final = np.array([-1.2816, -0.5244, 0.0, 0.5244, 1.2816])
 _PARETO: Final = 1 / (1 - np.array([0.1, 0.3, 0.5, 0.7, 0.9]))
-_LONGER_THAN_ALL: Final = 4  # one in n + this
+_LONGER_THAN_ALL: Final = 4  # probability 1 / (n + this)
 _SHORTEST_S: Final = 1.0
-# What a training tells of its own progress is not known better than this.
+# A training's report of its own progress is not more exact than this.
 _LEAST_DOUBT: Final = 0.05
 
 _Numbers = NDArray[np.float64]
@@ -47,7 +50,9 @@ _Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class JobTraits:
-    """What tells which jobs are alike. ``code``: the archive's digest, or the command, or empty. ``shape``: of its gang."""
+    """The traits that define similar jobs. ``code``: the archive's digest, or the command, or empty. ``shape``: of its
+    gang.
+    """
 
     project: str
     user: str
@@ -58,9 +63,10 @@ class JobTraits:
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """A job that has ended, however it did: what counts is for how long it held its place, all attempts together.
+    """A finished job, however it ended: its total time of holding resources, over all attempts.
 
-    ``is_cut_off``: it was ended by its own ``max_run_time``, or by a preemption it never came back from: it would have run longer.
+    ``is_cut_off``: ended by its own ``max_run_time``, or by a preemption after which it never resumed: a censored
+    sample.
     """
 
     traits: JobTraits
@@ -70,7 +76,7 @@ class PastRun:
 
 
 def pattern_of(name: str) -> str:
-    """The name with what tells one run from the next as a star: ``sweep-31`` is ``sweep-*``, so is ``sweep-3fa81c``."""
+    """The name with its run-specific parts as a star: ``sweep-31`` becomes ``sweep-*``, and so does ``sweep-3fa81c``."""
     parts = re.split(r"([-_.])", name)
     return "".join("*" if _is_hash(part) else re.sub(r"\d+", "*", part) for part in parts)
 
@@ -81,7 +87,7 @@ def _is_hash(part: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """How long jobs like one run: ascending moments, and the share of all that ends after the one before each."""
+    """Distribution of the run times of similar jobs: ascending times, and the probability mass at each."""
 
     at_s: _Numbers
     weights: _Numbers
@@ -89,14 +95,14 @@ class _Known:
 
 
 class DurationModel:
-    """What a history teaches. Reading it takes milliseconds per thousand jobs; an estimate microseconds.
+    """The predictor. Reading the history takes milliseconds per thousand jobs; an estimate takes microseconds.
 
-    The same history in another order teaches the same.
+    Independent of the order of the history.
     """
 
     def __init__(self, history: Iterable[PastRun]) -> None:
         self._levels: dict[tuple[str, ...], list[PastRun]] = defaultdict(list)
-        # Newest first; equal ones in some order that does not depend on the list's.
+        # Newest first; ties in an order that does not depend on the input's.
         for past in sorted(history, key=_newest_last, reverse=True):
             for key, _ in _levels(past.traits):
                 level = self._levels[key]
@@ -107,10 +113,10 @@ class DurationModel:
     def estimate(
         self, traits: JobTraits, *, ran_s: float = 0.0, max_run_time_s: float | None = None
     ) -> Estimate | None:
-        """How much longer a job runs that has run for ``ran_s``; ``None`` if nothing is known of its like.
+        """Remaining run time of a job that has run for ``ran_s`` seconds; ``None`` if nothing is known of similar jobs.
 
         Args:
-            max_run_time_s: it is ended after so long in any case.
+            max_run_time_s: the job is stopped after this time in any case.
         """
         alike = replace(traits, name=pattern_of(traits.name))
         if alike not in self._cache:
@@ -174,7 +180,7 @@ def _newest_last(past: PastRun) -> tuple[object, ...]:
 
 
 def _levels(traits: JobTraits) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Keys from narrow to wide, each with the words for those that it means."""
+    """Keys from narrow to wide, each with a phrase for the jobs that it covers."""
     project, user, code, shape = traits.project, traits.user, traits.code, traits.shape
     name = pattern_of(traits.name)
     named = f"named {name}"
@@ -196,17 +202,17 @@ def _spread_out(samples: Sequence[PastRun]) -> _Numbers:
     width = max(_LEAST_SPREAD, float(np.sqrt(variance)) * count**-0.2)
     is_cut_off = np.array([past.is_cut_off for past in samples])
     around = logs[:, None] + width * _NORMAL
-    # One that was cut off tells only that it would have run longer.
+    # A censored sample says only that the job would have run longer.
     around[is_cut_off] = logs[is_cut_off, None] + np.log(_PARETO)
     spread_out: _Numbers = np.exp(around).ravel()
     return spread_out
 
 
 def _quantiles(known: _Known, ran_s: float) -> tuple[float, float, float]:
-    """Whole running times of those that run longer than ``ran_s``."""
+    """Quantiles of the total run time, given that it exceeds ``ran_s``."""
     first = int(np.searchsorted(known.at_s, ran_s, side="right"))
     at_s, weights = known.at_s[first:], known.weights[first:]
-    if not len(at_s):  # longer than all that can be told from the history: as long again
+    if not len(at_s):  # longer than the whole history: as long again
         early, likely, late = (ran_s / (1 - q) for q in _QUANTILES)
         return early, likely, late
     reached = np.cumsum(weights)
@@ -217,7 +223,10 @@ def _quantiles(known: _Known, ran_s: float) -> tuple[float, float, float]:
 
 
 def estimate_from_progress(told: Mapping[str, Any], now: datetime) -> Estimate | None:
-    """What a training says of itself (``core.domain.jobs.progress_rate.told_progress``); ``None`` if it says nothing of its end."""
+    """The estimate from a training's own progress report (``core.domain.jobs.progress_rate``).
+
+    ``None`` if the report has no expected end.
+    """
     if "done_at" not in told:
         return None
     likely = max(0.0, (datetime.fromisoformat(told["done_at"]) - now).total_seconds())
@@ -228,7 +237,7 @@ def estimate_from_progress(told: Mapping[str, Any], now: datetime) -> Estimate |
 
 
 def capped(estimate: Estimate | None, left_s: float | None) -> Estimate | None:
-    """``estimate`` of a job that is ended after ``left_s`` in any case (``None``: it is not)."""
+    """``estimate`` of a job that is stopped after ``left_s`` seconds in any case (``None``: it is not)."""
     if estimate is None or left_s is None or estimate.late_s <= left_s:
         return estimate
     left_s = max(0.0, left_s)

@@ -1,7 +1,8 @@
-"""The cluster in the time to come: plans applied in virtual time, jobs that end when they are expected to.
+"""Projection of the cluster in virtual time: plans are applied, and jobs end when they are expected to.
 
-What a step applies is what the control loop would: starts, growth, shrinking, preemption with its grace, after which the
-job queues again. Values that go into a snapshot are replaced, never changed.
+A step applies what the control loop would: starts, growth, shrinking, and preemption with its grace period, after
+which
+the victim queues again. Values that go into a snapshot are replaced, never modified.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from scheduler.planning.model import (
 )
 from scheduler.planning.queue.policy_key import turns_taken
 
-# What should have ended already ends in a moment.
+# Jobs that are overdue end in a moment.
 _MOMENT_S: Final = 1.0
-# Of a job of which only the longest time is known, one in ten is taken to end in the first tenth of it.
+# If only the maximum run time is known, one in ten jobs is assumed to end within the first tenth of it.
 _EARLY_PART: Final = 0.1
-# Ends that lie this near to each other, in seconds or as a part of how far off they are, are looked at together.
+# Ends this close together, in seconds or relative to their distance, are one step.
 _TOGETHER_S: Final = 10.0
 _TOGETHER: Final = 0.03
-# A course of three hundred years goes no further: a plan there would reckon with dates that no calendar has.
+# A projection ends after three hundred years: beyond that, dates would overflow the calendar.
 _FARTHEST_S: Final = 1e10
 
 _Moved: TypeAlias = Callable[[Amounts, ResourceRequest, str | None], Amounts]
 
 
 class DurationScenario(StrEnum):
-    """How long jobs are taken to run."""
+    """Which quantile of the run times a projection assumes."""
 
     EARLY = "early"
     LIKELY = "likely"
@@ -60,7 +61,7 @@ class DurationScenario(StrEnum):
                 return estimate.late_s
 
     def length_s(self, estimate: Estimate | None, most_s: float | None) -> float:
-        """``inf``: nobody can tell."""
+        """Assumed remaining seconds; ``inf`` if unknown."""
         if estimate is not None:
             return max(_MOMENT_S, min(self.of(estimate), inf if most_s is None else most_s))
         if most_s is None:
@@ -70,9 +71,10 @@ class DurationScenario(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProjectedRun:
-    """A job that runs in this course. ``end_s``: after so many seconds, ``inf`` if nobody can tell; ``since_s``: when it began here.
+    """A job that runs in the projection. ``end_s``: its end in seconds from the start of the projection, ``inf`` if
+    unknown.
 
-    ``returns``: what queues again after its end.
+    ``since_s``: when it began in the projection. ``returns``: what queues again if it is preempted.
     """
 
     view: RunningGang
@@ -82,7 +84,7 @@ class ProjectedRun:
 
 
 class Projection:
-    """One way things may go from ``snapshot`` on."""
+    """One possible future of ``snapshot``."""
 
     def __init__(self, snapshot: Snapshot, ends: DurationScenario) -> None:
         self.now_s = 0.0
@@ -92,7 +94,7 @@ class Projection:
         self._ends = ends
         self._nodes: dict[NodeId, NodeSnapshot] = {node.id: node for node in snapshot.nodes}
         self._may_grow = {job.job_id for job in snapshot.growing}
-        self._left_s: dict[JobId, float] = {}  # of those that were preempted: how long they still run
+        self._left_s: dict[JobId, float] = {}  # remaining run time of preempted jobs
         for view in snapshot.running:
             self.running[view.job_id] = ProjectedRun(view, self._end_s(view), 0.0, _returning(view))
 
@@ -101,7 +103,7 @@ class Projection:
         return self._from.now + timedelta(seconds=self.now_s)
 
     def at(self, seconds: float) -> datetime | None:
-        """The moment; ``None`` if that is never, or after the last year that a date can have."""
+        """The date; ``None`` if infinite or beyond the last year that a date can have."""
         try:
             return self._from.now + timedelta(seconds=seconds)
         except OverflowError:
@@ -133,7 +135,7 @@ class Projection:
             self._grow(grow.job_id, grow.placements)
 
     def step(self) -> bool:
-        """On to the next moment at which a plan may say something new; ``False``: there is none that anybody waits for."""
+        """Advance to the next moment at which a plan may change; ``False`` if there is none that a job waits for."""
         upcoming = sorted(end_s for end_s in self._moments() if end_s < inf)
         if not upcoming:
             return False
@@ -172,7 +174,7 @@ class Projection:
                 yield from (at_s for at_s in moments if now_s < at_s < running.end_s)
 
     def _open_nodes(self) -> None:
-        """Those whose quarantine is over by now take work again."""
+        """Nodes whose quarantine is over take work again."""
         now = self.now
         for name, node in self._nodes.items():
             if node.opens_at is not None and node.opens_at <= now:
@@ -185,7 +187,7 @@ class Projection:
         return self.now_s + self._ends.length_s(view.estimate, stated)
 
     def _seen(self, running: ProjectedRun) -> RunningGang:
-        """As the planner would see it by now: only turns by attained service look at what it had."""
+        """The gang as the planner would see it by now: attained service matters only under time slicing."""
         if not self._from.policy.takes_turns:
             return running.view
         ran_s = self.now_s - running.since_s
@@ -213,7 +215,7 @@ class Projection:
         view = running.view
         for position, (role, node) in enumerate(view.nodes):
             self._move(view.gang, role, node, self._model_of(view, position), given_back)
-        # One that is stopped for another job waits again.
+        # A preempted job waits again.
         if view.is_stopping and view.stopping_for is not None and running.returns is not None:
             ran_s = self.now_s - running.since_s
             self.queued[job_id] = replace(

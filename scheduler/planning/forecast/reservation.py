@@ -1,18 +1,18 @@
-"""When and where a blocked gang can start: from the stated ends of what runs, else on the nodes nearest to being free.
+"""Reservations: when and where a blocked gang can start, from stated ends, else on the nodes closest to being free.
 
-Two stages, because an end is either stated or unknown:
+Two stages, because the end of a job is either stated or unknown:
 
-1. Known ends, in order of time: the first moment at which the gang fits. Binary search is right since what is free
-   only grows from end to end. The reservation has a time, and shorter jobs may run before it.
-2. If that never suffices: nodes are cleared of the jobs with unknown ends too, those first that cost the fewest
-   replicas per member gained, until the gang fits. The reservation has no time, so nothing may use the reserved
-   amounts meanwhile: on a node where the gang's part is not free yet nobody starts, on another one only beside it.
+1. Known ends, in order of time: the first moment at which the gang fits. Binary search is valid because free amounts
+   only grow from end to end. The reservation has a start time, and shorter jobs may run before it (backfilling).
+2. If that never suffices: nodes are cleared of jobs with unknown ends as well, those first that cost the fewest
+   replicas per member gained, until the gang fits. The reservation has no time, so the reserved amounts stay unused
+   meanwhile: where the gang's part is not free yet no job starts, elsewhere only next to it.
 
-Where many sets of nodes have a blocked gang each, the gangs behind the first few get a *claim*: stage 2 without a look
-at anybody's end, so that it costs next to nothing. Nobody starts on claimed nodes.
+Where many sets of nodes have a blocked gang each, the gangs behind the first few get a *claim*: stage 2 without any
+known ends, which costs next to nothing. No job starts on claimed nodes.
 
-Nothing is remembered between two plans, and need not be: stage 2 sorts nodes by a key that only falls while a node is
-held (nobody new comes, somebody leaves), so the choice cannot swing for ever, and every end on a held node brings the
+Nothing is remembered between plans, and need not be: stage 2 sorts nodes by a key that only falls while a node is
+reserved (no job comes, some job leaves), so the choice cannot oscillate, and every end on a reserved node brings the
 start nearer. `docs/decisions/0005-planner-reservation.md` has the argument.
 """
 
@@ -39,13 +39,13 @@ from scheduler.planning.placement.node_arrays import Ints
 from scheduler.planning.placement.partial import PartialPlacement, subtract
 from scheduler.planning.placement.search import SearchBudget
 
-_Held = tuple[int, ResourceRequest, str | None, int]  # node, request of one member, GPU model, members
+_Held = tuple[int, ResourceRequest, str | None, int]  # node number, request per member, GPU model, member count
 _Result = TypeVar("_Result")
 _NOTHING: FreeAmounts = (0, 0, {}, {})
 
 
 class RunningUsage:
-    """What every running gang holds, on the nodes that take work; worked out when first asked."""
+    """What every running gang holds on schedulable nodes; computed on first use."""
 
     __slots__ = ("_cluster", "_held", "_running")
 
@@ -61,7 +61,7 @@ class RunningUsage:
 
 
 class Timeline:
-    """What will be given back and when: by the running gangs, and by those that this plan starts."""
+    """What will be freed and when: by running gangs, and by gangs that this plan starts."""
 
     __slots__ = ("_given_back", "_known", "_members", "_parts", "_unknown", "cluster")
 
@@ -73,7 +73,7 @@ class Timeline:
         self._members: dict[int, int] = {}  # node -> replicas
         self._parts: dict[tuple[int, str], list[tuple[float, int]]] = {}  # node and model -> end and size of each part
         for gang, held in holdings:
-            # An end that has passed is near: the platform is about to stop the job.
+            # An end in the past is imminent: the platform is about to stop the job.
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
             self._add(end_s, held)
 
@@ -92,7 +92,7 @@ class Timeline:
             self._given_back = None
 
     def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> Reservation | None:
-        """Where and when ``job`` starts at the earliest; ``None`` if it would not fit even when all is over."""
+        """The earliest reservation for ``job``; ``None`` if it would not fit even after all ends."""
         times = sorted({end_s for end_s, _ in self._known})
 
         def fits_by(position: int) -> PartialPlacement | None:
@@ -111,10 +111,10 @@ class Timeline:
         return None if found is None else Reservation(job, demand, None, _beside_now(found[1], free))
 
     def claim(self, job: QueuedGang, demand: Demand, empty: Capacity) -> Reservation | None:
-        """Nodes that are kept for ``job`` from now on and whole, whoever is to end there and when.
+        """Reserve whole nodes for ``job`` from now on, whatever runs there and until when.
 
         Args:
-            empty: the cluster as if nothing ran.
+            empty: the capacity of the empty cluster.
         """
         order = self._nearest_to_free(demand, self._members)
 
@@ -125,7 +125,7 @@ class Timeline:
         return None if found is None else Reservation(job, demand, None, dict.fromkeys(found[1].left, _NOTHING))
 
     def _nearest_to_free(self, demand: Demand, replicas: Mapping[int, int]) -> list[int]:
-        """Nodes by those of ``replicas`` per member gained when these are gone."""
+        """Nodes by the ``replicas`` that must end there per member gained."""
         pool, whole = demand.pool, self.cluster.whole
         members = whole.members(demand.merged[0].request, demand.merged[0].models, pool.numbers)
         held = np.array([replicas.get(number, 0) for number in pool.numbers.tolist()], dtype=np.float64)
@@ -134,7 +134,7 @@ class Timeline:
         return order
 
     def _after(self, free: Capacity, end_s: float, cleared: Sequence[int] = ()) -> Capacity:
-        """What is free when all known ends up to ``end_s`` have come and the nodes in ``cleared`` are empty."""
+        """Free amounts after all known ends up to ``end_s``, with the nodes in ``cleared`` empty."""
         cpu, memory, gpus, shares = free.cpus.copy(), free.memories.copy(), free.gpus.copy(), free.shares.copy()
         back = self._columns()
         has_ended = back.end_s <= end_s
@@ -153,7 +153,7 @@ class Timeline:
                 left, freed = give_back(shares[number].get(model, ()), staying, ending)
                 shares[number] = {**shares[number], model: left}
                 gpus.whole[model][number] += freed
-        # A holder may have given back a part already: a node never has more than all of its own.
+        # Cap at the allocatable amounts: a stopping gang may have returned a part already.
         whole = self.cluster.whole
         np.minimum(cpu, np.maximum(whole.cpu, free.cpus), out=cpu)
         np.minimum(memory, np.maximum(whole.memory, free.memories), out=memory)
@@ -167,12 +167,12 @@ class Timeline:
             for number in cleared:
                 shares[number] = NO_SHARED_GPUS
         after = Capacity(self.cluster, cpu, memory, gpus, shares)
-        # What is spare beside free GPUs alone may shrink when somebody ends.
+        # The capacity beyond the headroom of free GPUs may shrink when a job ends.
         after.headroom = None if free.headroom is None else free.headroom.as_if_free
         return after
 
     def _columns(self) -> _GivenBack:
-        """What is given back at known ends, one line per node and job."""
+        """Amounts freed at known ends, one row per node and job."""
         if self._given_back is None:
             models = self.cluster.model_number
             lines = [
@@ -203,10 +203,11 @@ class _GivenBack:
 
 
 def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmounts]:
-    """What others may take on the nodes of ``draft`` while nobody knows when it starts.
+    """What other jobs may use on the nodes of ``draft`` while its start is unknown.
 
-    Where its part is free already, what is free beside that. Elsewhere nothing: whoever came now would only take the
-    place of somebody who ends, and the gang would never see the node grow empty.
+    Where its part is free already, the rest. Elsewhere nothing: a new job would only replace one that ends, and the
+    node
+    would never become free for the gang.
     """
     after: dict[int, FreeAmounts] = {}
     for number, request, model, members in draft.uses():
@@ -219,8 +220,9 @@ def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmount
 
 
 def _guarded(draft: PartialPlacement, beside: Mapping[int, FreeAmounts]) -> dict[int, FreeAmounts]:
-    """Nobody else gets devices of a model of which the gang is to have parts on that node: a part goes where it fits best,
-    which may be the gang's place.
+    """``beside`` without GPUs of models of which the gang will have parts on the node: best fit could put another job's
+    part
+    on the gang's device.
     """
     guarded = dict(beside)
     for number, request, model, _ in draft.uses():
@@ -231,7 +233,7 @@ def _guarded(draft: PartialPlacement, beside: Mapping[int, FreeAmounts]) -> dict
 
 
 def node_uses(gang: RunningGang, cluster: ClusterIndex) -> list[_Held]:
-    """What a running gang holds, on the nodes that take work."""
+    """What a running gang holds, on schedulable nodes."""
     requests = {role.role: role.request for role in gang.gang.roles}
     counts: dict[tuple[int, str, str | None], int] = {}
     number_of, told = cluster.number_of, gang.gpu_models
@@ -255,7 +257,7 @@ def _likely_model(request: ResourceRequest, present: Sequence[str]) -> str | Non
 
 
 def _first(count: int, ask: Callable[[int], _Result | None]) -> tuple[int, _Result] | None:
-    """The smallest position that ``ask`` answers, if all larger ones are answered too."""
+    """The smallest position for which ``ask`` has an answer, if all larger ones have one."""
     if not count:
         return None
     answer = ask(count - 1)

@@ -1,12 +1,15 @@
-"""When those that wait are expected to start: the production planner run forward over the ends that are expected.
+"""Start-time forecast: the production planner run forward over expected ends.
 
-Three courses are run (`course.py`): all jobs end as is likely, all late (nine in ten end sooner), all early (one in ten does).
-A job's likely start is that of the first course; it is told to lie between the earliest and the latest of the three. As
-all jobs are early, or late, together, the bounds are wider than what ends that stray independently would give.
+Three projections are run (`projection.py`): all jobs take their likely time, all late (nine in ten end sooner), all
+early
+(one in ten does). A job's likely start is that of the first projection; its range spans all three. As all jobs are
+early,
+or late, together, the range is wider than with independent deviations.
 
-The queue is cut to the first ``most`` jobs in the planner's order once the first plan is made: those behind may use what is
-left beside the others, but are no reason for anybody before them to start later. What a course costs is bounded by a
-budget of nodes and jobs looked at, never by a clock, so the same snapshot has the same outlook.
+After the first plan the queue is cut to the first ``most`` jobs in planning order: later jobs may use what is left,
+but
+delay no job before them. The cost is bounded by a budget of nodes and jobs looked at, never by a clock, so the same
+snapshot has the same forecast.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, Ru
 from scheduler.planning.planner import plan
 
 MOST: Final = 200
-# Nodes, running and waiting jobs that all plans of an outlook together look at: about two seconds of one core.
+# Nodes, running and waiting jobs that all plans of a forecast may look at: about two seconds of one core.
 BUDGET: Final = 200_000
-# Of all that, as much goes to the likely course, the late one may have, and the early one.
+# Fraction of the budget that may be used up after the likely, the late and the early projection.
 _PARTS: Final = ((DurationScenario.LIKELY, 0.5), (DurationScenario.LATE, 0.75), (DurationScenario.EARLY, 1.0))
 _NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE})
 
@@ -39,17 +42,18 @@ class StartCode(StrEnum):
 
     NOW = "now"
     EXPECTED = "expected"
-    NOT_KNOWN = "not_known"  # ends are needed that nobody can tell
-    LATER = "later"  # behind so many others that it was not worked out
-    NEVER = "never"  # not on the nodes as they are
+    NOT_KNOWN = "not_known"  # it depends on ends that are unknown
+    LATER = "later"  # behind so many others that it was not computed
+    NEVER = "never"  # not on the present nodes
 
 
 @dataclass(frozen=True, slots=True)
 class StartForecast:
-    """When a job is expected to start. ``late_at`` is ``None`` beside a ``likely_at``: it may be any time later.
+    """When a job is expected to start. ``late_at`` is ``None`` next to a ``likely_at`` if there is no upper bound.
 
-    ``sentence`` goes on after "it starts". ``position``: 1 is next; ``None``: it can never run. ``placements``: if all goes as is likely. ``run_s``: how long
-    it is expected to run then.
+    ``sentence`` continues "it starts". ``position``: 1 is next; ``None``: it can never run. ``placements``: in the
+    likely
+    projection. ``run_s``: expected run time in seconds.
     """
 
     job_id: JobId
@@ -69,7 +73,7 @@ class StartForecast:
 
 @dataclass(frozen=True, slots=True)
 class QueueForecast:
-    """The first jobs of the queue in the planner's order; ``waiting``: how many there are in all."""
+    """The first jobs of the queue in planning order; ``waiting``: total number of waiting jobs."""
 
     at: datetime
     waiting: int
@@ -79,14 +83,14 @@ class QueueForecast:
         return next((one for one in self.starts if one.job_id == job_id), None)
 
     def next_starts(self, most: int = 20) -> tuple[StartForecast, ...]:
-        """Who starts next, the soonest first: for a time line."""
+        """The next expected starts, the soonest first: for a time line."""
         known = [one for one in self.starts if one.likely_at is not None]
         return tuple(sorted(known, key=lambda one: (one.likely_at, one.position or 0))[:most])
 
 
 @dataclass(slots=True)
 class _Run:
-    """One course as far as it was run."""
+    """One projection, as far as it was run."""
 
     course: Projection
     starts_s: dict[JobId, tuple[float, tuple[Placement, ...]]] = field(default_factory=dict)
@@ -150,7 +154,10 @@ def _run(
     targets: frozenset[JobId],
     budget: int,
 ) -> tuple[_Run, int]:
-    """One course until all of ``targets`` have started, nothing changes any more, or the budget is spent; and what it cost."""
+    """Run one projection until all ``targets`` have started, nothing changes any more, or the budget is spent.
+
+    Returns the run and its cost.
+    """
     course = Projection(snapshot, ends)
     run = _Run(course, last=made)
     course.apply(made)
@@ -174,13 +181,13 @@ def _run(
 
 
 def positions(made: Plan) -> dict[JobId, int]:
-    """The place in the queue of each job that waits: 1 is next. Those that can never run have none."""
+    """The queue position of each waiting job: 1 is next. Jobs that can never run have none."""
     waiting = (job_id for job_id in made.order if job_id in made.waits and not can_never_start(made, job_id))
     return {job_id: position for position, job_id in enumerate(waiting, 1)}
 
 
 def can_never_start(made: Plan, job_id: JobId) -> bool:
-    """Whether no end of another job can help: only other nodes, other settings or another spec."""
+    """Whether no end of another job can help: only other nodes, settings or another spec."""
     reason = made.waits.get(job_id)
     return reason is not None and (reason.code in _NEVER or bool(reason.numbers.get("is_never")))
 
@@ -232,7 +239,7 @@ def _told(now: datetime, early: datetime, likely: datetime, late: datetime | Non
 
 
 def _why_not(job: QueuedGang, run: _Run) -> str:
-    """Who would have to end, and nobody knows when."""
+    """Which running jobs would have to end whose ends are unknown."""
     nodes = {node.id: node for node in run.course.snapshot().nodes}
     wished = {model for role in job.gang.roles for model in role.request.gpu_models}
 
@@ -248,7 +255,7 @@ def _why_not(job: QueuedGang, run: _Run) -> str:
     endless = [one for one in run.course.running.values() if one.end_s == inf and competes(one.view)]
     if not endless:
         reason = run.last.waits.get(job.job_id)
-        # Of itself it is not told as of another one.
+        # The job's own reason must not mention it by name like another job.
         told = reason and addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
         return f"it {told}" if told else "no end that can be told would make room for it"
     return endless_sentence([one.view for one in endless])

@@ -1,5 +1,5 @@
-"""What would become of one job, now and later, and what would start in its place: the planner asked before anything is
-submitted, or about one that waits; with the cluster as it is, or another one.
+"""What-if forecast of one job, submitted or hypothetical, on the present or a changed cluster: start, wait and
+alternatives.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["Forecast", "Alternative", "AlternativeCode", "changed_cluster", "for
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Either it would start, at ``placements``, or wait, for ``reason``.
+    """Either the job would start at ``placements``, or wait for ``reason``.
 
-    ``position``: its place in the queue, 1 is next; ``None``: it has none, as it can never run. ``start``: when it is expected
-    to. ``options`` would start at once, ``later`` sooner than the job itself, the soonest first. ``victims``: who would be
-    stopped to make room.
+    ``position``: its place in the queue, 1 is next; ``None`` if it can never run. ``start``: its expected start.
+    ``options`` would start at once, ``later`` sooner than the job as it is, the soonest first. ``victims``: jobs that
+    would
+    be preempted for it.
     """
 
     placements: tuple[Placement, ...] = ()
@@ -40,10 +41,11 @@ class Forecast:
 def forecast(
     snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET, left_out: Collection[NodeId] = ()
 ) -> Forecast:
-    """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is only thought of, and what after that.
+    """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is hypothetical, and what follows.
 
-    The whole queue is planned once. ``budget``: what the looks into the time to come may cost together (see ``outlook``).
-    ``left_out``: nodes that are thought away: were there no other one, nothing could ever start, as none comes back.
+    The whole queue is planned once. ``budget``: total cost of the projections (see ``forecast_starts``).
+    ``left_out``:
+    nodes removed from the cluster: if no other node is left, nothing can ever start.
     """
     if left_out and not snapshot.nodes:
         return _nowhere(job, sorted(left_out))
@@ -57,7 +59,7 @@ def forecast(
     reason = made.waits[job.job_id]
     victims = _victims(asked, made.preempts, job)
     sentence = addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
-    if victims:  # nobody is stopped by a question
+    if victims:  # a question stops no job
         sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
             " are being stopped for it", " would be stopped for it"
         )
@@ -74,7 +76,7 @@ def forecast(
 
 
 def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
-    """There is no node at all, and not since none has come yet."""
+    """The forecast on a cluster without nodes, because all were removed."""
     gone = phrases.some_of(left_out)
     sentence = f"without {gone} there is no node at all, so no job could ever run"
     reason = Reason(ReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
@@ -84,7 +86,7 @@ def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
 
 
 def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -> tuple[Preempt, ...]:
-    """Who would be stopped for ``job``, each by name."""
+    """The jobs that would be preempted for ``job``, each by name."""
     names = {gang.job_id: gang.name for gang in snapshot.running}
     return tuple(
         replace(one, sentence=f"job {names.get(one.job_id, one.job_id)} would be {one.sentence}")
@@ -96,7 +98,7 @@ def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -
 def changed_cluster(
     snapshot: Snapshot, *, more_nodes: int = 0, like: NodeId | None = None, without: Collection[NodeId] = ()
 ) -> Snapshot:
-    """``snapshot`` with so many more empty nodes of the kind of ``like``, and without those of ``without``.
+    """``snapshot`` with ``more_nodes`` more empty nodes of the kind of ``like``, and without the nodes ``without``.
 
     Raises:
         ValueError: there is no such node; it names the field.
@@ -115,7 +117,7 @@ def changed_cluster(
 
 
 def _another(model: NodeSnapshot, number: int, known: Collection[NodeId]) -> NodeSnapshot:
-    """An empty node like ``model``, on a rack of its own unless that one says which."""
+    """An empty node like ``model``, on a rack of its own unless the label is copied."""
     name = f"{model.id}-more-{number}"
     while name in known:
         name += "-"

@@ -1,8 +1,11 @@
-"""Place every member of a gang or none: one node if possible, parameter servers beside the workers, near by wish.
+"""Gang placement: all members or none; on one node if possible, parameter servers next to the workers, topology as
+wished.
 
-A gang whose members all ask for the same is placed if that is possible at all (see :mod:`.fill`). For unlike members
-the strategies are tried in turn, and :mod:`.search` settles small cases exactly; a large gang of several unlike roles
-may be missed in a cluster that it would fill to the brim.
+A gang of equal members is placed whenever that is possible (see :mod:`.bin_packing`). For unlike members the
+strategies
+are tried in turn, and :mod:`.search` decides small cases exactly; a large gang of several unlike roles may be missed
+on
+a cluster that it would fill completely.
 """
 
 from __future__ import annotations

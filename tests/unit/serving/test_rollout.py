@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from core.domain.serving.rollout import Deployed, Revision, Server, backoff, plan
+from core.domain.serving.rollout import DeployedModel, Revision, ServerStatus, backoff, plan
 from core.domain.serving.states import DeploymentState, ServingState
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -18,19 +18,19 @@ def revision(number: int, **more: object) -> Revision:
     return Revision(number, **fields)  # type: ignore[arg-type]
 
 
-def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> Server:
+def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> ServerStatus:
     fields = {
         "created_at": NOW - TEN,
         "running_since": NOW - TEN / 2,
         "is_healthy": state is ServingState.READY,
         **more,
     }
-    return Server(name, of, state, **fields)  # type: ignore[arg-type]
+    return ServerStatus(name, of, state, **fields)  # type: ignore[arg-type]
 
 
-def deployed(*servers: Server, wanted: int = 2, replicas: int = 2, **rules: object) -> Deployed:
+def deployed(*servers: ServerStatus, wanted: int = 2, replicas: int = 2, **rules: object) -> DeployedModel:
     revisions = (revision(1, stable_at=NOW), revision(2, **rules))
-    return Deployed(DeploymentState.ACTIVE, replicas, wanted, 1, revisions, servers)
+    return DeployedModel(DeploymentState.ACTIVE, replicas, wanted, 1, revisions, servers)
 
 
 def test_an_update_begins_with_one_more() -> None:
@@ -100,7 +100,7 @@ def test_what_drains_and_what_ends_is_looked_at_when_it_is_time() -> None:
 
 
 def test_a_revision_that_is_gone_back_to_and_does_not_get_ready_again_is_taken_back() -> None:
-    back = Deployed(
+    back = DeployedModel(
         DeploymentState.ACTIVE, 2, 1, 2, (revision(1, stable_at=NOW, failures=3, failed_at=NOW), revision(2, stable_at=NOW)),
         (server("a", 2), server("b", 2)),
     )  # fmt: skip

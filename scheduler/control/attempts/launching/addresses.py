@@ -1,4 +1,4 @@
-"""Which addresses live attempts were given, where attempts share hosts."""
+"""Addresses allocated to live attempts, where attempts share hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 500
 
 @dataclass(slots=True)
 class AllocatedAddresses:
-    """Addresses that nobody else may be given: written ones, and those that are about to be."""
+    """Addresses that no other attempt may be given: written ones, and those that are about to be written."""
 
     addresses: set[Address] = field(default_factory=set)
     ports: set[int] = field(default_factory=set)
@@ -33,18 +33,17 @@ class AllocatedAddresses:
 
 
 class AddressCache:
-    """Reads each live attempt's layout once: it changes only with the number of its world. Safe for threads.
+    """Reads the layout of each live attempt once: it changes only with the number of its world. Thread-safe.
 
-    A start asks twice, and with a thousand live attempts reading all their layouts anew would cost it a tenth of a
-    second.
+    A start asks twice, and with a thousand live attempts reading all layouts again would take a tenth of a second.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, int], frozenset[Address]] = {}  # by attempt and world
+        self._known: dict[tuple[str, int], frozenset[Address]] = {}  # (attempt, world) -> addresses
 
     def read(self, session: Session) -> set[Address]:
-        """Every address that a live attempt has, as of this transaction."""
+        """Every address of a live attempt, as of this transaction."""
         rows = select(Attempt.id, Attempt.world).where(is_live(), Attempt.layout.is_not(None))
         live = {(attempt, world) for attempt, world in session.execute(rows)}
         with self._lock:

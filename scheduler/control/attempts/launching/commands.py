@@ -1,6 +1,6 @@
-"""What the executor is asked of replicas that are there: to end, to learn of another world, to leave nothing behind.
+"""Idempotent commands to the executor about existing replicas: stop, send a new world, discard.
 
-Each is asked again after a while, as long as the engine shows no effect.
+Each is sent again after a while, as long as the engine shows no effect.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from scheduler.control.attempts.reconcile_result import ReconcilerCache
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.context import ControlContext
 
-# Stopping is asked again this often, in case the engine lost it.
+# Stop is sent again at this interval, in case the engine lost it.
 _STOP_AGAIN: Final = timedelta(seconds=5)
-# The same of a new world. Its members show that they know it within a tenth of a second.
+# The same of a new world. Its members show within a tenth of a second that they know it.
 _TELL_AGAIN: Final = timedelta(seconds=2)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class ExecutorCommands:
-    """Asks of one round. ``memory``: when what was asked, of rounds before."""
+    """The commands of one pass. ``cache``: when earlier passes sent which command."""
 
     def __init__(self, control: ControlContext, rows: AttemptRows, cache: ReconcilerCache) -> None:
         self.control = control
@@ -33,7 +33,7 @@ class ExecutorCommands:
         self.cache = cache
 
     def stop(self, members: Sequence[GangMember]) -> None:
-        """Have them end within their grace; again, in case the engine lost it."""
+        """Stop them within their grace."""
         now = self.control.clock()
         grace = stop_grace(self.job.spec, self.attempt.stop)
         for member in members:
@@ -44,7 +44,7 @@ class ExecutorCommands:
                 self.cache.stop_times[key] = now
 
     def update_world(self, members: Sequence[GangMember]) -> None:
-        """Tell running replicas of the newest world; the engine shows what each of them knows."""
+        """Send the newest world to running replicas; the engine shows which world each of them knows."""
         executor = self.control.executor
         if not members or not isinstance(executor, ChangesWorlds):
             return
@@ -56,7 +56,7 @@ class ExecutorCommands:
         ]
         if not due:
             return
-        # What else has changed since they were started, such as a secret or a volume that is gone, is not their business.
+        # Other changes since their start, such as a removed secret or volume, do not concern running replicas.
         job = self.job
         order_context = OrderContext(job, self.attempt, {}, dict.fromkeys(job.spec.secrets, ""))
         for member in due:
@@ -64,7 +64,7 @@ class ExecutorCommands:
             self.cache.world_update_times[member.id, self.attempt.world] = now
 
     def discard(self, members: Sequence[GangMember], seen: Sequence[Observation]) -> None:
-        """End what is left of those that the gang goes on without; again, while the engine shows it as alive."""
+        """Kill what is left of replicas that the gang goes on without; again while the engine shows them alive."""
         executor = self.control.executor
         if not members or not isinstance(executor, ChangesWorlds):
             return

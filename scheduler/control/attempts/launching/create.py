@@ -1,4 +1,4 @@
-"""Handing replicas of one attempt to the executor, several at once."""
+"""Creating replicas of one attempt through the executor, several in parallel."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ from scheduler.control.context import ControlContext
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# Of a gang that the driver takes whole: between two parts the lease is renewed, and a part takes less than half of it.
+# Of a gang that the driver creates whole: the lease is renewed between two parts, and a part takes less than half of
+# it.
 _PART: Final = 32
 
 
 def batch_size(control: ControlContext) -> int:
-    """How many members :func:`create_batch` is given at once."""
+    """How many members :func:`create_batch` gets at once."""
     return _PART if isinstance(control.executor, CreatesGangs) else max(1, control.create_at_once)
 
 
 def create_batch(
     control: ControlContext, order_context: OrderContext, members: Sequence[GangMember]
 ) -> list[ExecutorError | None]:
-    """Create ``members`` side by side; for each what stood against it."""
+    """Create ``members`` in parallel; for each the error, if any."""
     executor = control.executor
     if isinstance(executor, CreatesGangs):
         return _create_whole(control, executor, order_context, members)
 
     def create(member: GangMember) -> ExecutorError | None:
-        answer = _tried(order_context, member, lambda: executor.create(build_order(control, order_context, member)))
+        answer = _result_or_error(
+            order_context, member, lambda: executor.create(build_order(control, order_context, member))
+        )
         return answer if isinstance(answer, ExecutorError) else None
 
     if len(members) == 1:
@@ -48,15 +51,18 @@ def create_batch(
 def _create_whole(
     control: ControlContext, executor: CreatesGangs, order_context: OrderContext, members: Sequence[GangMember]
 ) -> list[ExecutorError | None]:
-    built = [_tried(order_context, member, partial(build_order, control, order_context, member)) for member in members]
+    built = [
+        _result_or_error(order_context, member, partial(build_order, control, order_context, member))
+        for member in members
+    ]
     orders = [order for order in built if not isinstance(order, ExecutorError)]
-    answer = _tried(order_context, members[0], lambda: executor.create_all(orders)) if orders else ()
-    told = iter([answer] * len(orders) if isinstance(answer, ExecutorError) else answer)
-    return [order if isinstance(order, ExecutorError) else next(told) for order in built]
+    answer = _result_or_error(order_context, members[0], lambda: executor.create_all(orders)) if orders else ()
+    results = iter([answer] * len(orders) if isinstance(answer, ExecutorError) else answer)
+    return [order if isinstance(order, ExecutorError) else next(results) for order in built]
 
 
-def _tried(order_context: OrderContext, member: GangMember, work: Callable[[], T]) -> T | ExecutorError:
-    """``work``'s result, or what stood against it, in a sentence for the user."""
+def _result_or_error(order_context: OrderContext, member: GangMember, work: Callable[[], T]) -> T | ExecutorError:
+    """``work``'s result, or the error, with a sentence for the user."""
     try:
         return work()
     except ExecutorError as error:

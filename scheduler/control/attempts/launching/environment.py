@@ -1,4 +1,4 @@
-"""What a user should know of the environment that an attempt is started with."""
+"""What a user should know about the environment of an attempt."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from scheduler.control.attempts.attempt_snapshot import AttemptFacts, JobFacts
 from scheduler.control.context import ControlContext
 
 _LAYOUT: Final = "TRAINMASTER_LAYOUT"
-# Replicas of one role differ by numbers alone; of a large role some from both ends stand for the others, since each
-# names all and drawing every one would take longer than the lease.
+# Replicas of one role differ by numbers alone. Of a large role, only some from both ends are rendered: each lists all
+# others, and rendering every one would take longer than the lease.
 _DRAWN_OF_ROLE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentNote:
-    """``clashes``: the user's own variables that win over ours. ``omitted``: ours that are longer than Linux takes."""
+    """``clashes``: the user's variables that override the platform's. ``omitted``: the platform's that Linux cannot
+    take.
+    """
 
     clashes: tuple[str, ...]
     omitted: tuple[str, ...]
@@ -30,20 +32,20 @@ class EnvironmentNote:
 
     @property
     def sentence(self) -> str:
-        told = []
+        sentences = []
         if self.clashes:
             verb = "is" if len(self.clashes) == 1 else "are"
-            told.append(f"The job's own {_listed(self.clashes)} {verb} used instead of the platform's.")
+            sentences.append(f"The job's own {_listed(self.clashes)} {verb} used instead of the platform's.")
         if self.omitted:
-            is_one = len(self.omitted) == 1
+            is_single = len(self.omitted) == 1
             advice = (
                 f"read {_LAYOUT} instead" if _LAYOUT not in self.omitted else "ask for fewer replicas to have them all"
             )
-            told.append(
-                f"{_listed(self.omitted)} {'is' if is_one else 'are'} too large for Linux and "
-                f"{'is' if is_one else 'are'} left out; {advice}."
+            sentences.append(
+                f"{_listed(self.omitted)} {'is' if is_single else 'are'} too large for Linux and "
+                f"{'is' if is_single else 'are'} left out; {advice}."
             )
-        return " ".join(told)
+        return " ".join(sentences)
 
     def to_json(self) -> dict[str, Any]:
         return {"clashes": list(self.clashes), "omitted": list(self.omitted)}
@@ -52,7 +54,7 @@ class EnvironmentNote:
 def attempt_context(
     control: ControlContext, job: JobFacts, attempt: AttemptFacts, resume_from: str | None
 ) -> AttemptContext:
-    """What the contracts know of the attempt."""
+    """What the contracts need to know of the attempt."""
     return AttemptContext(
         job_id=job.id,
         job_name=job.name,
@@ -76,7 +78,7 @@ def _trial(job: JobFacts) -> TrialContext | None:
 
 def environment_note(job: JobFacts, layout: Layout, context: AttemptContext) -> EnvironmentNote:
     """Clashes and omissions of all replicas together."""
-    # A secret's name is enough: whatever its value is, it is not ours.
+    # A secret's name is enough: whatever its value is, it is not the platform's.
     secrets = dict.fromkeys(job.spec.secrets, "")
     clashes: set[str] = set()
     omitted: set[str] = set()

@@ -1,4 +1,4 @@
-"""From rows to what the executor is told: rendered contracts, volumes as mounts, secrets, token and limits."""
+"""Replica specs for the executor, from rows: rendered contracts, volumes as mounts, secrets, token and limits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from scheduler.control.context import ControlContext
 
 DATA_PATH = "/data/data"
 OUTPUT_PATH = "/data/output"
-# The kinds that no node sees as a path before the engine has mounted them.
+# Kinds of volumes that are no path on any node before the engine has mounted them.
 _ENGINE_KINDS: Final = ("pvc", "csi")
 
 
 @dataclass(frozen=True, slots=True)
 class OrderVolume:
-    """A registered volume. ``source``: its top as the nodes see it."""
+    """A registered volume. ``source``: its root as the nodes see it."""
 
     name: str
     root: str | None
@@ -46,8 +46,8 @@ class OrderVolume:
 
 @dataclass(frozen=True, slots=True)
 class OrderContext:
-    """What the orders of one attempt share. ``database_id``: of the database that knows it. ``inodes``: what
-    :func:`check_places` saw.
+    """What the orders of one attempt share. ``database_id``: of the database that has the attempt. ``inodes``: as
+    :func:`check_paths` found them.
     """
 
     job: JobFacts
@@ -55,7 +55,7 @@ class OrderContext:
     volumes: Mapping[str, OrderVolume]
     secrets: Mapping[str, str]
     database_id: str = ""
-    joins_warm: bool = False  # the gang's processes go from world to world by themselves
+    joins_warm: bool = False  # the gang's processes go from world to world without a restart
     inodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
@@ -65,7 +65,9 @@ class OrderContext:
         return self.attempt.layout
 
     def layout_for(self, member: GangMember) -> Layout:
-        """The layout with ``member`` in it. One that joins gets an address only with its world; until then it is last."""
+        """The layout with ``member`` in it. A joining replica gets an address only with its world; until then it is
+        last.
+        """
         layout = self.layout
         if any((r.role, r.index) == (member.role, member.index) for r in layout.replicas):
             return layout
@@ -105,7 +107,8 @@ def build_order(control: ControlContext, order_context: OrderContext, member: Ga
 
 
 def world_order(control: ControlContext, order_context: OrderContext, member: GangMember) -> ReplicaOrder:
-    """The same without code and mounts: all that a running replica may be told anew. Nothing stands against that."""
+    """Like :func:`build_order` without code and mounts: all that can change for a running replica. Cannot be refused.
+    """
     job, attempt, spec = order_context.job, order_context.attempt, order_context.job.spec
     role = spec.roles[member.role]
     layout = order_context.layout_for(member)
@@ -143,24 +146,24 @@ def world_order(control: ControlContext, order_context: OrderContext, member: Ga
         token=tokens.attempt_token(control.secret_key, attempt.id),
         world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
         joins_warm=is_joining and order_context.joins_warm,
-        # What is told of a later world may be readable for others.
+        # The environment of a later world may be readable for other users.
         job_variables=frozenset((*spec.secrets, *spec.role_env(member.role), *mlflow.SECRETS)),
     )
 
 
 def elastic_role_of(control: ControlContext, spec: JobSpec) -> str | None:
-    """The role whose replicas may come and go, where the executor can tell the others."""
+    """The role whose replicas may join and leave, where the executor can send new worlds to running replicas."""
     return spec.elastic_role if control.can_change_worlds else None
 
 
 def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tuple[str, str], int]:
-    """Look again, before each start, whether the job's paths lie where its user was allowed to go.
+    """Check again, before each start, whether the job's paths lie where its user may go.
 
-    Since the submission a job of the same project may have put a link in the way. Blocks on the file system.
+    Since the submission another job of the same project may have put a link in the way. Blocks on the file system.
 
     Returns:
-        The inode of each folder by its volume's name and its path there, for those drivers whose engine follows the path
-        again, later. Not of folders whose file system gives out new numbers at any time (FUSE).
+        The inode of each folder by (volume name, path), for drivers whose engine resolves the path again later. Not of
+        folders whose file system changes its inode numbers at any time (FUSE).
 
     Raises:
         ExecutorRefused: a link leads out of the volume, or to another project's folder.
@@ -185,7 +188,7 @@ def check_paths(control: ControlContext, order_context: OrderContext) -> dict[tu
         except Unavailable as away:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError:
-            pass  # not there or not to be seen by us: the engine knows better
+            pass  # missing, or invisible from here: the engine finds out
     return inodes
 
 
@@ -194,7 +197,7 @@ def _code_path(control: ControlContext, spec: JobSpec) -> str | None:
         return None
     if control.archive_dir is None:
         raise ExecutorRefused("code: this scheduler has no archive folder; set TRAINMASTER_HOME to the platform's.")
-    # The limit counts for uploads alone; here the store only knows where an archive lies.
+    # The limit concerns uploads only; here the store only locates an archive.
     path = ArchiveStore(control.archive_dir, limit_bytes=0).path_of(spec.code)
     if not path.is_file():
         raise ExecutorRefused("code: the uploaded archive is gone; submit the job again to upload it anew.")

@@ -1,4 +1,4 @@
-"""The checkpoint that an attempt goes on from."""
+"""The checkpoint that an attempt resumes from."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from core.storage.tree import Tree
 from core.storage.volumes import make_place, tree_of
 from scheduler.control.attempts.attempt_snapshot import JobFacts
 
-# A job may keep its last few only; the newest that is still there is among these.
+# A job may keep only its last few checkpoints; the newest existing one is among these.
 _REPORTED_LIMIT: Final = 50
-# Of all jobs that share its output; older ones came before this job's first attempt as a rule, and do not count for that.
+# Of all jobs that share its output; older ones mostly precede this job's first attempt, and do not count for that
+# reason.
 _OTHERS_LIMIT: Final = 500
-# Clocks of file servers differ from ours. Only for an output that no other job has: there they tell whose it is.
+# Clocks of file servers differ from ours. Only for an output that no other job has: there times tell whose a file is.
 _CLOCK_SLACK: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSources:
-    """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``since``: what was complete
-    before is another job's. ``chosen``: the checkpoint that a user wants the job to go on from, and when the first attempt
-    after that began. ``others``: paths in the same output that another job was the last to tell of. ``parent``: of a trial
-    that goes on from another one's checkpoint, that one's.
+    """What the database knows. ``volume``: ``None`` when the control plane does not see it. ``since``: checkpoints that
+    were complete before are another job's. ``chosen``: the checkpoint that a user chose to resume from, and when the
+    first attempt after that began. ``others``: paths in the same output that another job was the last to report.
+    ``parent``: of a trial that goes on from another trial's checkpoint, that trial's job.
     """
 
-    told: tuple[Told, ...]
+    reported: tuple[Told, ...]
     volume: Tree | None
     output_path: str
     since: datetime
@@ -52,14 +53,14 @@ class ResumeSources:
 
         Args:
             is_shared: as in ``find_place``.
-            owner: (uid, gid) of what is made.
+            owner: (uid, gid) of the created folders.
         """
         if self.volume is not None:
             make_place(self.volume, self.output_path, is_shared=is_shared, owner=owner)
 
 
 def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSources]:
-    """What a first attempt needs, which goes on from nothing of its own: where the outputs are."""
+    """The output locations, which is all that a first attempt needs: it has no checkpoints of its own."""
     names = {job.output_volume for job in jobs}
     found = {row.name: row for row in session.scalars(select(Volume).where(Volume.name.in_(names)))}
     volumes = {name: tree_of(row) for name, row in found.items() if row.root is not None}
@@ -73,7 +74,7 @@ def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSourc
 
 
 def load_sources(session: Session, job: JobFacts) -> ResumeSources:
-    """Read what :func:`find_resume_path` needs."""
+    """Read the inputs of :func:`find_resume_path`."""
     rows = session.execute(
         select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at)
         .where(Checkpoint.job_id == job.id)
@@ -94,13 +95,13 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         job.output_path,
         _own_since(session, job),
         None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
-        frozenset(others) - {told.path for told in own},
+        frozenset(others) - {checkpoint.path for checkpoint in own},
         _parents(session, [job]).get(job.id),
     )
 
 
 def _parents(session: Session, jobs: Sequence[JobFacts]) -> dict[str, Resumable]:
-    """Of trials that go on from others, those others, by the trial's job."""
+    """The parents of trials that go on from other trials, by the trial's job."""
     heirs = [job.id for job in jobs if job.trial is not None and job.resume_from is not None]
     if not heirs:
         return {}
@@ -110,7 +111,7 @@ def _parents(session: Session, jobs: Sequence[JobFacts]) -> dict[str, Resumable]
 
 
 def _reported_by_others(session: Session, job: JobFacts) -> dict[str, datetime]:
-    """What jobs told of that share the output, such as an original that still writes beside its clone, and when."""
+    """Checkpoints reported by jobs that share the output, such as an original that runs next to its clone, and when."""
     rows = session.execute(
         select(Checkpoint.path, Checkpoint.created_at)
         .where(Checkpoint.job_id.in_(_sharers(job)))
@@ -129,13 +130,13 @@ def _sharers(job: JobFacts) -> Select[str]:
 def _own_since(session: Session, job: JobFacts) -> datetime:
     if session.execute(_sharers(job).limit(1)).scalar_one_or_none() is None:
         return job.created_at - _CLOCK_SLACK
-    # A clone often begins seconds after its original wrote the last one, or while that still writes.
+    # A clone often begins seconds after its original wrote its last checkpoint, or while it still writes.
     first = session.execute(select(func.min(Attempt.created_at)).where(Attempt.job_id == job.id)).scalar_one()
     return first or job.created_at
 
 
 def _began_after(session: Session, job: JobFacts, at: str) -> datetime:
-    # The attempt before may have written one more when it was stopped for the choice.
+    # The previous attempt may have written one more checkpoint when it was stopped for the choice.
     query = select(func.min(Attempt.created_at)).where(
         Attempt.job_id == job.id, Attempt.created_at > datetime.fromisoformat(at)
     )
@@ -143,22 +144,22 @@ def _began_after(session: Session, job: JobFacts, at: str) -> datetime:
 
 
 def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
-    """The newest complete checkpoint of earlier attempts, as the containers see it; else what a clone was given.
+    """The newest complete checkpoint of earlier attempts, as a path in the containers; else what a clone was given.
 
-    What the job told of counts while it is still there; a scan finds what it did not tell. After a user chose one, only
-    those count that later attempts wrote, and then the chosen one. Blocks on the file system.
+    Reported checkpoints count while they exist; a scan finds unreported ones. After a user chose a checkpoint, only
+    those that later attempts wrote precede it. Blocks on the file system.
     """
     chosen = sources.chosen
     if chosen is not None and not _is_there(sources.output, chosen.path):
-        chosen = None  # deleted since: as if nobody had chosen
+        chosen = None  # deleted since: the choice is void
     since = None if chosen is None else chosen.at
-    told = next(
-        (told for told in sources.told if (since is None or told.at > since) and _is_there(sources.output, told.path)),
+    reported = next(
+        (checkpoint for checkpoint in sources.reported if (since is None or checkpoint.at > since) and _is_there(sources.output, checkpoint.path)),
         None,
     )
     found = _scan(sources.output, sources.since if since is None else max(since, sources.since), sources.others)
-    if told is not None and (found is None or _rank(told.step, told.at) >= _rank(found.step, found.modified_at)):
-        return f"{OUTPUT_MOUNT}/{told.path}"
+    if reported is not None and (found is None or _rank(reported.step, reported.at) >= _rank(found.step, found.modified_at)):
+        return f"{OUTPUT_MOUNT}/{reported.path}"
     if found is not None:
         return f"{OUTPUT_MOUNT}/{found.path}"
     if chosen is not None:
@@ -167,8 +168,9 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
 
 
 def given_path(job: JobFacts, sources: ResumeSources) -> str | None:
-    """What a clone was given to go on from. Where a trial's parent, which may run still, has made room for newer ones since,
-    the nearest of those that are there now: at the parent's end nothing would be left to train. Blocks on the file system.
+    """The checkpoint that a clone was given. A trial's parent, which may still run, may have deleted it for newer ones:
+    then the nearest that exists, as from the parent's last checkpoint nothing would be left to train. Blocks on the
+    file system.
     """
     given, parent = job.resume_from, sources.parent
     if given is None or parent is None or parent.has(given):
@@ -176,7 +178,7 @@ def given_path(job: JobFacts, sources: ResumeSources) -> str | None:
     try:
         return parent.instead_of(given)
     except InvalidRequest:
-        return given  # the trial fails by it, and says so
+        return given  # the trial fails with that path, and says so
 
 
 def _rank(step: int | None, at: datetime) -> tuple[bool, int, datetime]:
@@ -185,7 +187,7 @@ def _rank(step: int | None, at: datetime) -> tuple[bool, int, datetime]:
 
 def _is_there(output: Tree | None, path: str) -> bool:
     if output is None:
-        return True  # not ours to see: the job's word is all there is
+        return True  # invisible from here: only the job's report is known
     try:
         return output.exists(path)
     except TrainmasterError:
@@ -198,4 +200,4 @@ def _scan(output: Tree | None, since: datetime, others: frozenset[str]) -> check
     try:
         return checkpoints.newest_complete(output, since=since, except_paths=others)
     except (TrainmasterError, OSError):
-        return None  # the volume is away at this moment: what the job told of is left
+        return None  # the volume is away at this moment: the reported checkpoints are left

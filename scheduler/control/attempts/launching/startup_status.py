@@ -1,4 +1,4 @@
-"""What a gang that is being started waits for, told at its job: nobody looks at replicas to learn why nothing runs."""
+"""The start-up status of a gang, written at its job, so that users need not look at replicas to see why it waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.control.attempts.attempt_snapshot import GangMember
 from scheduler.control.attempts.storage.attempt_loader import AttemptRows
 from scheduler.control.journal import EXECUTOR, Journal
 
-# What passes within it is how every replica starts.
+# Every start waits for so long.
 STARTUP_QUIET_TIME: Final = timedelta(seconds=5)
 _CODE: Final = "starting"
 _CHARS: Final = 2000
@@ -25,25 +25,25 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 
 def startup_status(members: Iterable[GangMember], seen: Sequence[Observation]) -> str:
-    """The first replica, by rank, that says what it waits for, and what it says; empty: none does."""
+    """The detail of the first replica, by rank, that waits for something; empty: none does."""
     shown = {(o.key.role, o.key.index, o.key.generation): o for o in seen}
     for member in members:
-        one = shown.get((member.role, member.index, member.generation))
-        if one is not None and one.phase is Phase.PENDING and one.detail:
-            return f"{member.name}: {one.detail}"[:_CHARS]
-        if one is None and member.state is ReplicaState.PENDING and member.detail:
+        observation = shown.get((member.role, member.index, member.generation))
+        if observation is not None and observation.phase is Phase.PENDING and observation.detail:
+            return f"{member.name}: {observation.detail}"[:_CHARS]
+        if observation is None and member.state is ReplicaState.PENDING and member.detail:
             return f"{member.name}: {member.detail}"[:_CHARS]
     return ""
 
 
 def write_startup_status(session: Session, rows: AttemptRows, sentence: str, now: datetime) -> None:
-    """Write it at the job, unless it stands there. The caller has checked the lease in this transaction.
+    """Write it at the job, unless it is there already. The caller has checked the lease in this transaction.
 
-    The history gets a line when there is another reason, not when only its numbers have moved, as a pull's do.
+    The history gets an event for a new reason, not when only numbers in it change, as those of an image pull do.
     """
     job = rows.job
-    told = session.execute(select(Job.wait_reason).where(Job.id == job.id)).scalar_one() or {}
-    before = str(told.get("sentence", ""))
+    current = session.execute(select(Job.wait_reason).where(Job.id == job.id)).scalar_one() or {}
+    before = str(current.get("sentence", ""))
     if before == sentence:
         return
     session.execute(

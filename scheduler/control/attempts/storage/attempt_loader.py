@@ -1,4 +1,4 @@
-"""Reading one attempt's rows into values."""
+"""Loading the rows of attempts into values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from scheduler.control.attempts.attempt_snapshot import AttemptFacts, GangMember
 
 _SPEC_CACHE_SIZE: Final = 4096
 
-# Built once, and of plain columns: a look reads all of this, and building statements and objects took longer than the
-# database itself.
-_attempts, _jobs, _replicas, _nodes = (cast("Table", one.__table__) for one in (Attempt, Job, Replica, Node))
+# Built once, and of plain columns: each pass reads all of this, and building statements and ORM objects took longer
+# than the database itself.
+_attempts, _jobs, _replicas, _nodes = (cast("Table", table.__table__) for table in (Attempt, Job, Replica, Node))
 _projects, _checkpoints = cast("Table", Project.__table__), cast("Table", Checkpoint.__table__)
 _ATTEMPT: Final[AnySelect] = (
     select(
@@ -39,7 +39,7 @@ _ATTEMPT: Final[AnySelect] = (
         _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path, _jobs.c.trial,
         _jobs.c.created_at.label("job_created_at"),
         _projects.c.name.label("project"),
-        # By the job's, too: of these there is an index.
+        # Filtered by the job as well: its column has an index.
         exists()
         .where(_checkpoints.c.job_id == _attempts.c.job_id, _checkpoints.c.attempt_id == _attempts.c.id)
         .label("has_checkpoint"),
@@ -65,7 +65,7 @@ _SPECS: Final = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(bindparam(
 
 @dataclass(frozen=True, slots=True)
 class AttemptRows:
-    """Everything of the database that a decision about one attempt depends on."""
+    """Everything in the database that a decision about one attempt depends on."""
 
     job: JobFacts
     attempt: AttemptFacts
@@ -76,7 +76,7 @@ class AttemptRows:
     user_request: str
 
     def started(self, layout: Layout, resume_from: str | None) -> AttemptRows:
-        """The same after :meth:`scheduler.control.attempts.storage.attempt_writer.AttemptWriter.start`."""
+        """The rows after :meth:`scheduler.control.attempts.storage.attempt_writer.AttemptWriter.start`."""
         state = advance(self.attempt.state, AttemptEvent.START).state
         attempt = replace(
             self.attempt, state=state, layout=layout, resume_from=resume_from, generation=self.attempt.generation + 1
@@ -85,14 +85,14 @@ class AttemptRows:
 
 
 class SpecCache:
-    """Parsed specs by job. A spec never changes, and parsing costs more than all the reads of a look together."""
+    """Parsed specs by job. A spec never changes, and parsing costs more than all reads of a pass together."""
 
     def __init__(self) -> None:
         self._specs: OrderedDict[str, JobSpec] = OrderedDict()
         self._lock = Lock()
 
     def read(self, session: Session, job_ids: Sequence[str]) -> dict[str, JobSpec]:
-        """Their specs; from the database only those that are not known yet."""
+        """Their specs; only unknown ones are read from the database."""
         found: dict[str, JobSpec] = {}
         with self._lock:
             for job_id in job_ids:
@@ -115,14 +115,14 @@ class SpecCache:
 def load_attempt(
     session: Session, attempt_id: AttemptId, specs: SpecCache, *, now: datetime, node_grace: timedelta
 ) -> AttemptRows | None:
-    """The rows of a live attempt, or ``None`` when there is none of this id, or it has ended."""
+    """The rows of a live attempt; ``None``: there is none of this id, or it has ended."""
     return load_attempts(session, [attempt_id], specs, now=now, node_grace=node_grace).get(attempt_id)
 
 
 def load_attempts(
     session: Session, attempt_ids: Sequence[AttemptId], specs: SpecCache, *, now: datetime, node_grace: timedelta
 ) -> dict[AttemptId, AttemptRows]:
-    """The rows of those of these attempts that are live."""
+    """The rows of the live ones among these attempts."""
     connection = session.connection()
     found = connection.execute(_ATTEMPT, {"attempts": list(attempt_ids)}).all()
     if not found:
@@ -139,14 +139,14 @@ def load_attempts(
             lost_nodes=_lost_nodes(replicas[row.id], now=now, grace=node_grace),
             previous=_previous(session, row),
             has_checkpoint=row.has_checkpoint,
-            user_request=_wish(session, row),
+            user_request=_user_request(session, row),
         )
         for row in found
     }
 
 
 def exit_to_json(facts: ExitFacts, verdict_kind: str, sentence: str) -> dict[str, Any]:
-    """As ``replicas.exit`` keeps it; the wire's ``ExitView`` is a part of it."""
+    """As stored in ``replicas.exit``; the wire's ``ExitView`` is a part of it."""
     return {
         "kind": verdict_kind,
         "sentence": sentence,
@@ -231,25 +231,25 @@ def _member(row: AnyRow) -> GangMember:
 
 
 def _lost_nodes(replicas: Sequence[AnyRow], *, now: datetime, grace: timedelta) -> dict[str, datetime]:
-    """Their nodes that are not ready and were last seen ready longer ago than ``grace``; not those nobody knows."""
+    """Their nodes that are not ready and were last seen ready longer ago than ``grace``; unknown nodes are not lost."""
     return {row.node: row.seen_at for row in replicas if row.is_ready is False and now - row.seen_at > grace}
 
 
-def _wish(session: Session, row: AnyRow) -> str:
-    """Who asked to cancel or pause, and why; empty when nobody did."""
+def _user_request(session: Session, row: AnyRow) -> str:
+    """Which user asked to cancel or pause, and why; empty without such a request."""
     if row.desired_state == DesiredState.RUN:
         return ""
-    asked = session.execute(
+    request = session.execute(
         select(Event.actor, Event.reason)
         .where(Event.job_id == row.job_id, Event.kind == f"job.{row.desired_state}_requested")
         .order_by(Event.id.desc())
         .limit(1)
     ).first()
-    if asked is None:
+    if request is None:
         return ""
     done = "Cancelled" if row.desired_state == DesiredState.CANCEL else "Paused"
-    sentence = f"{done} by {asked.actor.removeprefix('user:')}"
-    return f"{sentence}: {asked.reason}" if asked.reason else f"{sentence}."
+    sentence = f"{done} by {request.actor.removeprefix('user:')}"
+    return f"{sentence}: {request.reason}" if request.reason else f"{sentence}."
 
 
 def _previous(session: Session, row: AnyRow) -> PreviousEnd | None:

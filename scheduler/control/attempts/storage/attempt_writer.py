@@ -1,4 +1,4 @@
-"""What is written of a decision about one attempt: compared, and told in the same transaction."""
+"""Writing the decision about one attempt: compared with what was read, with its events in the same transaction."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from scheduler.planning.model import ReasonCode
 
 _DETAIL_CHARS: Final = 2000
 
-# Built once: what else is changed is told with their parameters, column by column.
-_attempts, _jobs, _replicas = (cast("Table", one.__table__) for one in (Attempt, Job, Replica))
+# Built once; columns to change are given as parameters.
+_attempts, _jobs, _replicas = (cast("Table", table.__table__) for table in (Attempt, Job, Replica))
 _ADD_FAILURE: Final = insert(cast("Table", NodeFailure.__table__)).inline()
 _CHANGE_ATTEMPT: Final = (
     update(_attempts)
@@ -56,7 +56,7 @@ _RANK_AFTER_WORLD: Final = (
 )
 _COUNT_RESTARTS: Final = _TOUCH_JOB.values(restart_count=_jobs.c.restart_count + bindparam("more"))
 _COUNT_SERVICE: Final = _TOUCH_JOB.values(
-    attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("had"), run_s=_jobs.c.run_s + bindparam("ran")
+    attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("service"), run_s=_jobs.c.run_s + bindparam("ran")
 )
 _COUNT_PREEMPTION: Final = _TOUCH_JOB.values(preempt_count=_jobs.c.preempt_count + 1)
 _CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("is_state")).values(generation=_jobs.c.generation + 1)
@@ -64,7 +64,7 @@ _CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("is_
 
 
 class AttemptWriter:
-    """Collects one transaction about one attempt in ``writes``; it is sent where its lease has been checked."""
+    """Collects the statements of one transaction in ``writes``; they are sent where the lease has been checked."""
 
     def __init__(self, rows: AttemptRows, now: datetime) -> None:
         self.writes = StatementBatch()
@@ -75,10 +75,10 @@ class AttemptWriter:
         self.job_state = self.job.state
         self.is_touched = False
 
-    # Public: one of these per writer
+    # Public: one of these methods per writer
 
     def start(self, layout: Layout, resume_from: str | None, note: EnvironmentNote) -> None:
-        """The attempt has its addresses: nothing was created before this is written."""
+        """The attempt has its addresses: no replica is created before this is written."""
         move = advance(self.attempt.state, AttemptEvent.START)
         self._attempt(state=move.state.value, layout=layout.to_json(), resume_from=resume_from)
         self._touch_job()
@@ -92,10 +92,10 @@ class AttemptWriter:
             self._add_event("attempt.environment", note.sentence, data=note.to_json())
 
     def record(self, decision: Decision, layout: Layout | None = None, resume_from: str | None = None) -> None:
-        """Everything of ``decision`` but its end. ``layout``: of the world that it wants.
+        """Everything of ``decision`` except its end. ``layout``: of its next world.
 
         Args:
-            resume_from: the checkpoint of whoever is started from now on; ``None``: as before.
+            resume_from: the checkpoint of processes that start from now on; ``None``: unchanged.
         """
         changes: dict[str, Any] = {}
         if resume_from is not None:
@@ -120,7 +120,7 @@ class AttemptWriter:
         again = [item.member for item in decision.moves if item.event is ReplicaEvent.RESTART]
         self._count_service([*decision.releases, *again], is_whole=False)
         for member in decision.releases:
-            # Its place is free from here on; that it was there stays written.
+            # Its resources are free from here on; the row keeps its history.
             self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
         if decision.is_running:
             self._job(JobEvent.RUN, "All replicas run." if len(self.rows.members) > 1 else "The command runs.")
@@ -146,9 +146,9 @@ class AttemptWriter:
         self._touch_job()
 
     def end(self, end: AttemptEnd, unkilled_replicas: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """The attempt is over and nothing of it is left but ``leftovers``, in words: what the engine could not end.
+        """The attempt is over, and only ``unkilled_replicas`` are left of it, a sentence for each.
 
-        Returns the bells to ring after the commit.
+        Returns the wake-ups to send after the commit.
         """
         for sentence in unkilled_replicas:
             self._add_event("replica.given_up", sentence, actor=EXECUTOR)
@@ -169,7 +169,7 @@ class AttemptWriter:
             wakeups.append((TOPIC_STUDY, self.job.trial["study_id"]))
         return wakeups
 
-    # The parts
+    # Parts
 
     def _run(self, decision: Decision) -> dict[str, Any]:
         move = advance(self.attempt.state, AttemptEvent.RUN)
@@ -180,7 +180,7 @@ class AttemptWriter:
     def _world(self, change: WorldChange) -> None:
         for rank, member in enumerate(change.members):
             self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "rank": rank})
-        # Those that wait to join, and those that were given up, stand behind.
+        # Joining and lost replicas rank after the members of the world.
         inside = [member.id for member in change.members]
         after = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
         self.writes.add(_RANK_AFTER_WORLD, after, is_unbatched=True)
@@ -205,7 +205,7 @@ class AttemptWriter:
         return f"{end.sentence} Attempt {self.attempt.number + 1} starts {when}."
 
     def _job(self, event: JobEvent, reason: str, end: AttemptEnd | None = None) -> frozenset[Effect]:
-        """Move the job. Compared with its generation: a user may have asked for something else meanwhile."""
+        """Move the job. Compared with its generation: a user may have requested something else meanwhile."""
         move = advance(self.job_state, event)
         values: dict[str, Any] = {"state": move.state.value, "updated_at": self.now, **_stamps(move, self.now)}
         if end is not None and move.state.is_terminal:
@@ -243,7 +243,10 @@ class AttemptWriter:
             values["not_before"] = at
             values["wait_reason"] = {
                 "code": ReasonCode.BACKOFF.value,
-                "sentence": f"starts again at {at:%H:%M:%S} UTC, {end.delay.total_seconds():g} s after it failed: {end.sentence}",
+                "sentence": (
+                    f"starts again at {at:%H:%M:%S} UTC, {end.delay.total_seconds():g} s after it failed: "
+                    f"{end.sentence}"
+                ),
                 "numbers": {"not_before": at.isoformat(), "delay_s": end.delay.total_seconds(), "failures": end.streak},
             }
         return values
@@ -254,17 +257,17 @@ class AttemptWriter:
         return stop if stop is not None and stop.cause is StopCause.PREEMPT else None
 
     def _count_service(self, members: Iterable[GangMember], *, is_whole: bool = True) -> None:
-        """Add what these replicas have had to what the job has had. ``is_whole``: they are what is left of the attempt."""
+        """Add the service of these replicas to the job's. ``is_whole``: they are all that is left of the attempt."""
         service = attained_service(self.rows, members, self.now)
         ran_s = 0.0
         if is_whole and self.attempt.started_at is not None:
             ended = [m.ended_at for m in self.rows.members if m.ended_at is not None]
             ran_s = max(0.0, (max(ended, default=self.now) - self.attempt.started_at).total_seconds())
         if service or ran_s:
-            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "had": service, "ran": ran_s})
+            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "service": service, "ran": ran_s})
 
     def _attempt(self, **values: Any) -> None:
-        """Change the attempt; even without values it is locked and its generation compared."""
+        """Change the attempt; even without values its row is locked and its generation compared."""
         seen = {"is_id": self.attempt.id, "is_generation": self.attempt.generation}
         self.writes.add(_CHANGE_ATTEMPT, seen | values, stale_message="the attempt has moved since it was read")
 
@@ -272,7 +275,7 @@ class AttemptWriter:
         by_event: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
         changes: dict[str, tuple[GangMember, dict[str, Any]]] = {}
         for item in moves:
-            # One that ran and ended since the last look moves twice: compared with what was read, written once.
+            # A replica that ran and ended since the last pass moves twice: compared with what was read, written once.
             _, values = changes.setdefault(item.member.id, (item.member, {}))
             values |= self._new_values(item)
             by_event[item.event].append(item)
@@ -314,11 +317,10 @@ class AttemptWriter:
         return values
 
     def _blame(self, member: GangMember, at: datetime, fault: MachineFault) -> None:
-        """Of its node: written with the end itself, so that no kill comes between the two."""
+        """Blame its node: written with the end itself, so that no kill comes between the two."""
         if fault.is_xid and not member.gpus:
-            fault = replace(
-                fault, is_certain=False
-            )  # it had none of the driver's devices: it may have read this anywhere
+            # A replica without one of the driver's devices may have read this anywhere.
+            fault = replace(fault, is_certain=False)
         row = {
             "node": member.node,
             "job_id": self.job.id,
@@ -329,7 +331,7 @@ class AttemptWriter:
         self.writes.add(_ADD_FAILURE, {**row, **asdict(fault)})
 
     def _replicas(self, changes: Iterable[tuple[GangMember, Mapping[str, Any]]]) -> None:
-        """Write the new values of each, compared with what was read: many at once where the same columns change."""
+        """Write new values, compared with what was read; changes of the same columns are sent together."""
         same_columns: defaultdict[tuple[str, ...], list[tuple[GangMember, Mapping[str, Any]]]] = defaultdict(list)
         for member, values in changes:
             same_columns[tuple(sorted(values))].append((member, values))
@@ -354,7 +356,7 @@ class AttemptWriter:
     def _add_event(
         self, kind: str, reason: str, *, actor: str = SCHEDULER, data: Mapping[str, Any] | None = None
     ) -> None:
-        """One line of the job's history. ``kind`` is noun.verb; ``reason`` is a sentence for people."""
+        """Add one event to the job's history. ``kind`` is noun.verb; ``reason`` is a sentence for users."""
         row = event_row(
             at=self.now,
             kind=kind,
@@ -372,7 +374,7 @@ class AttemptWriter:
         self._add_event(kind, reason, actor=actor, data={"replicas": listed, "count": len(members)})
 
     def _touch_job(self) -> None:
-        """Whoever caches the job by its time of change must look again."""
+        """Clients that cache the job by its time of change must read it again."""
         if not self.is_touched:
             self.writes.add(_TOUCH_JOB, {"is_id": self.job.id, "updated_at": self.now})
 

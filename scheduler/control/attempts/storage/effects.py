@@ -1,7 +1,7 @@
-"""What a look at an attempt asks of the database, as values: whoever drives many looks answers many at once.
+"""Database effects of a reconcile pass, as values: the transaction batcher runs the effects of many passes at once.
 
-A look is a generator. It yields one of these where it needs a transaction, and is sent the answer; between two of them it
-talks with the executor, and no transaction is open. An error of the transaction is thrown in where it was asked for.
+A pass is a generator. It yields one of these where it needs a transaction, and is sent the result. Between two effects
+it talks to the executor, and no transaction is open. An error of the transaction is thrown in at the ``yield``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LoadAttempt:
-    """Answered with the attempt's rows, or ``None`` where it is not live, or somebody else's (``Busy`` is thrown in).
+    """Result: the attempt's rows; ``None``: it is not live. ``LeaseTaken`` is thrown where another process has the
+    lease.
 
-    ``is_anew``: take the lease first, for it is not held, or not any more.
+    ``acquires_lease``: acquire the lease first, as it is not held, or not any more.
     """
 
     acquires_lease: bool
@@ -33,7 +34,9 @@ class LoadAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LoadStartInputs:
-    """Answered with what is :class:`Given` out on shared hosts, for all who ask at once, and the :class:`ResumeSources`."""
+    """Result: the :class:`AllocatedAddresses` on shared hosts, common to all passes at once, and
+    :class:`ResumeSources`.
+    """
 
     job: JobFacts
     number: int  # of the attempt
@@ -41,14 +44,14 @@ class LoadStartInputs:
 
 @dataclass(frozen=True, slots=True)
 class LoadOrderInputs:
-    """Answered with :class:`Gathered`."""
+    """Result: :class:`OrderInputs`."""
 
     job: JobFacts
 
 
 @dataclass(frozen=True, slots=True)
 class OrderInputs:
-    """What orders are made of. ``secrets``: or what stands against reading them."""
+    """The inputs of replica orders. ``secrets``: or the error of reading them."""
 
     volumes: Mapping[str, OrderVolume]
     secrets: Mapping[str, str] | TrainmasterError
@@ -57,14 +60,14 @@ class OrderInputs:
 
 @dataclass(frozen=True, slots=True)
 class RunRead:
-    """Answered with what ``work`` returns, in a transaction that reads."""
+    """Result: what ``work`` returns, in a read-only transaction."""
 
     work: Callable[[Session], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteStatements:
-    """Answered with ``None`` when all of it is written. ``addresses``: those that are given out with it."""
+    """Result: ``None``, once all is written. ``addresses``: those that are allocated with it."""
 
     writes: StatementBatch
     addresses: frozenset[Address] = frozenset()
@@ -72,14 +75,14 @@ class WriteStatements:
 
 @dataclass(frozen=True, slots=True)
 class RunWrite:
-    """Answered with what ``work`` returns: in a transaction of its own, fenced like any write."""
+    """Result: what ``work`` returns, in a transaction of its own that is fenced like any write."""
 
     work: Callable[[Session], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Keep the lease for another full time."""
+    """Extend the lease by its full time."""
 
 
 DatabaseEffect: TypeAlias = (
@@ -89,4 +92,4 @@ Effects: TypeAlias = Generator[DatabaseEffect, Any, T]
 
 
 class LeaseTaken(Exception):
-    """Another process holds the attempt."""
+    """Another process holds the attempt's lease."""

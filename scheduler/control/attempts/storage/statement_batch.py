@@ -1,7 +1,7 @@
 """Statements that are collected before they are sent: of one attempt, or of many in one transaction.
 
-Whoever writes says what and compared with what; nobody waits for an answer in between. So the same statement of a hundred
-attempts goes to the database at once.
+A writer states what to write and what to compare with; it waits for no result in between. So the same statement of a
+hundred attempts goes to the database at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOCK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A statement with its parameters; ``None``: it has none. ``stale_message``: what has happened where it meets no row."""
+    """A statement with its parameters, if any. ``stale_message``: what has happened where it matches no row."""
 
     statement: Any
     row: Mapping[str, Any] | None
@@ -37,14 +37,14 @@ class _Line:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Equal for lines that may be sent together."""
+        """Equal for statements that may be sent together."""
         alone = id(self) if self.is_unbatched else 0
         return (id(self.statement), tuple(sorted(self.row or ())), bool(self.stale_message), alone)
 
 
 @dataclass(slots=True)
 class StatementBatch:
-    """What one attempt's transaction writes, in order; its history comes last, in its own order."""
+    """The statements of one attempt's transaction, in order; its events come last, in their own order."""
 
     lines: list[_Line] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -57,28 +57,28 @@ class StatementBatch:
         stale_message: str = "",
         is_unbatched: bool = False,
     ) -> None:
-        """``statement`` for one row of a table.
+        """Add ``statement`` for one row of a table.
 
         Args:
-            stale_message: it must meet one, and this is told when it does not.
-            is_alone: it is not sent with others of its kind: one of its parameters is an expanding list.
+            stale_message: the statement must match a row; this is the error's message where it does not.
+            is_unbatched: it is not sent with others of its kind, as one of its parameters is an expanding list.
         """
         self.lines.append(_Line(statement, row, stale_message, is_unbatched))
 
 
 def lock_attempts(session: Session, attempt_ids: Iterable[str]) -> None:
-    """Before anything else of attempts or their jobs is written: whoever writes about several takes their rows in the same order,
-    so that no two wait for each other. On SQLite, who writes is alone.
+    """Lock rows in the order of their ids before anything of attempts or their jobs is written, so that transactions on
+    several attempts cannot deadlock. SQLite has one writer, and needs no lock.
     """
     if session.get_bind().dialect.name != "sqlite":
         session.connection().execute(_LOCK, {"attempts": sorted(attempt_ids)}).all()
 
 
 def flush(session: Session, all_writes: Sequence[StatementBatch]) -> None:
-    """Send everything: each one's lines in their order, and what is alike together.
+    """Send all batches: the statements of each in their order, equal ones of several together.
 
     Raises:
-        StaleWrite: a row is not any more as it was read. The caller rolls back.
+        StaleWrite: a row has changed since it was read. The caller rolls back.
     """
     connection = session.connection()
     waiting = [iter(writes.lines) for writes in all_writes]

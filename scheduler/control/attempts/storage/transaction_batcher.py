@@ -1,8 +1,8 @@
-"""Many looks side by side: each goes on by itself, and what they ask of the database is answered for all at once.
+"""Runs many reconcile passes in parallel and batches their database effects into shared transactions.
 
-Nothing is less safe for that. Leases are checked in each transaction that writes, each attempt's rows are compared with what
-was read, and where a transaction fails for one of them, it is rolled back and everybody is answered alone. A look that is
-slow, for an engine or a volume does not answer it, is waited for a moment; then the others go on without it.
+This is as safe as a transaction for each. Leases are checked in each transaction that writes, rows are compared with
+what was read, and where a transaction fails because of one attempt, it is rolled back and each effect runs alone. The
+others wait a moment for a pass that is slow, because an engine or a volume does not answer; then they go on without it.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from scheduler.control.context import ControlContext
 log = structlog.get_logger(__name__)
 
 _PORTS_LEASE: Final = "ports"
-# Seconds. For how long the others wait for a look that talks with an engine, to share their next transaction with it.
+# Seconds. For how long the others wait for a pass that talks to an engine, to share their next transaction with it.
 _SLOW_S: Final = 2.0
-# Seconds without another one that ends until those that have ended are let go of.
+# Seconds without another ended pass until the ended ones are finished.
 _GATHER_S: Final = 0.1
-_Requests = Mapping[AttemptId, Any]  # a step of one kind of each
+_Requests = Mapping[AttemptId, Any]  # effects of one kind
 ResultOrError = ReconcileResult | Exception
 
 
 class TransactionBatcher:
-    """Drives the looks at some attempts to their ends. For one thread; used once."""
+    """Drives the passes of some attempts to their ends. For one thread; used once."""
 
     def __init__(self, control: ControlContext, specs: SpecCache, taken: AddressCache) -> None:
         self.control = control
@@ -65,12 +65,11 @@ class TransactionBatcher:
         self._renewed_at = control.clock()
         self._passes: dict[AttemptId, Effects[ReconcileResult]] = {}
         self._on_end: Callable[[AttemptId, ResultOrError], None] = lambda _name, _outcome: None
-        self._ready_answers: dict[AttemptId, Any] = {}  # what they asked for, and have not been sent
-        self._working: dict[
-            Future[DatabaseEffect | ResultOrError], tuple[AttemptId, float]
-        ] = {}  # since when, in seconds
+        self._ready_answers: dict[AttemptId, Any] = {}  # results of effects that have not been sent to their pass
+        # (attempt, since when in seconds)
+        self._working: dict[Future[DatabaseEffect | ResultOrError], tuple[AttemptId, float]] = {}
         self._pending: dict[AttemptId, DatabaseEffect] = {}
-        self._ended: list[AttemptId] = []  # not let go of yet
+        self._ended: list[AttemptId] = []  # not finished yet
         self.outcomes: dict[AttemptId, ResultOrError] = {}
         self._answers: dict[type[DatabaseEffect], Callable[[_Requests], Mapping[AttemptId, Any]]] = {
             LoadAttempt: self._load,
@@ -85,13 +84,13 @@ class TransactionBatcher:
     def run(
         self, passes: Mapping[AttemptId, Effects[ReconcileResult]], on_end: Callable[[AttemptId, ResultOrError], None]
     ) -> None:
-        """Until each has its outcome. ``on_end``: called of each when it has, its lease given back, while slower ones go on."""
+        """Run until each has its result. ``on_end``: called with each result, once its lease is released."""
         self._passes, self._on_end, self._ready_answers = dict(passes), on_end, dict.fromkeys(passes)
-        # Talking with an engine is mostly waiting.
+        # Talking to an engine is mostly waiting.
         if min(len(passes), self.control.create_at_once) < 2:
             self._run(self._advance_one_by_one)
             return
-        # A thread more for each that is slow: else a few of them would keep all the others waiting.
+        # One thread for each pass: else a few slow ones would delay all others.
         pool = ThreadPoolExecutor(len(passes), thread_name_prefix="look")
         try:
             self._run(lambda: self._advance_in_parallel(pool))
@@ -112,7 +111,7 @@ class TransactionBatcher:
     def _answer(
         self, answer: Callable[[_Requests], Mapping[AttemptId, Any]], requests: _Requests
     ) -> Mapping[AttemptId, Any]:
-        """What they asked for, of all at once; where that fails, of each alone, for it may be one attempt's rows."""
+        """Run these effects together; where that fails, each alone, as the cause may be the rows of one attempt."""
         try:
             return answer(requests)
         except Exception as error:  # noqa: BLE001 (theirs to handle, each by itself)
@@ -124,16 +123,16 @@ class TransactionBatcher:
             self._renew_leases_if_due()
             try:
                 apart |= answer({name: step})
-            except Exception as error:  # noqa: BLE001 (this one's)
+            except Exception as error:  # noqa: BLE001 (of this attempt)
                 if _affects_all(error):
                     return dict.fromkeys(requests, error) | apart
                 apart[name] = error
         return apart
 
-    # Going on
+    # Advancing
 
     def _advance_one_by_one(self) -> None:
-        """Send each its answer, until all have asked for something else or ended."""
+        """Send each pass its result, until all have yielded another effect or ended."""
         while self._ready_answers:
             name = next(iter(self._ready_answers))
             self._on_yield(name, self._step(name, self._ready_answers.pop(name)))
@@ -141,7 +140,7 @@ class TransactionBatcher:
         self._finish_ended()
 
     def _advance_in_parallel(self, pool: ThreadPoolExecutor) -> None:
-        """The same, some at once; those that are slow are not waited for while others have asked."""
+        """The same in parallel; slow passes are not waited for while others have yielded effects."""
         while self._ready_answers or self._working:
             now_s = time.monotonic()
             quick = [since_s for _, since_s in self._working.values() if now_s - since_s < _SLOW_S]
@@ -153,7 +152,7 @@ class TransactionBatcher:
                 break
             left_s = _SLOW_S - (now_s - min(quick, default=now_s))
             done, _ = wait(self._working, min(left_s, _GATHER_S) if self._ended else left_s, FIRST_COMPLETED)
-            for future in [one for one in self._working if one in done]:  # in the order in which they were sent
+            for future in [future for future in self._working if future in done]:  # in the order of their start
                 name, _ = self._working.pop(future)
                 self._on_yield(name, future.result())
             if not done:
@@ -168,7 +167,7 @@ class TransactionBatcher:
         except StopIteration as end:
             outcome: ReconcileResult = end.value
             return outcome
-        except Exception as error:  # noqa: BLE001 (told by whoever asked for this look)
+        except Exception as error:  # noqa: BLE001 (the result of this attempt)
             return error
 
     def _on_yield(self, name: AttemptId, yielded: DatabaseEffect | ResultOrError) -> None:
@@ -176,12 +175,12 @@ class TransactionBatcher:
             self._pending[name] = yielded
             return
         if isinstance(yielded, Exception):
-            self._leases.pop(name, None)  # it expires by itself, so that what failed is not tried again at once
+            self._leases.pop(name, None)  # it expires by itself, so that a failed attempt is not retried at once
         self.outcomes[name] = yielded
         self._ended.append(name)
 
     def _finish_ended(self) -> None:
-        """Of those that have ended."""
+        """Release the leases of the ended passes, and report their results."""
         ended, self._ended = self._ended, []
         leases_held = [self._leases.pop(name) for name in ended if name in self._leases]
         if leases_held:
@@ -190,13 +189,13 @@ class TransactionBatcher:
             self._on_end(name, self.outcomes[name])
 
     def _renew_leases_if_due(self) -> None:
-        """A batch may last longer than a lease: the ones of those that wait for their turn are renewed in time."""
+        """A batch may last longer than a lease: leases of waiting passes are renewed in time."""
         control = self.control
         if self._leases and control.clock() - self._renewed_at > control.lease_ttl / 3:
             try:
                 self._renew({})
             except Unavailable:
-                pass  # whatever they write next is compared with the lease
+                pass  # each later write is compared with the lease
 
     def _release(self, leases_held: Sequence[HeldLease]) -> None:
         try:
@@ -208,8 +207,8 @@ class TransactionBatcher:
     # Leases
 
     def _renew(self, requests: _Requests) -> Mapping[AttemptId, Any]:
-        """All that are held, while we are at it; not of looks that are silent for longer than a lease lasts: another process
-        may fare better with them, and what they write at last is compared with the lease.
+        """Renew all held leases at once, except those of passes that have been stuck for longer than a lease lasts:
+        another process may succeed with them, and what they write at last is compared with the lease.
         """
         control = self.control
         now = control.clock()
@@ -232,7 +231,7 @@ class TransactionBatcher:
         fresh = [name for name, step in requests.items() if step.acquires_lease]
         for name in fresh:
             self._leases.pop(name, None)
-        # With the lease in hand this only reads: what is written later is fenced anyway.
+        # With the lease held this only reads: later writes are fenced anyway.
         with unit_of_work(control.sessions, read_only=not fresh) as session:
             now = control.clock()
             rows = load_attempts(session, list(requests), self._specs, now=now, node_grace=control.node_grace)
@@ -289,7 +288,7 @@ class TransactionBatcher:
         return answers | self._write_these(ready, requests)
 
     def _write_these(self, names: Sequence[AttemptId], requests: _Requests) -> dict[AttemptId, Any]:
-        """All of them in one transaction, but those whose lease somebody else has taken."""
+        """Write all in one transaction; skip those whose lease was lost."""
         control = self.control
         with unit_of_work(control.sessions) as session:
             valid = leases.check_all(session, [self._leases[name] for name in names])
@@ -300,7 +299,7 @@ class TransactionBatcher:
         return {name: None if name in written else _taken_over(name) for name in names}
 
     def _check_addresses(self, session: Any, steps: Sequence[WriteStatements]) -> None:
-        """Two gangs that start at once may have been given the same port: the second looks again."""
+        """Two gangs that start at once may have been given the same port: the second one allocates again."""
         if not any(step.addresses for step in steps):
             return
         control = self.control
@@ -320,13 +319,13 @@ class TransactionBatcher:
             try:
                 with fence.fenced(self.control, self._leases[name]) as session:
                     answers[name] = step.work(session)
-            except Exception as error:  # noqa: BLE001 (this one's)
+            except Exception as error:  # noqa: BLE001 (of this attempt)
                 answers[name] = error
         return answers
 
 
 def _affects_all(error: Exception) -> bool:
-    """Whether the others would fare no better: the database is away, and not only somebody at one's rows."""
+    """Whether the others would fare no better: the database is away, and not only rows of one attempt locked."""
     return isinstance(error, Unavailable) and not isinstance(error, RowsLocked)
 
 
