@@ -1,4 +1,4 @@
-"""What users do with checkpoints: delete, protect, set a retention policy, and choose one to resume from."""
+"""What users do with checkpoints: delete, pin, set a retention policy, and choose one to resume from."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from core.db.repositories.checkpoints import forget, pinned_paths, used_paths
 from core.db.tables import Checkpoint, Job, PinnedCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.jobs.retention import RetentionRule
-from core.inspection.discovery import KEPT, Landed, landed_at
+from core.inspection.discovery import PINNED_MARKER, CheckpointFiles, checkpoint_at
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
 
-def find(session: Session, job: Job, path: str) -> tuple[Tree, Landed]:
+def find(session: Session, job: Job, path: str) -> tuple[Tree, CheckpointFiles]:
     """A checkpoint in the job's output. Raises ``NotFound``, or ``Conflict`` if the control plane cannot read the volume."""
     tree = job_output(session, job)
-    return tree, landed_at(tree, path)
+    return tree, checkpoint_at(tree, path)
 
 
 def find_complete(session: Session, job: Job, path: str) -> str:
@@ -40,7 +40,7 @@ def find_complete(session: Session, job: Job, path: str) -> str:
         if session.scalars(reported).first() is not None:
             return path.strip("/")  # the control plane cannot read the volume, so it trusts the job's report
         raise
-    landed = landed_at(tree, path)
+    landed = checkpoint_at(tree, path)
     if not landed.is_complete:
         raise Conflict(
             f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
@@ -49,12 +49,12 @@ def find_complete(session: Session, job: Job, path: str) -> str:
 
 
 def remove(context: AppContext, access: JobAccess, path: str) -> None:
-    """Delete a checkpoint's files. Raises ``Conflict`` while it is protected or in use."""
+    """Delete a checkpoint's files. Raises ``Conflict`` while it is pinned or in use."""
     with context.write() as work:
         job = access.load(work.session)
         tree, landed = find(work.session, job, path)
         if landed.path in pinned_paths(work.session, job):
-            raise Conflict(f"{landed.path} is protected; release it first, then delete it.", field="path")
+            raise Conflict(f"{landed.path} is pinned; release it first, then delete it.", field="path")
         if landed.path in used_paths(work.session, job):
             raise Conflict(f"{landed.path} is in use: a job that has not ended resumes from it.", field="path")
         forget(work.session, job, landed.path)
@@ -65,7 +65,7 @@ def remove(context: AppContext, access: JobAccess, path: str) -> None:
 
 
 def keep(context: AppContext, access: JobAccess, path: str) -> None:
-    """Protect a checkpoint from retention and from deletion by users."""
+    """Pin a checkpoint: neither retention nor a user deletes it."""
     with context.write() as work:
         job = access.load(work.session)
         tree, landed = find(work.session, job, path)
@@ -75,12 +75,12 @@ def keep(context: AppContext, access: JobAccess, path: str) -> None:
         work.session.add(row)
         tell(work, access.caller, job, "checkpoint.kept", landed.path)
     if landed.is_dir:
-        with suppress(TrainmasterError), tree.new_file(f"{landed.path}/{KEPT}"):
+        with suppress(TrainmasterError), tree.new_file(f"{landed.path}/{PINNED_MARKER}"):
             pass  # on a volume that is read-only here, the training library does not learn of it
 
 
 def release(context: AppContext, access: JobAccess, path: str) -> None:
-    """End the protection. Harmless if the checkpoint was not protected, or is gone."""
+    """Unpin a checkpoint. Harmless if it is not pinned, or is gone."""
     with context.write() as work:
         job = access.load(work.session)
         same_output = select(Job.id).where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
@@ -92,7 +92,7 @@ def release(context: AppContext, access: JobAccess, path: str) -> None:
         if hit is not None:
             tell(work, access.caller, job, "checkpoint.released", path.strip("/"))
         with suppress(TrainmasterError):
-            job_output(work.session, job).delete(f"{path.strip('/')}/{KEPT}")
+            job_output(work.session, job).delete(f"{path.strip('/')}/{PINNED_MARKER}")
 
 
 def get_retention(session: Session, job: Job) -> RetentionView:

@@ -13,13 +13,13 @@ from starlette.responses import Response, StreamingResponse
 from api.files.service import OCTETS
 from api.http.ranges import OpenFileResponse, attachment
 from core.domain.errors import TrainmasterError
-from core.inspection.discovery import Landed, files_of
+from core.inspection.discovery import CheckpointFiles, files_of
 from core.storage.tree import Tree
 
 _CHUNK: Final = 2**20
 
 
-def answer(tree: Tree, landed: Landed) -> Response:
+def answer(tree: Tree, landed: CheckpointFiles) -> Response:
     """The response. A tar has its Content-Length, so that clients see the progress and whether it is complete."""
     name = landed.path.rpartition("/")[2]
     if not landed.is_dir and len(landed.parts) == 1:

@@ -29,9 +29,9 @@ from api.app.unit_of_work import AppContext
 from api.auth import JobAccess
 from api.http.cursors import bad_cursor, make_cursor, read_cursor
 from core.domain.errors import CheckpointUnreadable, InvalidRequest
-from core.inspection.discovery import landed_at, signature
+from core.inspection.discovery import checkpoint_at, signature
 from core.inspection.layers import of_layers
-from core.inspection.pool import Inspectors, Place
+from core.inspection.pool import Inspectors, CheckpointRef
 from core.storage.outputs import job_output
 
 log = structlog.get_logger(__name__)
@@ -146,7 +146,7 @@ def _name(key: str) -> str:
 class InspectedCheckpoint:
     """The content list of a checkpoint. ``key`` changes when its files change."""
 
-    place: Place
+    place: CheckpointRef
     key: str
     inside: Mapping[str, Any]
 
@@ -178,8 +178,8 @@ class CheckpointInspector:
         """
         with context.read() as work:
             tree = job_output(work.session, access.load(work.session))
-        landed = landed_at(tree, path)
-        place = Place(tree, landed.path)
+        landed = checkpoint_at(tree, path)
+        place = CheckpointRef(tree, landed.path)
         about = place.to_json()
         key = "\0".join((about["root"], about["base"], landed.path, signature(tree, landed)))
         with self._lock:

@@ -131,21 +131,19 @@ def download_checkpoint(job: JobViewer, context: AppContextDep, path: Checkpoint
 
 @router.delete("", operation_id="delete_checkpoint", summary="Delete a checkpoint", status_code=204)
 def delete_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
-    """Refused while the checkpoint is protected, or while a job that has not ended resumes from it."""
+    """Refused while the checkpoint is pinned, or while a job that has not ended resumes from it."""
     actions.remove(context, job, path)
     return Response(status_code=204)
 
 
-@router.put("/kept", operation_id="keep_checkpoint", summary="Protect a checkpoint from deletion", status_code=204)
+@router.put("/kept", operation_id="keep_checkpoint", summary="Pin a checkpoint", status_code=204)
 def keep_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
     """Neither retention nor a user can delete it until it is released."""
     actions.keep(context, job, path)
     return Response(status_code=204)
 
 
-@router.delete(
-    "/kept", operation_id="release_checkpoint", summary="End the protection of a checkpoint", status_code=204
-)
+@router.delete("/kept", operation_id="release_checkpoint", summary="Unpin a checkpoint", status_code=204)
 def release_checkpoint(job: JobMember, context: AppContextDep, path: CheckpointPath) -> Response:
     actions.release(context, job, path)
     return Response(status_code=204)
@@ -159,7 +157,7 @@ def get_retention(job: JobViewer, context: AppContextDep) -> RetentionView:
 
 @router.put("/retention", operation_id="set_retention", summary="Set the retention policy of a job's checkpoints")
 def set_retention(body: RetentionRequest, job: JobMember, context: AppContextDep) -> RetentionView:
-    """Other checkpoints are deleted in the background; never the newest, a protected one, or one in use."""
+    """Other checkpoints are deleted in the background; never the newest, a pinned one, or one in use."""
     with context.write() as work:
         return actions.set_retention(work, job.caller, job.load(work.session), body)
 

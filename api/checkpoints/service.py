@@ -23,7 +23,7 @@ from core.db.repositories.metrics.steps import values_at
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
 from core.domain.metrics.limits import SYSTEM
-from core.inspection.discovery import Landed, all_landed
+from core.inspection.discovery import CheckpointFiles, find_checkpoints
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
@@ -48,7 +48,7 @@ def list_page(
         job = access.load(work.session)
         reported = {view.path: view for view in _reported(work.session, job.id)}
         attempts = _attempt_writes(work.session, job.id)
-        protected, used = pinned_paths(work.session, job), used_paths(work.session, job)
+        pinned, used = pinned_paths(work.session, job), used_paths(work.session, job)
         try:
             tree: Tree | None = job_output(work.session, job)
         except Conflict:
@@ -76,7 +76,7 @@ def list_page(
     marked = [
         view.model_copy(
             update={
-                "is_kept": view.path in protected,
+                "is_pinned": view.path in pinned,
                 "is_in_use": view.path in used,
                 "metrics": view.metrics or ({} if view.step is None else at_steps.get(view.step, {})),
             }
@@ -90,7 +90,7 @@ def _merge_with_output(
     tree: Tree, reported: Mapping[str, CheckpointView], attempts: Sequence[_AttemptWrites]
 ) -> list[CheckpointView]:
     """Reported checkpoints that exist, and unreported ones of the output."""
-    found = {item.path: item for item in all_landed(tree)}
+    found = {item.path: item for item in find_checkpoints(tree)}
     views = [
         _with_found_files(view, found[path]) if path in found else view
         for path, view in reported.items()
@@ -99,7 +99,7 @@ def _merge_with_output(
     return views + [_view_of(item, attempts) for path, item in found.items() if path not in reported]
 
 
-def _with_found_files(reported: CheckpointView, found: Landed) -> CheckpointView:
+def _with_found_files(reported: CheckpointView, found: CheckpointFiles) -> CheckpointView:
     """The job's report, completed by what was found in the output."""
     return reported.model_copy(
         update={
@@ -167,7 +167,7 @@ def _attempt_writes(session: Session, job_id: str) -> list[_AttemptWrites]:
     ]
 
 
-def _view_of(found: Landed, attempts: Sequence[_AttemptWrites]) -> CheckpointView:
+def _view_of(found: CheckpointFiles, attempts: Sequence[_AttemptWrites]) -> CheckpointView:
     """An unreported checkpoint: the attempt that ran when it was modified is taken for its writer."""
     by = next((attempt for attempt in attempts if attempt.wrote(found.modified_at)), None)
     return CheckpointView(

@@ -1,7 +1,7 @@
-"""Which ready replica gets the next request: by the deployed models' parts, then the one with the fewest open ones.
+"""Load balancing: choose a deployed model at random by its traffic share, then its replica with the fewest open requests.
 
-Each API process counts its own requests. With several of them the counts differ, and each still sends to the replica
-that it has burdened least: with equal processes that is nearly as good, and nothing is shared that could be away.
+Each API process counts only its own requests (least connections per process): with equal processes that is nearly as
+good as a shared count, and there is no shared store that could fail.
 """
 
 from __future__ import annotations
@@ -13,42 +13,44 @@ from typing import Final
 
 from core.db.repositories.serving import ServingTarget
 
-# Seconds for which a replica that refused a connection is left alone; the control loop finds out meanwhile what it has.
+# A replica that refused a connection gets no requests for this time, in which the control loop checks it.
 _AVOIDED_S: Final = 2.0
 
 
 class Balancer:
     """For one event loop. ``clock_s``: monotonic."""
 
-    def __init__(self, clock_s: Callable[[], float], chance: Random) -> None:
+    def __init__(self, clock_s: Callable[[], float], random: Random) -> None:
         self._clock_s = clock_s
-        self._chance = chance
+        self._random = random
         self._open: dict[str, int] = {}
         self._avoided: dict[str, float] = {}
 
     def choose(
         self, targets: Sequence[ServingTarget], *, deployment: str | None = None, without: Collection[str] = ()
     ) -> ServingTarget | None:
-        """``None``: nobody is left.
+        """The replica for the next request; ``None`` if no candidate is left.
 
         Args:
-            deployment: of this deployed model alone, whatever its traffic.
-            without: replicas that were tried already.
+            targets: the ready replicas of the endpoint.
+            deployment: only replicas of this deployed model, whatever its traffic.
+            without: ids of replicas that were tried already.
         """
         now_s = self._clock_s()
-        left = [one for one in targets if one.replica_id not in without]
+        candidates = [target for target in targets if target.replica_id not in without]
         if deployment is not None:
-            left = [one for one in left if one.deployment == deployment]
+            candidates = [target for target in candidates if target.deployment == deployment]
         else:
-            left = self._of_one_deployment([one for one in left if one.traffic > 0])
-        well = [one for one in left if self._avoided.get(one.replica_id, 0.0) <= now_s]
-        fewest = min((self._open.get(one.replica_id, 0) for one in well or left), default=0)
-        best = [one for one in well or left if self._open.get(one.replica_id, 0) == fewest]
-        return self._chance.choice(best) if best else None
+            candidates = self._draw_deployment([target for target in candidates if target.traffic > 0])
+        healthy = [target for target in candidates if self._avoided.get(target.replica_id, 0.0) <= now_s]
+        candidates = healthy or candidates
+        fewest = min((self._open.get(target.replica_id, 0) for target in candidates), default=0)
+        best = [target for target in candidates if self._open.get(target.replica_id, 0) == fewest]
+        return self._random.choice(best) if best else None
 
     @contextmanager
     def using(self, target: ServingTarget) -> Iterator[None]:
-        """While a request to it is open."""
+        """A context for the time that a request to the replica is open."""
         self._open[target.replica_id] = self._open.get(target.replica_id, 0) + 1
         try:
             yield
@@ -58,7 +60,7 @@ class Balancer:
                 del self._open[target.replica_id]
 
     def avoid(self, target: ServingTarget) -> None:
-        """It refused a connection."""
+        """Send no requests to a replica that refused a connection, for ``_AVOIDED_S``."""
         now_s = self._clock_s()
         self._avoided = {name: until for name, until in self._avoided.items() if until > now_s}
         self._avoided[target.replica_id] = now_s + _AVOIDED_S
@@ -70,5 +72,5 @@ class Balancer:
         parts = {one.deployment: one.traffic for one in targets}
         if len(parts) < 2:
             return list(targets)
-        (drawn,) = self._chance.choices(list(parts), list(parts.values()))
+        (drawn,) = self._random.choices(list(parts), list(parts.values()))
         return [one for one in targets if one.deployment == drawn]

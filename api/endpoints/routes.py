@@ -37,12 +37,12 @@ from core.db.tables import Endpoint, Job
 router = new_router("endpoints")
 
 _PROJECT = "/projects/{project}/endpoints"
-_ONE = f"{_PROJECT}/{{endpoint}}"
-_DEPLOYED = f"{_ONE}/deployments/{{deployment}}"
+_ENDPOINT = f"{_PROJECT}/{{endpoint}}"
+_DEPLOYED = f"{_ENDPOINT}/deployments/{{deployment}}"
 DeploymentName = Annotated[str, Path(description="The deployed model's name.", pattern=NAME_PATTERN)]
-AskedDeployment = Annotated[
+DeploymentQuery = Annotated[
     str | None,
-    Query(pattern=NAME_PATTERN, description="Ask this deployed model; unstated: by their parts of the traffic."),
+    Query(pattern=NAME_PATTERN, description="Send the request to this deployed model; unstated: by the traffic split."),
 ]
 
 
@@ -72,40 +72,44 @@ def list_endpoints(
 
 @router.post(_PROJECT, operation_id="create_endpoint", summary="Create an endpoint", status_code=201)
 def create_endpoint(body: EndpointCreate, project: ProjectMember, context: AppContextDep) -> EndpointDetail:
-    """It answers when something is deployed to it. Needs the role `member` in the project."""
+    """It can predict once a model is deployed to it. Needs the role `member` in the project."""
     with context.write() as work:
         member = project.caller.member_of(work.session, project.name, project.role)
         return endpoint_detail(work.session, service.create(work, project.caller, member, body))
 
 
-@router.get(_ONE, operation_id="get_endpoint", summary="One endpoint with its deployed models and their replicas")
+@router.get(_ENDPOINT, operation_id="get_endpoint", summary="One endpoint with its deployed models and their replicas")
 def get_endpoint(endpoint: EndpointViewer, context: AppContextDep) -> EndpointDetail:
     with context.read() as work:
         return endpoint_detail(work.session, endpoint.load(work.session)[0])
 
 
-@router.get(f"{_ONE}/history", operation_id="list_endpoint_changes", summary="What was changed, newest first")
+@router.get(
+    f"{_ENDPOINT}/history", operation_id="list_endpoint_changes", summary="Changes of an endpoint, newest first"
+)
 def list_endpoint_changes(endpoint: EndpointViewer, context: AppContextDep, page: PageParams) -> Page[EndpointChange]:
-    """Deployments, rollbacks and revisions that were given up, replicas that failed, scaling and traffic: when, by whom and why."""
+    """Deployments, rollbacks, failed revisions and replicas, scaling and traffic, with time, actor and reason."""
     with context.read() as work:
         row = endpoint.load(work.session)[0]
         before = None if page.cursor is None else int(read_cursor(page.cursor, (int,))[0])
         rows = events_of_endpoint(work.session, row.project_id, row.id, before=before, limit=page.limit + 1)
         cursor = make_cursor(rows[page.limit - 1].id) if len(rows) > page.limit else None
-        return Page(items=[change_view(one) for one in rows[: page.limit]], next_cursor=cursor)
+        return Page(items=[change_view(event) for event in rows[: page.limit]], next_cursor=cursor)
 
 
-@router.delete(_ONE, operation_id="delete_endpoint", summary="Undeploy all and forget the endpoint", status_code=202)
+@router.delete(
+    _ENDPOINT, operation_id="delete_endpoint", summary="Undeploy all models and delete the endpoint", status_code=202
+)
 def delete_endpoint(endpoint: EndpointMember, context: AppContextDep) -> None:
-    """Requests are refused at once; it is gone when its replicas have ended."""
+    """Requests are refused at once; the endpoint is gone when its replicas have ended."""
     with context.write() as work:
         service.delete(work, endpoint)
 
 
-@router.post(f"{_ONE}/deployments", operation_id="deploy_model", summary="Deploy a model, or its next revision")
+@router.post(f"{_ENDPOINT}/deployments", operation_id="deploy_model", summary="Deploy a model, or a new revision of it")
 def deploy_model(body: DeployRequest, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
-    """A revision of a name that is there replaces the one before step by step: a replica of the old one ends when one of the
-    new one is ready in its place. One that never gets ready is given up, and the one before serves on.
+    """A new revision of an existing deployment replaces the previous one by a rolling update: an old replica ends when a
+    new one is ready. A revision that never becomes ready fails, and the previous one continues to serve.
     """
     draft = service.check_deploy(context, endpoint, body)
     with context.write() as work:
@@ -113,7 +117,7 @@ def deploy_model(body: DeployRequest, endpoint: EndpointMember, context: AppCont
         return endpoint_detail(work.session, work.session.get_one(Endpoint, row.endpoint_id))
 
 
-@router.post(f"{_DEPLOYED}/scale", operation_id="scale_deployment", summary="Have more or fewer replicas")
+@router.post(f"{_DEPLOYED}/scale", operation_id="scale_deployment", summary="Change the number of replicas")
 def scale_deployment(
     body: ScaleRequest, deployment: DeploymentName, endpoint: EndpointMember, context: AppContextDep
 ) -> EndpointDetail:
@@ -121,9 +125,7 @@ def scale_deployment(
         return endpoint_detail(work.session, service.scale(work, endpoint, deployment, body.replicas))
 
 
-@router.post(
-    f"{_DEPLOYED}/rollback", operation_id="rollback_deployment", summary="Have an earlier revision serve again"
-)
+@router.post(f"{_DEPLOYED}/rollback", operation_id="rollback_deployment", summary="Roll back to an earlier revision")
 def rollback_deployment(
     deployment: DeploymentName, endpoint: EndpointMember, context: AppContextDep, body: RollbackRequest | None = None
 ) -> EndpointDetail:
@@ -133,30 +135,34 @@ def rollback_deployment(
 
 @router.delete(_DEPLOYED, operation_id="undeploy_model", summary="Undeploy a model", status_code=202)
 def undeploy_model(deployment: DeploymentName, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
-    """Its replicas get no more requests, finish those that they have, and end."""
+    """Its replicas get no new requests, finish their open ones, and end."""
     with context.write() as work:
         return endpoint_detail(work.session, service.undeploy(work, endpoint, deployment))
 
 
-@router.put(f"{_ONE}/traffic", operation_id="set_endpoint_traffic", summary="Divide the requests among deployed models")
+@router.put(
+    f"{_ENDPOINT}/traffic", operation_id="set_endpoint_traffic", summary="Set the traffic split among deployed models"
+)
 def set_endpoint_traffic(body: TrafficRequest, endpoint: EndpointMember, context: AppContextDep) -> EndpointDetail:
     with context.write() as work:
         return endpoint_detail(work.session, service.set_traffic(work, endpoint, body.traffic))
 
 
-@router.post(f"{_ONE}:predict", operation_id="predict", summary="Ask a deployed model")
-async def predict(request: Request, endpoint: EndpointViewer, deployment: AskedDeployment = None) -> Response:
-    """The body goes to a ready replica as it is, usually `{"instances": […]}`, and its answer comes back, usually
-    `{"predictions": […]}`. What the model itself says has `Trainmaster-Answered-By: model`. To ask is to read: the role `viewer`
-    and a token of scope `read` are enough.
+@router.post(f"{_ENDPOINT}:predict", operation_id="predict", summary="Predict with a deployed model")
+async def predict(request: Request, endpoint: EndpointViewer, deployment: DeploymentQuery = None) -> Response:
+    """The body is forwarded unchanged to a ready replica, usually `{"instances": […]}`, and its response is returned,
+    usually `{"predictions": […]}`. Responses of the model itself have the header `Trainmaster-Answered-By: model`. The
+    role `viewer` and a token of scope `read` are enough.
     """
-    return await _hand_on(request, endpoint, deployment)
+    return await _forward(request, endpoint, deployment)
 
 
-@router.post(f"{_ONE}:rawPredict", operation_id="raw_predict", summary="Ask a deployed model in a format of its own")
-async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: AskedDeployment = None) -> Response:
-    """The same for bodies of any type."""
-    return await _hand_on(request, endpoint, deployment)
+@router.post(
+    f"{_ENDPOINT}:rawPredict", operation_id="raw_predict", summary="Predict with a deployed model in its own format"
+)
+async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: DeploymentQuery = None) -> Response:
+    """Like `predict`, for bodies of any content type."""
+    return await _forward(request, endpoint, deployment)
 
 
 @router.post(
@@ -169,7 +175,7 @@ async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: As
 def batch_predict(
     body: BatchPredictRequest, project: ProjectMember, context: AppContextDep, key: IdempotencyKey = None
 ) -> Response:
-    """A job: its replicas share the instances, and one that is lost goes on where its last whole output file ended."""
+    """Creates a job whose replicas share the instances. A restarted replica resumes after its last complete output file."""
     with context.read() as work:
         member = project.caller.member_of(work.session, project.name, project.role)
     submission = service.check_batch(context, project.caller, member, body)
@@ -181,6 +187,6 @@ def batch_predict(
     return Response(content, 201, headers, media_type="application/json")
 
 
-async def _hand_on(request: Request, access: EndpointAccess, deployment: str | None) -> Response:
+async def _forward(request: Request, access: EndpointAccess, deployment: str | None) -> Response:
     proxy: Proxy = request.app.state.proxy
-    return await proxy.hand_on(request, access, deployment)
+    return await proxy.forward(request, access, deployment)

@@ -1,4 +1,4 @@
-"""Making endpoints and saying what is to be deployed to them; the control loop makes it so."""
+"""Changes of endpoints and their desired deployments; the control loop realises them."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from core.registry.versions import hold, ready
 from core.storage.volumes import split_location, tree_of
 from core.wakeups import TOPIC_ENDPOINT
 
-_MOST_DEPLOYMENTS: Final = 20  # of one endpoint
-_DIGITS: Final = 10  # that no version's number has
-# Where a deploy request and the job that it becomes have different words for one thing.
+_MAX_DEPLOYMENTS: Final = 20  # of one endpoint
+_DIGITS: Final = 10  # no version number is as long
+# Fields of the replica's job spec and the field of the deploy request that they come from.
 _FIELDS: Final = {"input": "model", "roles.worker.resources": "resources", "mounts.0": "input"}
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A revision that may be deployed. ``submission``: of one replica's job."""
+class DeploymentDraft:
+    """A checked revision. ``submission``: of one replica's job."""
 
     spec: ServingSpec
     submission: Submission
 
 
 def create(work: UnitOfWork, caller: Caller, member: ProjectMembership, body: EndpointCreate) -> Endpoint:
-    """Raises ``Conflict``: the project has one of this name."""
+    """Raises ``Conflict``: the project already has an endpoint of this name."""
     row = Endpoint(
         id=new_id("endpoint"), project_id=member.project_id, user_id=caller.user_id, name=body.name,
         description=body.description, created_at=work.now, updated_at=work.now,
@@ -58,38 +58,39 @@ def create(work: UnitOfWork, caller: Caller, member: ProjectMembership, body: En
             work.session.add(row)
     except IntegrityError:
         raise Conflict(
-            f"Project {member.project!r} has an endpoint {body.name!r} already; deploy to it, or choose another name.",
+            f"Project {member.project!r} already has an endpoint {body.name!r}; deploy to it, or choose another name.",
             field="name",
         ) from None
-    tell(work, caller, row, "endpoint.created")
+    record_event(work, caller, row, "endpoint.created")
     return row
 
 
-def check_deploy(context: AppContext, access: EndpointAccess, body: DeployRequest) -> Draft:
-    """Prove, without an open transaction, that a replica of it can run here for this caller.
+def check_deploy(context: AppContext, access: EndpointAccess, body: DeployRequest) -> DeploymentDraft:
+    """Check, without an open transaction, that a replica of the model can run here for this caller.
 
     Raises:
         InvalidSpec: all mistakes, each with its field.
-        InvalidRequest: an update that could never move.
+        InvalidRequest: a rolling update that could never progress.
     """
     with context.read() as work:
         row, member = access.load(work.session)
         name = row.name
     if body.max_surge == 0 and body.max_unavailable == 0:
         raise InvalidRequest(
-            "max_surge and max_unavailable are both 0, so no update could begin; make one of them 1.", field="max_surge"
+            "max_surge and max_unavailable are both 0, so no update could begin; set one of them to 1.",
+            field="max_surge",
         )
     place = _find_model(context, member, body.model)
     is_process = context.settings.executor == "process"
     if is_process and body.port is not None:
         raise InvalidRequest(
-            "port: plain processes share one address, and each is given its port in AIP_HTTP_PORT; take `port` away.",
+            "port: plain processes share one address, and each gets its port in AIP_HTTP_PORT; remove `port`.",
             field="port",
         )
     own_port = body.env.get("AIP_HTTP_PORT")
     if own_port is not None and read_port(own_port) is None:
         raise InvalidRequest(
-            f"env.AIP_HTTP_PORT: {own_port[:20]!r} is no port from 1 to 65535.", field="env.AIP_HTTP_PORT"
+            f"env.AIP_HTTP_PORT: {own_port[:20]!r} is not a port from 1 to 65535.", field="env.AIP_HTTP_PORT"
         )
     given = body.model_dump(exclude={"deployment", "replicas", "traffic", "reason", "model"})
     has_own = body.image is None and body.command is None
@@ -109,8 +110,8 @@ def check_deploy(context: AppContext, access: EndpointAccess, body: DeployReques
         revision=1,
         own_server=own_server() if is_process else None,
     )
-    draft = Draft(spec, _checked(context, access.caller, raw))
-    # Its arguments, and another folder in the environment, may say anything else of the model.
+    draft = DeploymentDraft(spec, _checked(context, access.caller, raw))
+    # Arguments of the server, or another folder in the environment, could change how the model is loaded.
     if has_own and not body.args and "AIP_STORAGE_URI" not in body.env:
         _demand_readable(context, place, body)
     return draft
@@ -120,27 +121,26 @@ def deploy(
     work: UnitOfWork,
     access: EndpointAccess,
     body: DeployRequest,
-    draft: Draft,
+    draft: DeploymentDraft,
     *,
     split_when_ready: dict[str, int] | None = None,
 ) -> Deployment:
-    """A new deployed model or the next revision of one that is there.
+    """Create a deployed model, or a new revision of an existing one.
 
-    ``split_when_ready``: the parts of all deployed models from when this new one has got ready on; until then all goes as
-    before.
+    ``split_when_ready``: the traffic split of all deployed models once the new one is ready; it stays as it is before.
     """
     endpoint, _ = access.load(work.session, is_changing=True)
-    _named(lambda: check_in_transaction(work, draft.submission))
+    _with_request_fields(lambda: check_in_transaction(work, draft.submission))
     others = list(serving.live_deployments(work.session, [endpoint.id]))
-    found = next((one for one in others if one.name == body.deployment), None)
+    found = next((deployed for deployed in others if deployed.name == body.deployment), None)
     if found is not None and found.state == DeploymentState.UNDEPLOYING:
         raise Conflict(f"Deployed model {body.deployment!r} is being undeployed; wait until it has ended.")
     if found is None:
-        if len(others) >= _MOST_DEPLOYMENTS:
-            raise Conflict(f"An endpoint has at most {_MOST_DEPLOYMENTS} deployed models; undeploy one first.")
-        free = 100 - sum(one.traffic for one in others)
+        if len(others) >= _MAX_DEPLOYMENTS:
+            raise Conflict(f"An endpoint has at most {_MAX_DEPLOYMENTS} deployed models; undeploy one first.")
+        free = 100 - sum(deployed.traffic for deployed in others)
         traffic = free if body.traffic is None else body.traffic
-        _demand_room(others, None, traffic)
+        _demand_free_traffic(others, None, traffic)
         found = Deployment(
             id=new_id("deployment"), endpoint_id=endpoint.id, name=body.deployment, state=DeploymentState.ACTIVE.value,
             generation=1, replicas=body.replicas or 1, traffic=traffic, target_revision=1, stable_revision=None, created_at=work.now,
@@ -151,7 +151,7 @@ def deploy(
         number = 1
     else:
         if body.traffic is not None:
-            _demand_room(others, found, body.traffic)
+            _demand_free_traffic(others, found, body.traffic)
         number = serving.newest_revision(work.session, found.id) + 1
     if draft.spec.version_id is not None:
         hold(work.session, draft.spec.version_id, holder_of(endpoint.name, found.name), work.now)
@@ -168,7 +168,9 @@ def deploy(
             work, found, target_revision=number, state=DeploymentState.ACTIVE.value, replicas=body.replicas or found.replicas,
             traffic=found.traffic if body.traffic is None else body.traffic,
         )  # fmt: skip
-    tell(work, access.caller, endpoint, "deployment.deployed", body.reason, deployment=found.name, revision=number)
+    record_event(
+        work, access.caller, endpoint, "deployment.deployed", body.reason, deployment=found.name, revision=number
+    )
     work.notify(TOPIC_ENDPOINT, endpoint.id)
     return found
 
@@ -178,36 +180,36 @@ def scale(work: UnitOfWork, access: EndpointAccess, name: str, replicas: int) ->
     row = access.deployment(work.session, endpoint, name)
     _demand_active(row)
     _change(work, row, replicas=replicas)
-    tell(work, access.caller, endpoint, "deployment.scaled", f"{replicas} replicas.", deployment=name)
+    record_event(work, access.caller, endpoint, "deployment.scaled", f"{replicas} replicas.", deployment=name)
     work.notify(TOPIC_ENDPOINT, endpoint.id)
     return endpoint
 
 
 def roll_back(work: UnitOfWork, access: EndpointAccess, name: str, body: RollbackRequest) -> Endpoint:
-    """Have an earlier revision serve again.
+    """Roll back to an earlier revision.
 
     Raises:
-        Conflict: there is none, or it serves already.
+        Conflict: there is no earlier revision, or it is the current one.
     """
     endpoint, _ = access.load(work.session, is_changing=True)
     row = access.deployment(work.session, endpoint, name)
     if row.state == DeploymentState.UNDEPLOYING:
-        raise Conflict(f"Deployed model {name!r} is being undeployed; deploy it anew when that has ended.")
+        raise Conflict(f"Deployed model {name!r} is being undeployed; deploy it again when that has ended.")
     query = select(DeploymentRevision).where(DeploymentRevision.deployment_id == row.id)
     if body.revision is None:
         served = query.where(DeploymentRevision.number < row.target_revision, DeploymentRevision.stable_at.is_not(None))
         revision = work.session.scalars(served.order_by(DeploymentRevision.number.desc()).limit(1)).one_or_none()
         if revision is None:
             raise Conflict(
-                f"No revision before {row.target_revision} of {name!r} has ever served; name one with `revision`."
+                f"No revision before {row.target_revision} of {name!r} has ever been stable; name one with `revision`."
             )
     else:
         revision = work.session.scalars(query.where(DeploymentRevision.number == body.revision)).one_or_none()
         if revision is None:
             newest = serving.newest_revision(work.session, row.id)
-            raise InvalidRequest(f"{name!r} has no revision {body.revision}, but 1 to {newest}.", field="revision")
+            raise InvalidRequest(f"{name!r} has no revision {body.revision}; it has 1 to {newest}.", field="revision")
     if revision.number == row.target_revision and row.state == DeploymentState.ACTIVE:
-        raise Conflict(f"Revision {revision.number} of {name!r} is the one that is to serve already.")
+        raise Conflict(f"Revision {revision.number} of {name!r} is already the current one.")
     spec = ServingSpec.model_validate(revision.spec)
     if spec.version_id is not None:
         _demand_version(work, spec, revision.number, holder_of(endpoint.name, row.name))
@@ -215,26 +217,28 @@ def roll_back(work: UnitOfWork, access: EndpointAccess, name: str, body: Rollbac
     revision.failures, revision.failure_reason = 0, ""
     work.session.flush()
     _change(work, row, target_revision=revision.number, state=DeploymentState.ACTIVE.value)
-    reason = body.reason or f"Back to revision {revision.number}."
-    tell(work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number)
+    reason = body.reason or f"Rolled back to revision {revision.number}."
+    record_event(
+        work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number
+    )
     work.notify(TOPIC_ENDPOINT, endpoint.id)
     return endpoint
 
 
 def _demand_version(work: UnitOfWork, spec: ServingSpec, number: int, holder: str) -> None:
-    """Raises ``Conflict``: the registry's version that a revision serves was deleted."""
+    """Raises ``Conflict``: the model version of the revision was deleted from the registry."""
     try:
         hold(work.session, str(spec.version_id), holder, work.now)
     except NotFound:
         raise Conflict(
-            f"Revision {number} cannot serve again: {spec.model_name}, which it serves, was deleted from the registry; "
-            "deploy another version, or name another revision with `revision`.",
+            f"Revision {number} cannot serve again: its model {spec.model_name} was deleted from the registry. Deploy "
+            "another version, or name another revision with `revision`.",
             field="revision",
         ) from None
 
 
 def _forget_failures(work: UnitOfWork, row: Deployment) -> None:
-    """Of revisions that were given up before somebody said anew what is to serve: why stays, that it is news does not."""
+    """A user chose a new target, so earlier failures are no longer shown as current; their reasons stay."""
     work.session.execute(
         update(DeploymentRevision)
         .where(DeploymentRevision.deployment_id == row.id, DeploymentRevision.failed_at.is_not(None))
@@ -244,31 +248,32 @@ def _forget_failures(work: UnitOfWork, row: Deployment) -> None:
 
 def set_traffic(work: UnitOfWork, access: EndpointAccess, wanted: dict[str, int]) -> Endpoint:
     endpoint, _ = access.load(work.session, is_changing=True)
-    rows = {one.name: access.deployment(work.session, endpoint, one.name) for one in serving.live_deployments(
-        work.session, [endpoint.id]
-    )}  # fmt: skip
+    rows = {
+        deployed.name: access.deployment(work.session, endpoint, deployed.name)
+        for deployed in serving.live_deployments(work.session, [endpoint.id])
+    }
     for name, part in wanted.items():
         if name not in rows:
-            raise InvalidRequest(f"traffic.{name}: nothing of this name is deployed.", field=f"traffic.{name}")
+            raise InvalidRequest(f"traffic.{name}: no model of this name is deployed.", field=f"traffic.{name}")
         if part and rows[name].state == DeploymentState.UNDEPLOYING:
             raise Conflict(
-                f"traffic.{name}: it is being undeployed; give its part to the others.", field=f"traffic.{name}"
+                f"traffic.{name}: it is being undeployed; give its share to the others.", field=f"traffic.{name}"
             )
         if not 0 <= part <= 100:
-            raise InvalidRequest(f"traffic.{name}: {part} is no per cent from 0 to 100.", field=f"traffic.{name}")
+            raise InvalidRequest(f"traffic.{name}: {part} is not a percentage from 0 to 100.", field=f"traffic.{name}")
     if sum(wanted.values()) != 100:
-        raise InvalidRequest(f"traffic: the parts are {sum(wanted.values())} together; make them 100.", field="traffic")
+        raise InvalidRequest(f"traffic: the shares add up to {sum(wanted.values())} %; make it 100 %.", field="traffic")
     for name, row in rows.items():
-        # The last word counts: what was to become of the traffic later is not asked for any more.
+        # The last request counts: a split planned for later is cancelled.
         if row.traffic != wanted.get(name, 0) or row.split_when_ready is not None:
             _change(work, row, traffic=wanted.get(name, 0), split_when_ready=None)
     words = ", ".join(f"{name} {part} %" for name, part in wanted.items())
-    tell(work, access.caller, endpoint, "endpoint.traffic_set", words)
+    record_event(work, access.caller, endpoint, "endpoint.traffic_set", words)
     return endpoint
 
 
 def undeploy(work: UnitOfWork, access: EndpointAccess, name: str) -> Endpoint:
-    """Its replicas drain and end. What traffic it had goes to those that have some, each by its part."""
+    """Its replicas drain and end. Its traffic goes to the other deployed models in proportion to their shares."""
     endpoint, _ = access.load(work.session, is_changing=True)
     row = access.deployment(work.session, endpoint, name)
     if row.state != DeploymentState.UNDEPLOYING:
@@ -278,7 +283,7 @@ def undeploy(work: UnitOfWork, access: EndpointAccess, name: str) -> Endpoint:
 
 
 def delete(work: UnitOfWork, access: EndpointAccess) -> None:
-    """Undeploy all, and forget it when that has ended. Harmless to repeat."""
+    """Undeploy all models; the endpoint is deleted when that has ended. Idempotent."""
     endpoint, _ = access.load(work.session)
     if endpoint.deleting_at is not None:
         return
@@ -288,17 +293,17 @@ def delete(work: UnitOfWork, access: EndpointAccess) -> None:
             _undeploy(work, access.caller, endpoint, access.deployment(work.session, endpoint, row.name))
     endpoint.deleting_at = endpoint.updated_at = work.now
     work.session.flush()
-    tell(work, access.caller, endpoint, "endpoint.delete_requested")
+    record_event(work, access.caller, endpoint, "endpoint.delete_requested")
     work.notify(TOPIC_ENDPOINT, endpoint.id)
 
 
 def check_batch(
     context: AppContext, caller: Caller, member: ProjectMembership, body: BatchPredictRequest
 ) -> Submission:
-    """Prove, without an open transaction, that the job of a batch prediction can run here for this caller.
+    """Check, without an open transaction, that the job of a batch prediction can run here for this caller.
 
     Raises:
-        Conflict: the output has predictions of another model, or in other shards.
+        Conflict: the output has predictions of another model, or with other options.
     """
     model = _find_model(context, member, body.model)
     instances, instances_file = _folder_of(context, body.input, field="input")
@@ -322,7 +327,7 @@ def check_batch(
     return submission
 
 
-def tell(work: UnitOfWork, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
+def record_event(work: UnitOfWork, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
     append_event(
         work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
         data={"endpoint": row.id, "name": row.name, **data},
@@ -331,7 +336,7 @@ def tell(work: UnitOfWork, caller: Caller, row: Endpoint, kind: str, reason: str
 
 def _undeploy(work: UnitOfWork, caller: Caller, endpoint: Endpoint, row: Deployment) -> None:
     _change(work, row, state=DeploymentState.UNDEPLOYING.value, traffic=0)
-    tell(work, caller, endpoint, "deployment.undeploy_requested", deployment=row.name)
+    record_event(work, caller, endpoint, "deployment.undeploy_requested", deployment=row.name)
 
 
 def _change(work: UnitOfWork, row: Deployment, **values: Any) -> None:
@@ -346,19 +351,22 @@ def _demand_active(row: Deployment) -> None:
         raise Conflict(f"Deployed model {row.name!r} has failed: deploy another revision, or roll back.")
 
 
-def _demand_room(others: list[Deployment], own: Deployment | None, traffic: int) -> None:
-    taken = sum(one.traffic for one in others if one is not own)
+def _demand_free_traffic(others: list[Deployment], own: Deployment | None, traffic: int) -> None:
+    taken = sum(other.traffic for other in others if other is not own)
     if taken + traffic > 100:
         raise InvalidRequest(
-            f"traffic: {traffic} % are more than the {100 - taken} % that the others leave; set all parts at once "
+            f"traffic: {traffic} % is more than the {100 - taken} % that the other models leave; set all shares at once "
             "with `trainmaster endpoint traffic`.",
             field="traffic",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Of a model: volume/path of its folder, and the one file in it that is meant, if it is one. ``digest``: of a version's files."""
+class _ModelLocation:
+    """Where a model is: volume/path of its folder, and the file in it if the model is one file.
+
+    ``digest``: of the files of a registry version.
+    """
 
     location: str
     file: str
@@ -367,8 +375,8 @@ class _Place:
     digest: str = ""
 
 
-def _find_model(context: AppContext, member: ProjectMembership, model: str) -> _Place:
-    """``name@version``, ``name@alias`` of the project's registry, or volume/path.
+def _find_model(context: AppContext, member: ProjectMembership, model: str) -> _ModelLocation:
+    """Resolve ``name@version`` or ``name@alias`` of the project's registry, or volume/path.
 
     Raises:
         NotFound, Conflict: the registry has no such version, or it is not ready.
@@ -376,10 +384,10 @@ def _find_model(context: AppContext, member: ProjectMembership, model: str) -> _
     name, at, ref = model.partition("@")
     if not at or "/" in model:
         location, file = _folder_of(context, model, field="model")
-        return _Place(location, file, model)
+        return _ModelLocation(location, file, model)
     with context.read() as work:
         found = ready(work.session, member.project_id, name, _version(ref))
-    return _Place(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id, found.digest)
+    return _ModelLocation(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id, found.digest)
 
 
 def _version(ref: str) -> int | str:
@@ -388,9 +396,9 @@ def _version(ref: str) -> int | str:
 
 
 def _folder_of(context: AppContext, location: str, *, field: str) -> tuple[str, str]:
-    """volume/path of the folder, and the name of the file in it where the location is that of a file.
+    """volume/path of the folder, and the name of the file in it if the location is a file.
 
-    Who may use it, and whether it is there, is looked at with the job's places.
+    Access and existence are checked with the paths of the job.
     """
     volume, path = split_location(location, field=field)
     known = context.volumes.find(volume, context.clock())
@@ -406,8 +414,8 @@ def _folder_of(context: AppContext, location: str, *, field: str) -> tuple[str, 
     return f"{volume}/{folder}" if folder else volume, name
 
 
-def _demand_readable(context: AppContext, place: _Place, body: DeployRequest | BatchPredictRequest) -> None:
-    """Raises ``InvalidRequest``: the platform's own server would refuse these files at once."""
+def _demand_readable(context: AppContext, place: _ModelLocation, body: DeployRequest | BatchPredictRequest) -> None:
+    """Raises ``InvalidRequest``: the platform's own server would refuse the model's files at once."""
     label = place.location if place.version_id is None else place.name
     check_model_files(
         context, place.location, place.file, label=label, framework=body.framework, trusts_code=body.trust_code
@@ -416,19 +424,19 @@ def _demand_readable(context: AppContext, place: _Place, body: DeployRequest | B
 
 def _checked(context: AppContext, caller: Caller, raw: dict[str, Any]) -> Submission:
     found: list[Submission] = []
-    _named(lambda: found.append(check_submission(context, caller, canonical(raw))))
+    _with_request_fields(lambda: found.append(check_submission(context, caller, canonical(raw))))
     return found[0]
 
 
-def _named(check: Any) -> None:
-    """``check``, its complaints about the job told in the words of the request."""
+def _with_request_fields(check: Any) -> None:
+    """Run ``check``; its errors about the job spec are reported in terms of the request's fields."""
     try:
         check()
     except InvalidSpec as error:
-        told: list[dict[str, str | None]] = [{**one, "path": _field(one.get("path"))} for one in error.errors]
-        first = told[0] if told else {"path": _field(error.field), "message": error.sentence}
+        errors: list[dict[str, str | None]] = [{**item, "path": _field(item.get("path"))} for item in error.errors]
+        first = errors[0] if errors else {"path": _field(error.field), "message": error.sentence}
         raise InvalidSpec(
-            f"{first['path']}: {str(first['message']).rstrip('.')}.", field=first["path"], errors=told
+            f"{first['path']}: {str(first['message']).rstrip('.')}.", field=first["path"], errors=errors
         ) from error
 
 

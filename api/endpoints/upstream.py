@@ -1,4 +1,4 @@
-"""One request on its way to a replica and its answer on the way back, neither of them ever held whole."""
+"""Streaming of one request to a replica and of its response back; neither is buffered as a whole."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from core.domain.errors import ModelUnreachable, PayloadTooLarge
 
 def too_large(limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
-        f"The body is larger than {limit / 2**20:g} MiB (TRAINMASTER_PREDICT_LIMIT_BYTES); ask for fewer instances at once, "
-        "or use a batch prediction."
+        f"The body is larger than {limit / 2**20:g} MiB (TRAINMASTER_PREDICT_LIMIT_BYTES); send fewer instances at "
+        "once, or use a batch prediction."
     )
 
 
-class Body:
-    """The request's body, counted; what of it has been read cannot be read again, but a refused connection reads none."""
+class StreamedBody:
+    """The request's body, with its size checked. It can be read once only; a refused connection reads nothing of it."""
 
     def __init__(self, request: Request, limit: int) -> None:
         self._request, self._limit = request, limit
@@ -32,11 +32,11 @@ class Body:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it has come."""
+        """Whether the client has sent all of it."""
         return self._whole.is_set()
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Raises ``PayloadTooLarge``, and ``ClientDisconnect``: who asked has gone away."""
+        """The body's chunks. Raises ``PayloadTooLarge``, or ``ClientDisconnect`` if the client has disconnected."""
         received = 0
         async for chunk in self._request.stream():
             received += len(chunk)
@@ -46,21 +46,23 @@ class Body:
         self._whole.set()
 
     async def gone(self) -> None:
-        """Returns when who asked has gone away after the body."""
+        """Return when the client disconnects after it has sent the body."""
         await self._whole.wait()
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
 
-async def send(client: httpx.AsyncClient, asked: httpx.Request, body: Body, *, within_s: float) -> httpx.Response:
-    """The answer as soon as it begins; the caller closes it.
+async def send(
+    client: httpx.AsyncClient, request: httpx.Request, body: StreamedBody, *, within_s: float
+) -> httpx.Response:
+    """The response as soon as it begins; the caller closes it.
 
     Raises:
-        ClientDisconnect: who asked has gone away. The connection to the replica is closed, so that it may notice.
-        TimeoutError: no answer began ``within_s`` seconds.
+        ClientDisconnect: the client has disconnected. The connection to the replica is closed, so that it can stop.
+        TimeoutError: no response began within ``within_s`` seconds.
         httpx.HTTPError
     """
-    sending = asyncio.create_task(client.send(asked, stream=True))
+    sending = asyncio.create_task(client.send(request, stream=True))
     leaving = asyncio.create_task(body.gone())
     is_taken = False
     try:
@@ -76,24 +78,24 @@ async def send(client: httpx.AsyncClient, asked: httpx.Request, body: Body, *, w
         sending.cancel()
         await asyncio.gather(sending, leaving, return_exceptions=True)
         if not is_taken and not sending.cancelled() and sending.exception() is None:
-            await sending.result().aclose()  # it came in the very moment
+            await sending.result().aclose()  # it arrived while this was cancelled
 
 
-class Outcome(Protocol):
-    """Is told what became of an answer that had begun."""
+class ResponseOutcome(Protocol):
+    """Records how a response ended that had begun."""
 
     def broke_off(self) -> None:
-        """The replica broke it off."""
+        """The replica broke the connection."""
 
     def not_read(self) -> None:
-        """Who asked did not take it."""
+        """The client did not read the response."""
 
 
-class Handed(StreamingResponse):
-    """The answer of a replica as it comes. However its sending ends, the replica is let go.
+class ProxiedResponse(StreamingResponse):
+    """Streams a replica's response. The replica is released however the sending ends.
 
-    Where the replica breaks off in the middle, the connection to who asked does, too. ``unread_s``: for so many seconds
-    who asked may take nothing of what is there; then it is cut off, since it holds the room of another request.
+    If the replica breaks off in the middle, the client's connection is broken off, too. ``unread_s``: a client that
+    reads nothing for so many seconds is disconnected, since it takes the place of another request.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Handed(StreamingResponse):
         answer: httpx.Response,
         stack: AsyncExitStack,
         headers: dict[str, str],
-        outcome: Outcome,
+        outcome: ResponseOutcome,
         *,
         unread_s: float,
     ) -> None:
@@ -112,7 +114,7 @@ class Handed(StreamingResponse):
         self._unread_s = unread_s
 
     async def read(self, limit: int) -> bytes:
-        """All of it at once, decoded, instead of handing it on.
+        """The whole response, decoded, instead of streaming it.
 
         Raises:
             ModelUnreachable: the replica broke off.
@@ -125,13 +127,14 @@ class Handed(StreamingResponse):
                     found += chunk
                     if len(found) > limit:
                         raise PayloadTooLarge(
-                            f"The model's answer is larger than {limit / 2**20:g} MiB (TRAINMASTER_PREDICT_LIMIT_BYTES); ask for "
-                            "fewer instances at once, or by rawPredict."
+                            f"The model's response is larger than {limit / 2**20:g} MiB "
+                            "(TRAINMASTER_PREDICT_LIMIT_BYTES); send fewer instances at once, or use rawPredict."
                         )
             except httpx.HTTPError as error:
                 self._outcome.broke_off()
                 raise ModelUnreachable(
-                    "A replica broke off in the middle of its answer. If asking twice is harmless, try again."
+                    "A replica broke the connection in the middle of its response. If repeating the request is harmless, "
+                    "try again."
                 ) from error
         return bytes(found)
 
@@ -141,7 +144,7 @@ class Handed(StreamingResponse):
                 async with asyncio.timeout(self._unread_s):
                     await send(message)  # returns when the buffers have room for it
             except TimeoutError as error:
-                raise _NotTaken from error
+                raise _ClientNotReading from error
 
         async with self._stack:
             try:
@@ -150,15 +153,15 @@ class Handed(StreamingResponse):
             except httpx.HTTPError:
                 self._outcome.broke_off()
                 raise
-            except _NotTaken:
+            except _ClientNotReading:
                 self._outcome.not_read()
                 abort = abort_of(scope)
                 if abort is None:
-                    raise  # the server closes it as well as it can
+                    raise  # the server closes the connection in its own way
                 abort()
         while (await receive())["type"] != "http.disconnect":
             pass
 
 
-class _NotTaken(Exception):
-    """Who asked does not read."""
+class _ClientNotReading(Exception):
+    """The client does not read the response."""

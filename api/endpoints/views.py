@@ -1,4 +1,4 @@
-"""Endpoints and what is deployed to them as the wire shows them."""
+"""REST views of endpoints and their deployed models."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _ENDED_SHOWN: Final = 20
 
 def endpoint_views(session: Session, rows: Sequence[Endpoint]) -> list[EndpointView]:
     deployments = serving.live_deployments(session, [row.id for row in rows])
-    servers = serving.serving_rows(session, [one.id for one in deployments])
+    servers = serving.serving_rows(session, [deployed.id for deployed in deployments])
     return [
         EndpointView(
             **_own_fields(session, row),
             deployments=[
-                DeploymentView(**_deployment(session, one, _of(servers, one)))
-                for one in deployments
-                if one.endpoint_id == row.id
+                DeploymentView(**_deployment(session, deployed, _of(servers, deployed)))
+                for deployed in deployments
+                if deployed.endpoint_id == row.id
             ],
         )
         for row in rows
@@ -46,29 +46,30 @@ def endpoint_views(session: Session, rows: Sequence[Endpoint]) -> list[EndpointV
 
 def endpoint_detail(session: Session, row: Endpoint) -> EndpointDetail:
     deployments = serving.live_deployments(session, [row.id])
-    servers = serving.serving_rows(session, [one.id for one in deployments])
+    servers = serving.serving_rows(session, [deployed.id for deployed in deployments])
     return EndpointDetail(
-        **_own_fields(session, row), deployments=[_detail(session, one, _of(servers, one)) for one in deployments]
+        **_own_fields(session, row),
+        deployments=[_detail(session, deployed, _of(servers, deployed)) for deployed in deployments],
     )
 
 
-def not_ready_words(session: Session, endpoint_id: str, deployment: str | None) -> str:
-    """Why nobody can answer, for who asked: what is deployed, and what its replicas wait for."""
+def not_ready_reason(session: Session, endpoint_id: str, deployment: str | None) -> str:
+    """Why no replica is ready: the states of the deployed models, and what their replicas wait for."""
     deployments = serving.live_deployments(session, [endpoint_id])
-    asked = [one for one in deployments if deployment in (None, one.name)]
-    if not asked:
+    selected = [deployed for deployed in deployments if deployment in (None, deployed.name)]
+    if not selected:
         return (
             "nothing is deployed to it" if deployment is None or not deployments
-            else f"it has no deployed model {deployment!r}, but {', '.join(one.name for one in deployments)}"
+            else f"it has no deployed model {deployment!r}, but {', '.join(deployed.name for deployed in deployments)}"
         )  # fmt: skip
-    servers = serving.serving_rows(session, [one.id for one in asked])
-    told = []
-    for one in asked:
-        if deployment is None and one.traffic == 0 and len(asked) > 1:
+    servers = serving.serving_rows(session, [deployed.id for deployed in selected])
+    reasons = []
+    for deployed in selected:
+        if deployment is None and deployed.traffic == 0 and len(selected) > 1:
             continue
-        fields = _deployment(session, one, _of(servers, one))
-        told.append(f"{one.name} is {fields['state']}" + (f": {fields['note']}" if fields["note"] else ""))
-    return "; ".join(told) or "none of its deployed models gets any traffic"
+        fields = _deployment(session, deployed, _of(servers, deployed))
+        reasons.append(f"{deployed.name} is {fields['state']}" + (f": {fields['note']}" if fields["note"] else ""))
+    return "; ".join(reasons) or "none of its deployed models gets any traffic"
 
 
 def _own_fields(session: Session, row: Endpoint) -> dict[str, Any]:
@@ -84,19 +85,19 @@ def _own_fields(session: Session, row: Endpoint) -> dict[str, Any]:
 
 
 def _of(servers: Sequence[AnyRow], deployment: Deployment) -> list[AnyRow]:
-    return [one for one in servers if one.ServingReplica.deployment_id == deployment.id]
+    return [server for server in servers if server.ServingReplica.deployment_id == deployment.id]
 
 
 def _detail(session: Session, row: Deployment, servers: Sequence[AnyRow]) -> DeploymentDetail:
     revisions = serving.revisions_of(session, row.id)
     users = {user.id: user.name for user in session.scalars(
-        select(User).where(User.id.in_({one.user_id for one in revisions}))
+        select(User).where(User.id.in_({revision.user_id for revision in revisions}))
     )}  # fmt: skip
     ended = serving.ended_replicas(session, row.id, limit=_ENDED_SHOWN)
     return DeploymentDetail(
         **_deployment(session, row, servers),
-        revision_list=[_revision(one, users[one.user_id]) for one in revisions],
-        replica_list=[_replica(one) for one in (*servers, *ended)],
+        revision_list=[_revision(revision, users[revision.user_id]) for revision in revisions],
+        replica_list=[_replica(replica) for replica in (*servers, *ended)],
     )
 
 
@@ -137,7 +138,7 @@ def change_view(row: AnyRow) -> EndpointChange:
 
 
 def _words(row: AnyRow) -> str:
-    """What the planner says of a job that waits is newer than what was written down of it."""
+    """The message of a replica. For a queued job, the planner's reason is newer than the stored message."""
     words = str(row.ServingReplica.message)
     if row.job_state != JobState.QUEUED:
         return words
@@ -146,26 +147,26 @@ def _words(row: AnyRow) -> str:
 
 def _deployment(session: Session, row: Deployment, servers: Sequence[AnyRow]) -> dict[str, Any]:
     revisions = serving.revisions_of(session, row.id, limit=1)
-    if all(one.number != row.target_revision for one in revisions):
+    if all(item.number != row.target_revision for item in revisions):
         revisions = [*revisions, *serving.revisions_of(session, row.id, numbers=[row.target_revision])]
-    wanted = next(one for one in revisions if one.number == row.target_revision)
-    ready = sum(one.ServingReplica.state == ServingState.READY for one in servers)
+    wanted = next(item for item in revisions if item.number == row.target_revision)
+    ready = sum(item.ServingReplica.state == ServingState.READY for item in servers)
     state = _state(row, servers)
     note = ""
     if state == "failed":
         note = wanted.failure_reason
     elif state == "ready":
-        # The newest that was given up, until somebody has another one serve.
-        given_up = [
-            (one.failed_at, one.failure_reason)
-            for one in serving.revisions_of(session, row.id)
-            if one.failure_reason and one.failed_at is not None
+        # The last failed revision, until a user deploys or rolls back to another one.
+        failures = [
+            (revision.failed_at, revision.failure_reason)
+            for revision in serving.revisions_of(session, row.id)
+            if revision.failure_reason and revision.failed_at is not None
         ]
-        note = max(given_up)[1] if given_up else ""
+        note = max(failures)[1] if failures else ""
     elif state != "ended":
-        starting = [_words(one) for one in servers if one.ServingReplica.state == ServingState.STARTING]
+        starting = [_words(item) for item in servers if item.ServingReplica.state == ServingState.STARTING]
         if not starting and ready < row.replicas:
-            starting = [one.ServingReplica.message for one in serving.ended_replicas(session, row.id, limit=1)]
+            starting = [item.ServingReplica.message for item in serving.ended_replicas(session, row.id, limit=1)]
         note = next((words for words in starting if words), "")
     spec = ServingSpec.model_validate(wanted.spec)
     return {
@@ -193,7 +194,7 @@ def _state(row: Deployment, servers: Sequence[AnyRow]) -> WireState:
             return "ended"
         case DeploymentState.ACTIVE:
             pass
-    up = [one.ServingReplica for one in servers if ServingState(one.ServingReplica.state).is_up]
-    if row.stable_revision != row.target_revision or any(one.revision != row.target_revision for one in up):
+    up = [replica.ServingReplica for replica in servers if ServingState(replica.ServingReplica.state).is_up]
+    if row.stable_revision != row.target_revision or any(replica.revision != row.target_revision for replica in up):
         return "deploying" if row.replicas else "ready"
-    return "ready" if sum(one.state == ServingState.READY for one in up) >= row.replicas else "degraded"
+    return "ready" if sum(replica.state == ServingState.READY for replica in up) >= row.replicas else "degraded"

@@ -24,7 +24,7 @@ from core.domain.jobs.states import JobState
 from core.domain.model_versions import Stage, VersionEvent, VersionState
 from core.ids import new_id
 from core.registry import versions
-from core.registry.sources import Asked, find_source
+from core.registry.sources import SourceRequest, find_source
 from core.registry.versions import Told
 from core.storage.outputs import job_output
 from core.storage.registry import demand_room
@@ -68,7 +68,7 @@ class Draft:
 
     job_id: str
     member: ProjectMembership
-    asked: Asked
+    asked: SourceRequest
 
 
 def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister) -> Draft:
@@ -83,7 +83,7 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
         raise InvalidRequest("Give a path or a checkpoint, one of the two.", field="checkpoint")
     if body.when_done and body.checkpoint is not None:
         raise InvalidRequest("A checkpoint is registered at once; leave when_done out.", field="when_done")
-    asked = Asked(body.path, body.checkpoint)
+    asked = SourceRequest(body.path, body.checkpoint)
     if body.path is not None:
         split_path(body.path)
     with context.read() as work:

@@ -13,7 +13,7 @@ from core.db.repositories import models
 from core.db.repositories.serving import servers_of_versions
 from core.db.tables import Model, ModelChange, ModelVersion, Project, User
 from core.domain.model_versions import VersionState
-from core.registry.sources import Uploaded
+from core.registry.sources import UploadedSource
 
 
 def model_views(session: Session, rows: Sequence[Model]) -> list[wire.ModelView]:
@@ -91,8 +91,8 @@ def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) 
 
 
 def _source(source: dict[str, Any]) -> wire.ModelSource:
-    if source["kind"] == Uploaded.KIND:
-        return wire.ModelSource(kind="upload", path=Uploaded.of_json(source).location)
+    if source["kind"] == UploadedSource.KIND:
+        return wire.ModelSource(kind="upload", path=UploadedSource.of_json(source).location)
     return wire.ModelSource(kind=source["kind"], job=source["job"], path=source["path"] or "")
 
 

@@ -103,7 +103,7 @@ class Api:
                 return count, first
 
     def looker(self) -> int | None:
-        idle = self.app.state.insides.inspectors._idle  # noqa: SLF001
+        idle = self.app.state.checkpoint_inspector.inspectors._idle  # noqa: SLF001
         return idle[-1].pid if idle else None
 
 
@@ -140,7 +140,7 @@ def main() -> None:
             os.utime(path, ns=(number, number))  # another state of the file: nothing kept is of use
             is_cold = number < given.rounds
             if is_cold:
-                api.app.state.insides.close()
+                api.app.state.checkpoint_inspector.close()
             began = time.monotonic()
             page = api.checkpoint("tensors", path=f"checkpoints/{path.name}")
             (cold if is_cold else warm).append(time.monotonic() - began)
@@ -157,7 +157,7 @@ def main() -> None:
         for number in range(given.keep_rounds):
             for path in files:
                 os.utime(path, ns=(10_000 + number, 10_000 + number))
-            api.app.state.insides.close()
+            api.app.state.checkpoint_inspector.close()
             began = time.monotonic()
             items, early = api.pages("statistics", path="checkpoints/step-1.pt")
             whole.append(time.monotonic() - began)
@@ -173,7 +173,7 @@ def main() -> None:
         print("difference of two:           ", told(moved, "s", 1))
         print("peak of the process that looks:", told(peaks, "MiB", 0))
         print(f"the API's own process grew by: {memory_mib(os.getpid(), 'VmRSS') - before:.0f} MiB")
-        api.app.state.insides.close()
+        api.app.state.checkpoint_inspector.close()
 
 
 if __name__ == "__main__":

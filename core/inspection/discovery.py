@@ -21,7 +21,7 @@ from core.storage.checkpoints import FOLDER, MARKER, step_in
 from core.storage.tree import Tree
 
 # In a folder that a user keeps: by it the training library, which removes old checkpoints itself, leaves it alone.
-KEPT: Final = ".kept"
+PINNED_MARKER: Final = ".kept"
 _FORMATS: Final = {
     ".pt": "torch",
     ".pth": "torch",
@@ -53,7 +53,7 @@ _BEING_WRITTEN: Final = "It is still being written, or its writer was stopped."
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class CheckpointFiles:
     """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the output. ``parts``: the files and
     folders that it consists of. ``problem``: why it is not complete; empty where it is.
     """
@@ -72,12 +72,12 @@ class Landed:
         return not self.problem
 
 
-def all_landed(tree: Tree) -> list[Landed]:
+def find_checkpoints(tree: Tree) -> list[CheckpointFiles]:
     """Every checkpoint in the output ``tree``, complete or not, in no order. What vanishes meanwhile is left out."""
     return [*_in_folder(tree, FOLDER, is_own=True), *_in_folder(tree, "", is_own=False)]
 
 
-def landed_at(tree: Tree, path: str) -> Landed:
+def checkpoint_at(tree: Tree, path: str) -> CheckpointFiles:
     """The one at ``path``. Raises ``NotFound`` where there is none; else as ``Tree``."""
     parent, _, name = path.strip("/").rpartition("/")
     found = next((one for one in _in_folder(tree, parent, is_own=True, only=name) if one.path == path.strip("/")), None)
@@ -87,7 +87,7 @@ def landed_at(tree: Tree, path: str) -> Landed:
     return found
 
 
-def signature(tree: Tree, landed: Landed) -> str:
+def signature(tree: Tree, landed: CheckpointFiles) -> str:
     """Another text as soon as a file of it is another one, or written to."""
     digest = hashlib.blake2b(digest_size=20)
     for part in landed.parts:
@@ -97,7 +97,7 @@ def signature(tree: Tree, landed: Landed) -> str:
     return digest.hexdigest()
 
 
-def files_of(tree: Tree, landed: Landed) -> list[tuple[str, os.stat_result]]:
+def files_of(tree: Tree, landed: CheckpointFiles) -> list[tuple[str, os.stat_result]]:
     """Every regular file of it by its path, in order; links are left out. Raises as ``Tree``."""
     return [entry for part in landed.parts for entry in _files(tree, part)]
 
@@ -125,12 +125,12 @@ def _files(tree: Tree, part: str) -> Iterator[tuple[str, os.stat_result]]:
     yield from sorted(found, key=lambda entry: entry[0])
 
 
-def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None) -> Iterator[Landed]:
+def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None) -> Iterator[CheckpointFiles]:
     """``is_own``: the folder holds checkpoints alone. ``only``: those whose name begins so."""
     try:
         with tree.open_folder(folder) as fd:
             found = nlargest(_ENTRY_LIMIT, _entries(fd, only or ""), key=lambda entry: entry[1].st_mtime_ns)
-            look = _Look(tree, folder, fd, dict(found), is_own=is_own)
+            look = _FolderScan(tree, folder, fd, dict(found), is_own=is_own)
             yield from look.all()
     except NotFound:
         return
@@ -147,7 +147,7 @@ def _entries(fd: int, begin: str) -> Iterator[tuple[str, os.stat_result]]:
                     continue
 
 
-class _Look:
+class _FolderScan:
     """Into one folder."""
 
     def __init__(self, tree: Tree, folder: str, fd: int, names: dict[str, os.stat_result], *, is_own: bool) -> None:
@@ -157,7 +157,7 @@ class _Look:
         self._names = names
         self._is_own = is_own
 
-    def all(self) -> Iterator[Landed]:
+    def all(self) -> Iterator[CheckpointFiles]:
         tables = dict(self._tensorflow())
         taken = {part for parts in tables.values() for part in parts}
         for prefix, parts in tables.items():
@@ -175,7 +175,7 @@ class _Look:
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}" if self._folder else name
 
-    def _judge(self, name: str, status: os.stat_result) -> Landed | None:
+    def _judge(self, name: str, status: os.stat_result) -> CheckpointFiles | None:
         if stat.S_ISDIR(status.st_mode):
             judged = self._judge_folder(name)
         elif stat.S_ISREG(status.st_mode):
@@ -191,11 +191,11 @@ class _Look:
         if is_dir:
             files = list(_files(self._tree, path))
             size = sum(found.st_size for _, found in files)
-            modified_s = max((found.st_mtime for at, found in files if not at.endswith(f"/{KEPT}")), default=modified_s)
+            modified_s = max((found.st_mtime for at, found in files if not at.endswith(f"/{PINNED_MARKER}")), default=modified_s)
         staged = _STAGED.match(name)
         step = step_in(staged[1] if staged else _bare(name))
         at = datetime.fromtimestamp(modified_s, UTC)
-        return Landed(path, form, step, size, at, is_dir, (path,), problem)
+        return CheckpointFiles(path, form, step, size, at, is_dir, (path,), problem)
 
     def _judge_folder(self, name: str) -> tuple[str, str] | None:
         if name.startswith("."):
@@ -253,7 +253,7 @@ class _Look:
                 ],
             )
 
-    def _table(self, prefix: str, parts: list[str]) -> Landed:
+    def _table(self, prefix: str, parts: list[str]) -> CheckpointFiles:
         shards = [name for name in parts if _SHARD.match(name)]
         counts = {match["count"] for name in shards if (match := _SHARD.match(name))}
         problem = ""
@@ -267,7 +267,7 @@ class _Look:
         at = datetime.fromtimestamp(max(status.st_mtime for status in statuses), UTC)
         size = sum(status.st_size for status in statuses)
         paths = tuple(self._path(name) for name in parts)
-        return Landed(
+        return CheckpointFiles(
             self._path(prefix), "tensorflow", step_in(prefix), size, at, is_dir=False, parts=paths, problem=problem
         )
 

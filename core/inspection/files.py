@@ -162,7 +162,7 @@ class _Stream(io.RawIOBase):
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class StoredBytes:
     """The elements lie one after the other in a file."""
 
     file: File
@@ -187,7 +187,7 @@ class Inline:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class CompressedMember:
     """A compressed member of a zip file, unpacked a chunk at a time: the first ``skip`` bytes of it are a header."""
 
     archive: Zip
@@ -231,7 +231,7 @@ class Zip:
         if size > _DIRECTORY_LIMIT:
             raise Unreadable(f"{self.file.name} names more files than can be listed.")
 
-    def data(self, name: str, skip: int, length: int) -> Raw | Pressed:
+    def data(self, name: str, skip: int, length: int) -> StoredBytes | CompressedMember:
         """``length`` bytes of a member from ``skip`` on."""
         info = self.members.get(name)
         if info is None:
@@ -239,8 +239,8 @@ class Zip:
         if info.file_size < skip + length:
             raise Unreadable(f"{self.file.name}: its part {name[:100]} is shorter than it should be.")
         if info.compress_type != zipfile.ZIP_STORED:
-            return Pressed(self, name, skip, length)
-        return Raw(self.file, self._begin(info) + skip, length)
+            return CompressedMember(self, name, skip, length)
+        return StoredBytes(self.file, self._begin(info) + skip, length)
 
     def window(self, name: str) -> File:
         """An uncompressed member as a file."""

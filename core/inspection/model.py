@@ -50,7 +50,7 @@ class Unreadable(Exception):
         self.sentence = sentence
 
 
-class Data(Protocol):
+class ElementSource(Protocol):
     """The bytes of a tensor's elements."""
 
     def chunks(self) -> Iterator[bytes | memoryview]:
@@ -75,7 +75,7 @@ class Tensor:
     shape: tuple[int, ...]
     dtype: str
     file: str = ""
-    data: Data | None = field(default=None, repr=False, compare=False)
+    data: ElementSource | None = field(default=None, repr=False, compare=False)
     note: str = ""
     is_optimizer: bool = False
     is_big_endian: bool = False
@@ -94,7 +94,7 @@ class Tensor:
 
 
 @dataclass(slots=True)
-class Inside:
+class CheckpointContents:
     """All that is in a checkpoint. ``values``: what is no tensor, by its path; ``notes``: sentences for people."""
 
     format: str
@@ -127,7 +127,7 @@ class Inside:
         if sentence not in self.notes and len(self.notes) < 20:
             self.notes.append(clip(sentence, NAME_LIMIT))
 
-    def take(self, other: Inside, prefix: str = "") -> None:
+    def take(self, other: CheckpointContents, prefix: str = "") -> None:
         """Add what another file of the same checkpoint holds; ``prefix`` goes before its names."""
         for tensor in other.tensors:
             self.add(renamed(tensor, prefix + tensor.name) if prefix else tensor)

@@ -33,7 +33,7 @@ _DIED: Final = "A look into it was broken off: the file is damaged, or too large
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckpointRef:
     """A checkpoint: ``path`` in ``tree``."""
 
     tree: Tree
@@ -57,7 +57,7 @@ class Inspectors:
         with self._lock:
             _end_all(self._idle)
 
-    def inside(self, place: Place, *, who: str, deadline_s: float = 30.0) -> dict[str, Any]:
+    def inside(self, place: CheckpointRef, *, who: str, deadline_s: float = 30.0) -> dict[str, Any]:
         """What is in a checkpoint: ``format``, ``values``, ``notes`` and ``tensors``. ``who`` asks: one look of each caller goes on at a time.
 
         Raises:
@@ -78,7 +78,7 @@ class Inspectors:
         return found
 
     def statistics(
-        self, place: Place, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
+        self, place: CheckpointRef, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
     ) -> Iterator[dict[str, Any]]:
         """The figures of these tensors in order, as many as ``budget_s`` allows, one at least."""
         request = {"what": "statistics", "place": place.to_json(), "names": names, "budget_s": budget_s}
@@ -86,7 +86,7 @@ class Inspectors:
             yield answer["item"]
 
     def differences(
-        self, before: Place, after: Place, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
+        self, before: CheckpointRef, after: CheckpointRef, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
     ) -> Iterator[dict[str, Any]]:
         """How far these tensors are apart, as ``statistics``."""
         places = {"place": before.to_json(), "other": after.to_json()}

@@ -8,16 +8,16 @@ from itertools import groupby
 from math import prod
 from typing import Final
 
-from core.inspection.model import CHUNK_BYTES, Data, Unreadable
+from core.inspection.model import CHUNK_BYTES, ElementSource, Unreadable
 
 HELD_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Concatenated:
     """One after the other."""
 
-    pieces: Sequence[Data]
+    pieces: Sequence[ElementSource]
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         for piece in self.pieces:
@@ -28,7 +28,7 @@ class Joined:
 class Interleaved:
     """Row ``r`` is the next one of piece ``r % n``. ``row_bytes``: of one row."""
 
-    pieces: Sequence[Data]
+    pieces: Sequence[ElementSource]
     rows: int
     row_bytes: int
 
@@ -46,7 +46,7 @@ class Interleaved:
 
 
 class _Rows:
-    def __init__(self, data: Data, row_bytes: int) -> None:
+    def __init__(self, data: ElementSource, row_bytes: int) -> None:
         self._chunks = data.chunks()
         self._row_bytes = row_bytes
         self._held = b""
@@ -69,10 +69,10 @@ class Block:
 
     offsets: tuple[int, ...]
     shape: tuple[int, ...]
-    data: Data
+    data: ElementSource
 
 
-def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> tuple[Data, bool]:
+def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> tuple[ElementSource, bool]:
     """The blocks as one tensor, and whether its elements come in row-major order.
 
     Raises:
@@ -90,10 +90,10 @@ def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> 
     if sum(prod(block.shape) for block in blocks) != prod(shape):
         raise Unreadable("Pieces of it are missing or lie twice; the checkpoint is not whole.")
     if all(block.shape[1:] == shape[1:] for block in blocks) or len(blocks) == 1:
-        return Joined([block.data for block in blocks]), True
+        return Concatenated([block.data for block in blocks]), True
     if prod(shape) * item_bytes <= HELD_BYTES:
         return _Boxes(shape, tuple(blocks), item_bytes), True
-    return Joined([block.data for block in blocks]), False
+    return Concatenated([block.data for block in blocks]), False
 
 
 @dataclass(frozen=True, slots=True)

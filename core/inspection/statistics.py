@@ -75,10 +75,10 @@ def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict
                     sums.sort(block[np.isfinite(block)] if sums.nans or sums.infinities else block)
     except Unreadable as error:
         return {"name": tensor.name, "note": error.sentence}
-    return _told(tensor, sums)
+    return _figures(tensor, sums)
 
 
-def _told(tensor: Tensor, sums: _Sums) -> dict[str, Any]:
+def _figures(tensor: Tensor, sums: _Sums) -> dict[str, Any]:
     every = sums.count + sums.nans + sums.infinities
     factor = tensor.repeats
     mean = sums.total / sums.count if sums.count else None

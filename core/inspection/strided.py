@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from core.inspection.model import CHUNK_BYTES, Data, Unreadable
+from core.inspection.model import CHUNK_BYTES, ElementSource, Unreadable
 
 # A part of the storage that is held in memory to be put in order.
 HELD_BYTES: Final = 64 * 2**20
@@ -40,7 +40,7 @@ class Strided:
     dimension of stride 0 is given once.
     """
 
-    source: Data
+    source: ElementSource
     extent: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -55,9 +55,9 @@ class Strided:
         held = np.frombuffer(b"".join(self.source.chunks()), dtype=np.dtype(f"V{self.item_bytes}"))
         if prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride) > self.extent:
             raise Unreadable("It is a view that shows the same elements in several places.")
-        kept = [(size, stride) for size, stride in zip(self.shape, self.strides, strict=True) if stride or size == 1]
-        shape = tuple(size for size, _ in kept)
-        view = as_strided(held, shape, tuple(stride * self.item_bytes for _, stride in kept), writeable=False)
+        axes = [(size, stride) for size, stride in zip(self.shape, self.strides, strict=True) if stride or size == 1]
+        shape = tuple(size for size, _ in axes)
+        view = as_strided(held, shape, tuple(stride * self.item_bytes for _, stride in axes), writeable=False)
         flat = view.reshape(-1).tobytes()
         for at in range(0, len(flat), CHUNK_BYTES):
             yield flat[at : at + CHUNK_BYTES]

@@ -19,7 +19,7 @@ import orjson
 
 from core.domain.errors import TrainmasterError
 from core.inspection.formats.detection import open_checkpoint
-from core.inspection.model import Inside, Tensor, Unreadable
+from core.inspection.model import CheckpointContents, Tensor, Unreadable
 from core.inspection.tensor_roles import layer_of
 from core.storage.tree import Tree
 
@@ -91,7 +91,7 @@ def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterat
     match request["what"]:
         case "list":
             for start in range(0, len(inside.tensors), _AT_ONCE):
-                yield {"tensors": [_told(tensor) for tensor in inside.tensors[start : start + _AT_ONCE]]}
+                yield {"tensors": [_tensor_json(tensor) for tensor in inside.tensors[start : start + _AT_ONCE]]}
             yield {"inside": {"format": inside.format, "values": inside.values, "notes": inside.notes}}
         case "statistics":
             from core.inspection.statistics import statistics
@@ -121,12 +121,12 @@ def _within(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[
         yield name
 
 
-def _open(place: Mapping[str, str]) -> Inside:
+def _open(place: Mapping[str, str]) -> CheckpointContents:
     tree = Tree(place["root"], place["base"], label=place["label"])
     return open_checkpoint(tree, place["path"])
 
 
-def _told(tensor: Tensor) -> dict[str, Any]:
+def _tensor_json(tensor: Tensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "shape": tensor.shape,

@@ -27,14 +27,14 @@ def lineage_of(session: Session, job: Job, *, checkpoint: str | None, step: int 
     attempt = job.attempt_count or None
     metrics: dict[str, float] = {}
     if checkpoint is not None:
-        told = session.execute(
+        job_spec = session.execute(
             select(Checkpoint, Attempt.number)
             .join(Attempt, Attempt.id == Checkpoint.attempt_id)
             .where(Checkpoint.job_id == job.id, Checkpoint.path == checkpoint)
         ).one_or_none()
-        if told is not None:
-            attempt, step = told[1], told[0].step if told[0].step is not None else step
-            metrics = _finite(told[0].metrics)
+        if job_spec is not None:
+            attempt, step = job_spec[1], job_spec[0].step if job_spec[0].step is not None else step
+            metrics = _finite(job_spec[0].metrics)
         if step is not None and not metrics:
             metrics = _metrics_at(session, job.id, step)
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.inspection.discovery import landed_at
+from core.inspection.discovery import checkpoint_at
 from core.storage.registry import PlannedFile, format_of_files, plan_files
 from core.storage.tree import Tree, split_path
 
@@ -17,7 +17,7 @@ _SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SourceRequest:
     """``path``: of the output, unstated: its folder ``model``. ``checkpoint``: one of its checkpoints instead."""
 
     path: str | None = None
@@ -29,7 +29,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class UploadedSource:
     """A place that no job of ours wrote. ``base``: the folder of the volume that no link may leave, empty: all of it;
     ``path``: of a file or folder below that.
     """
@@ -49,12 +49,12 @@ class Uploaded:
         return {"kind": self.KIND, "volume": self.volume, "base": self.base, "path": self.path}
 
     @classmethod
-    def of_json(cls, source: Mapping[str, Any]) -> Uploaded:
+    def of_json(cls, source: Mapping[str, Any]) -> UploadedSource:
         return cls(source["volume"], source["base"], source["path"])
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PlannedSource:
     """``path``: relative to the output. ``step``: a checkpoint's."""
 
     path: str
@@ -67,7 +67,7 @@ class Source:
         return sum(file.size_bytes for file in self.files)
 
 
-def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int | None, limit_bytes: int) -> Source:
+def find_source(output: Tree, asked: SourceRequest, *, told: Collection[str], trial: int | None, limit_bytes: int) -> PlannedSource:
     """The files that are asked for. Nothing of them is read but the end of a file of torch, for what it is.
 
     Args:
@@ -79,13 +79,13 @@ def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int
         NotFound, InvalidRequest, PayloadTooLarge: as ``plan_files``.
     """
     if asked.checkpoint is not None:
-        landed = landed_at(output, "/".join(split_path(asked.checkpoint, field="checkpoint")))
+        landed = checkpoint_at(output, "/".join(split_path(asked.checkpoint, field="checkpoint")))
         if not landed.is_complete and not (landed.is_dir and landed.path in told):
             raise Conflict(
                 f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
             )
         files = plan_files(output, landed.parts, limit_bytes=limit_bytes)
-        return Source(landed.path, landed.format, landed.step, files)
+        return PlannedSource(landed.path, landed.format, landed.step, files)
     path = _default(output, trial) if asked.path is None else "/".join(split_path(asked.path)) or "."
     try:
         files = plan_files(output, (path,), limit_bytes=limit_bytes)
@@ -93,13 +93,13 @@ def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int
         raise NotFound(
             f"{error.sentence.removesuffix('.')} in the job's output{_there(output)}", field="path"
         ) from error
-    return Source(path, format_of_files(output, files), None, files)
+    return PlannedSource(path, format_of_files(output, files), None, files)
 
 
-def find_below(base: Tree, path: str, *, limit_bytes: int) -> Source:
+def find_below(base: Tree, path: str, *, limit_bytes: int) -> PlannedSource:
     """The same of an upload. Raises as ``plan_files``."""
     files = plan_files(base, (path or ".",), limit_bytes=limit_bytes)
-    return Source(path, format_of_files(base, files), None, files)
+    return PlannedSource(path, format_of_files(base, files), None, files)
 
 
 def _default(output: Tree, trial: int | None) -> str:

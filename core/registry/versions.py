@@ -22,7 +22,7 @@ from core.domain.errors import Conflict, NotFound, Unavailable
 from core.domain.jobs.states import JobState
 from core.domain.model_versions import Stage, VersionState
 from core.ids import new_id
-from core.registry.sources import Asked, Uploaded
+from core.registry.sources import SourceRequest, UploadedSource
 from core.storage.registry import KnownFile, place_of
 
 
@@ -156,7 +156,7 @@ def register_from_job(
     job: Job,
     model: str,
     by: By,
-    asked: Asked,
+    asked: SourceRequest,
     *,
     volume: str,
     told: Told = Told(),
@@ -206,7 +206,7 @@ def register_upload(
     project_id: str,
     model: str,
     by: By,
-    uploaded: Uploaded,
+    uploaded: UploadedSource,
     *,
     volume: str,
     told: Told = Told(),

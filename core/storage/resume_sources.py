@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Checkpoint, Job
 from core.domain.errors import InvalidRequest, TrainmasterError
-from core.inspection.discovery import Landed, all_landed
+from core.inspection.discovery import CheckpointFiles, find_checkpoints
 from core.storage.checkpoints import FOLDER, is_checkpoint_name, step_in
 from core.storage.outputs import RESUME_MOUNT, job_output
 from core.storage.tree import Tree
@@ -86,7 +86,7 @@ class Resumable:
         if self.output is None:
             return list(self.told)
         try:
-            landed = {one.path: one for one in all_landed(self.output)}
+            landed = {one.path: one for one in find_checkpoints(self.output)}
             # Of a folder the job knows best when it is complete; of a file its end tells.
             there = [
                 one
@@ -107,7 +107,7 @@ class Resumable:
         ]
 
 
-def _is_for_resuming(landed: Landed) -> bool:
+def _is_for_resuming(landed: CheckpointFiles) -> bool:
     """Whether it is a state of the training, not what the training came to, or a file of settings beside it."""
     if not landed.path.startswith(f"{FOLDER}/"):
         return landed.format == "huggingface" and landed.step is not None

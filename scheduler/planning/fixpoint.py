@@ -116,7 +116,9 @@ def _both(first: Plan, second: Plan) -> Plan:
 
 
 def apply_plan(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """The snapshot in the moment after ``made`` was applied: nobody who is stopped, or goes, has given anything back yet."""
+    """The snapshot in the moment after ``made`` was applied: nobody who is stopped, or goes, has given anything back
+    yet.
+    """
     waiting = {job.job_id: job for job in snapshot.queued}
     # Replicas that leave a job are listed as a separate gang that stops.
     running = {gang.job_id: gang for gang in sorted(snapshot.running, key=lambda gang: not gang.is_stopping)}

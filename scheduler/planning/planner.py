@@ -72,14 +72,16 @@ class LeftoverCapacity:
 
 
 def plan_with_leftover(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, LeftoverCapacity | None]:
-    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
+    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing.
+    """
     planning = _Planning(snapshot, watched=job_id)
     made = planning.build_plan()
     return replace(made, waits={**planning.reasons(), **made.waits}), planning.turn
 
 
 class _Planning:
-    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per key (:mod:`.eligibility`)."""
+    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per key (:mod:`.eligibility`).
+    """
 
     def __init__(self, snapshot: Snapshot, watched: JobId | None = None, *, tells_order: bool = True) -> None:
         self.snapshot = snapshot
@@ -163,7 +165,8 @@ class _Planning:
     def _round(self) -> tuple[list[QueueEntry], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
-        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; and it
+        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others;
+        and it
         changes whose turn it is. The last walk of a plan starts nothing: planning again is that walk once more.
         """
         self.ledger = Ledger(self.free)
@@ -337,7 +340,8 @@ class _Planning:
     def _borrow(self, job: QueuedGang, key: str) -> bool:
         """Start it in room that is held for others, if each of these may take it back when the rest of theirs is free.
 
-        Without that the room of a large gang would stand idle until the last of it is free, though whoever is there then
+        Without that the room of a large gang would stand idle until the last of it is free, though whoever is there
+        then
         has to give it back after the time that is guaranteed to each.
         """
         if not self._may_borrow(key):

@@ -11,7 +11,7 @@ from core.db.repositories.models import sources_in_use
 from core.db.tables import Attempt, Checkpoint, Job, PinnedCheckpoint
 from core.domain.jobs.retention import RetentionCandidate
 from core.domain.jobs.states import JobState
-from core.inspection.discovery import Landed, all_landed
+from core.inspection.discovery import CheckpointFiles, find_checkpoints
 from core.storage.outputs import OUTPUT_MOUNT, RESUME_MOUNT
 from core.storage.tree import Tree
 
@@ -48,7 +48,7 @@ def used_paths(session: Session, job: Job) -> set[str]:
     return found
 
 
-def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionCandidate, Landed]]:
+def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionCandidate, CheckpointFiles]]:
     """The complete checkpoints in the output ``tree`` of ``job``, with what it told of them; in no order.
 
     Raises:
@@ -61,7 +61,7 @@ def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[RetentionC
     )
     reported = {row.path: row for row in rows}
     found = []
-    for landed in all_landed(tree):
+    for landed in find_checkpoints(tree):
         row = reported.get(landed.path)
         # Of a folder the job knows best when it is complete; of a file its end tells.
         if landed.is_complete or (row is not None and landed.is_dir):

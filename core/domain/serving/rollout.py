@@ -65,7 +65,7 @@ class Revision:
     stable_at: datetime | None = None
     failures: int = 0
     failed_at: datetime | None = None
-    verdict: str = ""
+    failure_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class DeployedModel:
 
     state: DeploymentState
     replicas: int
-    wanted: int
-    stable: int | None
+    target_revision: int
+    stable_revision: int | None
     revisions: Sequence[Revision]
     servers: Sequence[ServerStatus]
 
@@ -105,7 +105,7 @@ class RolloutPlan:
     def __bool__(self) -> bool:
         return bool(self.servers or self.cancel or self.start or self.events)
 
-    def look_at(self, at: datetime) -> None:
+    def wake_at(self, at: datetime) -> None:
         """Look again then, unless it is to be sooner."""
         if self.recheck_at is None or at < self.recheck_at:
             self.recheck_at = at
@@ -119,8 +119,8 @@ def backoff(failures: int) -> timedelta:
 def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
     """What to do now. Every server of ``deployed`` is one that has not ended."""
     steps = RolloutPlan(deployed)
-    servers = [_looked_at(steps, server, now) for server in deployed.servers]
-    _take_back(steps)
+    servers = [_assess(steps, server, now) for server in deployed.servers]
+    _roll_back(steps)
     if steps.deployed.state is DeploymentState.ACTIVE:
         servers = _roll(steps, servers, now)
     else:
@@ -136,7 +136,7 @@ def plan(deployed: DeployedModel, now: datetime) -> RolloutPlan:
 # What each replica has come to
 
 
-def _looked_at(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
+def _assess(steps: RolloutPlan, server: ServerStatus, now: datetime) -> ServerStatus:
     if server.is_over:
         was_up = server.state.is_up and not server.is_cancelled
         if was_up:
@@ -186,7 +186,7 @@ def _look_again(steps: RolloutPlan, since: datetime, now: datetime) -> None:
     """Of one that starts or ends since then."""
     wait = max(_AGAIN_LEAST, (now - since) / _AGAIN_PART)
     if wait < _AGAIN_MOST:
-        steps.look_at(now + wait)
+        steps.wake_at(now + wait)
 
 
 def _count_failure(steps: RolloutPlan, server: ServerStatus, now: datetime, sentence: str) -> None:
@@ -202,29 +202,29 @@ def _set_revision(steps: RolloutPlan, revision: Revision) -> None:
     steps.deployed = replace(steps.deployed, revisions=[*others, revision])
 
 
-def _take_back(steps: RolloutPlan) -> None:
+def _roll_back(steps: RolloutPlan) -> None:
     """Want the stable revision again when the wanted one does not get ready."""
     deployed = steps.deployed
     if deployed.state is not DeploymentState.ACTIVE:
         return
-    wanted = deployed.revision(deployed.wanted)
+    wanted = deployed.revision(deployed.target_revision)
     # One that is gone back to has served before, and may not be able to any more: its files are gone, or its image.
-    if deployed.wanted == deployed.stable or wanted.failures < START_LIMIT:
+    if deployed.target_revision == deployed.stable_revision or wanted.failures < START_LIMIT:
         return
     last = next((event.sentence for event in reversed(steps.events) if event.kind == "serving_replica.failed"), "")
     why = f"{wanted.failures} of its replicas failed before it was ready. {last}".strip()
-    if deployed.stable is None:
+    if deployed.stable_revision is None:
         verdict = f"Revision {wanted.number} never got ready: {why}"
         _set_revision(steps, replace(wanted, verdict=verdict))
         steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
         steps.events.append(RolloutEvent("deployment.failed", verdict))
         return
     never = "never got ready" if wanted.stable_at is None else "did not get ready again"
-    verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable} serves on: {why}"
+    verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable_revision} serves on: {why}"
     _set_revision(steps, replace(wanted, verdict=verdict))
     # Failures of long ago count no more: it served well.
-    _set_revision(steps, replace(deployed.revision(deployed.stable), failures=0, failed_at=None))
-    steps.deployed = replace(steps.deployed, wanted=deployed.stable)
+    _set_revision(steps, replace(deployed.revision(deployed.stable_revision), failures=0, failed_at=None))
+    steps.deployed = replace(steps.deployed, wanted=deployed.stable_revision)
     steps.events.append(RolloutEvent("deployment.rolled_back", verdict))
 
 
@@ -233,7 +233,7 @@ def _take_back(steps: RolloutPlan) -> None:
 
 def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) -> list[ServerStatus]:
     deployed = steps.deployed
-    wanted = deployed.revision(deployed.wanted)
+    wanted = deployed.revision(deployed.target_revision)
     count = deployed.replicas
     new = [server for server in servers if server.state.is_up and server.revision == wanted.number]
     old = [server for server in servers if server.state.is_up and server.revision != wanted.number]
@@ -255,8 +255,8 @@ def _roll(steps: RolloutPlan, servers: Sequence[ServerStatus], now: datetime) ->
         if due <= now:
             steps.start = missing
         else:
-            steps.look_at(due)
-    if not old and not missing and len(ready_new) == count and count and deployed.stable != wanted.number:
+            steps.wake_at(due)
+    if not old and not missing and len(ready_new) == count and count and deployed.stable_revision != wanted.number:
         _set_revision(steps, replace(wanted, stable_at=wanted.stable_at or now, failures=0, failed_at=None))
         steps.deployed = replace(steps.deployed, stable=wanted.number)
         steps.events.append(
@@ -303,7 +303,7 @@ def _end_drained(steps: RolloutPlan, server: ServerStatus, now: datetime) -> Non
     if due <= now:
         steps.cancel[server.id] = server.message or "Another one serves in its place."
     else:
-        steps.look_at(due)
+        steps.wake_at(due)
 
 
 def _change(steps: RolloutPlan, server: ServerStatus, **values: object) -> ServerStatus:

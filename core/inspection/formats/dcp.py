@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from core.inspection.files import File, Folder
-from core.inspection.formats.pickles import Made, Named, Outside, Pairs, read_pickle
+from core.inspection.formats.pickles import UnmadeCall, GlobalName, PersistentId, Pairs, read_pickle
 from core.inspection.formats.safetensors import open_safetensors
 from core.inspection.formats.torch_files import open_torch
-from core.inspection.model import ITEM_BYTES, NAME_LIMIT, Inside, Tensor, Unreadable, clip
+from core.inspection.model import ITEM_BYTES, NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip
 from core.inspection.sharded import Block, joined
 from core.inspection.tensor_roles import is_optimizer_name
 
@@ -24,7 +24,7 @@ class _Place:
     length: int
 
 
-def open_dcp(folder: Folder, under: str = "") -> Inside:
+def open_dcp(folder: Folder, under: str = "") -> CheckpointContents:
     """Raises ``Unreadable``."""
     prefix = f"{under}/" if under else ""
     with folder.file(prefix + METADATA).stream() as source:
@@ -34,7 +34,7 @@ def open_dcp(folder: Folder, under: str = "") -> Inside:
     if not isinstance(tensors, Pairs) or not isinstance(storage, Pairs):
         raise Unreadable(f"{prefix}{METADATA} is no description of torch.distributed.checkpoint.")
     places = dict(_places(storage, prefix))
-    inside = Inside("dcp")
+    inside = CheckpointContents("dcp")
     for name, entry in tensors.items:
         if isinstance(name, str):
             _add(inside, folder, clip(name, NAME_LIMIT), _fields(entry), places)
@@ -42,7 +42,7 @@ def open_dcp(folder: Folder, under: str = "") -> Inside:
 
 
 def _add(
-    inside: Inside,
+    inside: CheckpointContents,
     folder: Folder,
     name: str,
     entry: Mapping[str, Any],
@@ -106,7 +106,7 @@ def _fields(node: Any) -> dict[str, Any]:
     """The attributes of an object of a plain data class."""
     if isinstance(node, Pairs):
         return {key: value for key, value in node.items if isinstance(key, str)}
-    if not isinstance(node, Made):
+    if not isinstance(node, UnmadeCall):
         return {}
     state = node.state
     if isinstance(state, tuple):  # with slots: (None, {…})
@@ -128,7 +128,7 @@ def _places(storage: Pairs, prefix: str) -> Iterator[tuple[tuple[str, tuple[int,
 
 
 def _sizes(node: Any) -> tuple[int, ...]:
-    if isinstance(node, Made):  # torch.Size
+    if isinstance(node, UnmadeCall):  # torch.Size
         node = node.arguments[0]
     if not all(isinstance(size, int) and 0 <= size < 2**48 for size in node) or len(node) > 64:
         raise ValueError("no shape")
@@ -137,10 +137,10 @@ def _sizes(node: Any) -> tuple[int, ...]:
 
 def _dtype(properties: Any) -> str:
     # TensorProperties gives its state as a tuple, whose first item is the dtype.
-    if isinstance(properties, Made) and isinstance(properties.state, tuple) and properties.state:
+    if isinstance(properties, UnmadeCall) and isinstance(properties.state, tuple) and properties.state:
         kind = properties.state[0]
     else:
         kind = _fields(properties).get("dtype")
-    if isinstance(kind, Outside):
+    if isinstance(kind, PersistentId):
         kind = kind.key
-    return kind.name if isinstance(kind, Named) else "unknown"
+    return kind.name if isinstance(kind, GlobalName) else "unknown"

@@ -15,7 +15,7 @@ from core.inspection.formats.parameter_server import SHARD, open_shards
 from core.inspection.formats.safetensors import open_safetensors
 from core.inspection.formats.tensorflow import open_tensorflow
 from core.inspection.formats.torch_files import open_torch
-from core.inspection.model import Inside, Tensor, Unreadable
+from core.inspection.model import CheckpointContents, Tensor, Unreadable
 from core.inspection.tensor_roles import is_optimizer_name
 from core.storage.tree import Tree
 
@@ -27,7 +27,7 @@ _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _OPTIMIZER_FILE: Final = re.compile(r"(^|[-_.])(optimizer|optim|opt|scheduler)s?([-_.]|$)", re.IGNORECASE)
 
 
-def open_checkpoint(tree: Tree, path: str) -> Inside:
+def open_checkpoint(tree: Tree, path: str) -> CheckpointContents:
     """What is in the file, the folder, or the files of the TensorFlow prefix ``path``. Files stay open with the tensors.
 
     Raises:
@@ -44,7 +44,7 @@ def open_checkpoint(tree: Tree, path: str) -> Inside:
     return _named(inside)
 
 
-def open_file(file: File) -> Inside:
+def open_file(file: File) -> CheckpointContents:
     """One file, by its first bytes, and by its name where these do not tell. Raises ``Unreadable``."""
     name = PurePosixPath(file.name).name.lower()
     if file.size == 0:
@@ -67,7 +67,7 @@ def open_file(file: File) -> Inside:
     raise Unreadable(f"{file.name} is of no format that is known here, or its beginning was not written.")
 
 
-def open_folder(folder: Folder) -> Inside:
+def open_folder(folder: Folder) -> CheckpointContents:
     """Raises ``Unreadable``."""
     names = folder.names()
     described = next((name for name in names if PurePosixPath(name).name == METADATA), None)
@@ -88,7 +88,7 @@ def open_folder(folder: Folder) -> Inside:
     return _open_files(folder, names)
 
 
-def _open_files(folder: Folder, names: list[str]) -> Inside:
+def _open_files(folder: Folder, names: list[str]) -> CheckpointContents:
     """A folder of files of any kind: each whose format is known, with its name before its tensors' where there are several."""
     sharded = _sharded(folder, names)
     prefixes = [name.removesuffix(".index") for name in names if name.endswith(".index")]
@@ -97,7 +97,7 @@ def _open_files(folder: Folder, names: list[str]) -> Inside:
         raise Unreadable("It holds no file of a format that is known here.")
     if len(files) > _FILES_LIMIT:
         raise Unreadable(f"It holds more than {_FILES_LIMIT:,} files of tensors.")
-    whole = Inside("")
+    whole = CheckpointContents("")
     for name in sorted(sharded - set(names)):
         whole.note(f"{name}, which the index names, is missing; the checkpoint is not whole.")
     weights = [name for name in files if not _OPTIMIZER_FILE.search(PurePosixPath(name).stem)]
@@ -149,7 +149,7 @@ def _as_optimizer(tensor: Tensor) -> Tensor:
     return replace(tensor, is_optimizer=True)
 
 
-def _named(inside: Inside) -> Inside:
+def _named(inside: CheckpointContents) -> CheckpointContents:
     """Every tensor by a name of its own, and the optimizer's told from the model's by their names, too."""
     seen: dict[str, int] = {}
     named = []

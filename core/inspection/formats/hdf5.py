@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from core.inspection.files import File, Inline, Raw, Zip
-from core.inspection.model import CHUNK_BYTES, ITEM_BYTES, NAME_LIMIT, Data, Inside, Tensor, Unreadable, clip
+from core.inspection.files import File, Inline, StoredBytes, Zip
+from core.inspection.model import CHUNK_BYTES, ITEM_BYTES, NAME_LIMIT, ElementSource, CheckpointContents, Tensor, Unreadable, clip
 from core.inspection.tensor_roles import is_optimizer_name
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ _DEPTH_LIMIT: Final = 64
 _UNPACKED_LIMIT: Final = 64 * 2**20
 _UNDEFINED: Final = 0xFFFFFFFFFFFFFFFF
 _KERAS_FILES: Final = ("model.weights.h5",)
-_TOLD_ATTRIBUTES: Final = ("keras_version", "backend")
+_SHOWN_ATTRIBUTES: Final = ("keras_version", "backend")
 
 
-def open_keras(file: File) -> Inside:
+def open_keras(file: File) -> CheckpointContents:
     """A ``.keras`` file. Raises ``Unreadable``."""
     archive = Zip(file)
     name = next((name for name in _KERAS_FILES if name in archive.members), None)
@@ -48,12 +48,12 @@ def open_keras(file: File) -> Inside:
     return inside
 
 
-def open_hdf5(file: File) -> Inside:
+def open_hdf5(file: File) -> CheckpointContents:
     """An HDF5 file of Keras. Raises ``Unreadable``."""
     return _hdf5(file.stream(), file, file.name)
 
 
-def _tell_json(inside: Inside, data: bytes) -> None:
+def _tell_json(inside: CheckpointContents, data: bytes) -> None:
     try:
         about = json.loads(data)
     except (ValueError, RecursionError):
@@ -64,15 +64,15 @@ def _tell_json(inside: Inside, data: bytes) -> None:
             inside.tell(key, about[key])
 
 
-def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) -> Inside:
+def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) -> CheckpointContents:
     try:
         import pyfive
     except ImportError as error:  # pragma: no cover (a dependency of the server)
         raise Unreadable("HDF5 files need the package pyfive, which is not installed.") from error
-    inside = Inside("keras")
+    inside = CheckpointContents("keras")
     try:
         top = pyfive.File(stream)
-        for key in _TOLD_ATTRIBUTES:
+        for key in _SHOWN_ATTRIBUTES:
             value = top.attrs.get(key)
             if isinstance(value, bytes | str):
                 inside.tell(key, value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
@@ -105,7 +105,7 @@ def _words(error: BaseException) -> str:
     return clip(str(error) or type(error).__name__, 200)
 
 
-def _add(inside: Inside, dataset: Any, name: str, file: File | None, file_name: str) -> None:
+def _add(inside: CheckpointContents, dataset: Any, name: str, file: File | None, file_name: str) -> None:
     shape = tuple(int(size) for size in dataset.shape or ())
     about: dict[str, Any] = {"shape": shape, "file": file_name, "is_optimizer": is_optimizer_name(name)}
     kind = dataset.dtype
@@ -128,7 +128,7 @@ def _add(inside: Inside, dataset: Any, name: str, file: File | None, file_name: 
     inside.add(Tensor(name, **about, data=data))
 
 
-def _data(dataset: Any, tensor: Tensor, file: File | None) -> Data:
+def _data(dataset: Any, tensor: Tensor, file: File | None) -> ElementSource:
     size = tensor.size_bytes or 0
     match dataset.id.layout_class:
         case 0:
@@ -146,7 +146,7 @@ def _data(dataset: Any, tensor: Tensor, file: File | None) -> Data:
                 return _Chunked(dataset, tensor.shape)
             if offset + size > file.size:
                 raise Unreadable("The file is cut short before its end.")
-            return Raw(file, offset, size)
+            return StoredBytes(file, offset, size)
         case _:
             return _Chunked(dataset, tensor.shape)
 

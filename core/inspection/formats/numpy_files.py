@@ -6,8 +6,8 @@ import ast
 import re
 from typing import Any, Final
 
-from core.inspection.files import File, Raw, Zip
-from core.inspection.model import NAME_LIMIT, Inside, Tensor, Unreadable, clip
+from core.inspection.files import File, StoredBytes, Zip
+from core.inspection.model import NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip
 from core.inspection.tensor_roles import is_optimizer_name
 
 _MAGIC: Final = b"\x93NUMPY"
@@ -20,20 +20,20 @@ _KINDS: Final = {
 _DESCRIPTION: Final = re.compile(r"^([<>|=])([a-zA-Z]\d+)$")
 
 
-def open_npy(file: File) -> Inside:
+def open_npy(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
-    inside = Inside("numpy")
+    inside = CheckpointContents("numpy")
     head = file.read(0, min(file.size, _HEADER_LIMIT + 12))
     inside.add(
-        _array("array", head, file.name, lambda skip, length: Raw(file.part(skip, length), 0, length), file.size)
+        _array("array", head, file.name, lambda skip, length: StoredBytes(file.part(skip, length), 0, length), file.size)
     )
     return inside
 
 
-def open_npz(file: File) -> Inside:
+def open_npz(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
     archive = Zip(file)
-    inside = Inside("numpy")
+    inside = CheckpointContents("numpy")
     for member, info in archive.members.items():
         if not member.endswith(".npy"):
             inside.note(f"{clip(member, 100)} in it is no array.")

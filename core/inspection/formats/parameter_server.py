@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from core.inspection.files import Folder, Raw
+from core.inspection.files import Folder, StoredBytes
 from core.inspection.formats.pickles import Pairs
 from core.inspection.formats.torch_files import read_tree
-from core.inspection.model import ITEM_BYTES, NAME_LIMIT, Data, Inside, Tensor, Unreadable, clip
-from core.inspection.sharded import Interleaved, Joined
+from core.inspection.model import ITEM_BYTES, NAME_LIMIT, ElementSource, CheckpointContents, Tensor, Unreadable, clip
+from core.inspection.sharded import Interleaved, Concatenated
 
 SHARD: Final = re.compile(r"^shard-(\d{5})-of-(\d{5})\.pt$")
 
@@ -27,7 +27,7 @@ class _Member(NamedTuple):
     begin: int
 
 
-def open_shards(folder: Folder, names: list[str]) -> Inside:
+def open_shards(folder: Folder, names: list[str]) -> CheckpointContents:
     """The tensors as the model names them, with the optimizer's state of each. ``names``: the shards' files in order.
 
     Raises:
@@ -40,7 +40,7 @@ def open_shards(folder: Folder, names: list[str]) -> Inside:
     shards = [{tensor.name: tensor for tensor in inside.tensors} for _, inside in opened]
     tree = opened[0][0]
     members, sizes = _members(tree)
-    inside = Inside("shards")
+    inside = CheckpointContents("shards")
     inside.tell("version", opened[0][1].values.get("version"))
     inside.tell("shards", count)
     inside.tell("optimizer", opened[0][1].values.get("signature.optimizer"))
@@ -107,18 +107,18 @@ def _tensor(
     if member.slab < 0:
         rows = member.shape[0] if member.shape else 0
         return Tensor(name, **about, data=Interleaved(pieces, rows, prod(member.shape[1:]) * item))
-    return Tensor(name, **about, data=Joined(list(_slices(member, pieces, sizes[member.slab], item))))
+    return Tensor(name, **about, data=Concatenated(list(_slices(member, pieces, sizes[member.slab], item))))
 
 
-def _slices(member: _Member, pieces: list[Data], size: int, item: int) -> Iterator[Data]:
+def _slices(member: _Member, pieces: list[ElementSource], size: int, item: int) -> Iterator[ElementSource]:
     begin, end, count = member.begin, member.begin + prod(member.shape), len(pieces)
     for number, piece in enumerate(pieces):
         first, last = size * number // count, size * (number + 1) // count
         low, high = max(begin, first), min(end, last)
         if low < high:
             skip, length = (low - first) * item, (high - low) * item
-            if isinstance(piece, Raw) and skip + length <= piece.length:
-                yield Raw(piece.file, piece.offset + skip, length)
+            if isinstance(piece, StoredBytes) and skip + length <= piece.length:
+                yield StoredBytes(piece.file, piece.offset + skip, length)
             else:
                 yield _Part(piece, skip, length)
 
@@ -127,7 +127,7 @@ def _slices(member: _Member, pieces: list[Data], size: int, item: int) -> Iterat
 class _Part:
     """``length`` bytes of other data, behind its first ``skip``."""
 
-    data: Data
+    data: ElementSource
     skip: int
     length: int
 

@@ -22,7 +22,7 @@ _INTEGER_BYTES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class GlobalName:
     """A class or function that the pickle names."""
 
     module: str
@@ -47,7 +47,7 @@ class Pairs:
 
 
 @dataclass(slots=True, eq=False)
-class Made:
+class UnmadeCall:
     """A call that was not made, with what would have been put into its result afterwards."""
 
     what: Any
@@ -59,11 +59,11 @@ class Made:
     @property
     def kind(self) -> str:
         """``module.name`` of what would have been called; empty where it is no plain name."""
-        return str(self.what) if isinstance(self.what, Named) else ""
+        return str(self.what) if isinstance(self.what, GlobalName) else ""
 
 
 @dataclass(slots=True, eq=False)
-class Outside:
+class PersistentId:
     """A reference to something that is kept beside the pickle, such as a storage of torch."""
 
     key: Any
@@ -73,7 +73,7 @@ class _Mark:
     pass
 
 
-class Source(Protocol):
+class PickleStream(Protocol):
     """Where the bytes of the pickle come from: a binary file."""
 
     def read(self, size: int = -1, /) -> bytes: ...
@@ -84,7 +84,7 @@ _MARK: Final = _Mark()
 _LINE_BYTES: Final = 2**16
 
 
-def read_pickle(source: Source, *, limit: int = PICKLE_LIMIT) -> Any:
+def read_pickle(source: PickleStream, *, limit: int = PICKLE_LIMIT) -> Any:
     """The tree of the pickle that begins here; ``source`` then stands behind it.
 
     Leaves are None, bool, int, float, str, bytes; nodes list, tuple, frozenset-like lists, and the classes above. A tree
@@ -103,7 +103,7 @@ Handler: TypeAlias = "Callable[[_Machine], None]"
 
 
 class _Machine:
-    def __init__(self, source: Source, limit: int) -> None:
+    def __init__(self, source: PickleStream, limit: int) -> None:
         self.source = source
         self.left = limit
         self.stack: list[Any] = []
@@ -199,7 +199,7 @@ def _line_text(machine: _Machine) -> str:
 
 
 def _set_items(target: Any, pairs: list[tuple[Any, Any]]) -> None:
-    if isinstance(target, Made):
+    if isinstance(target, UnmadeCall):
         target = target.pairs
     if not isinstance(target, Pairs):
         raise TypeError("items of what is no dict")
@@ -207,7 +207,7 @@ def _set_items(target: Any, pairs: list[tuple[Any, Any]]) -> None:
 
 
 def _extend(target: Any, items: list[Any]) -> None:
-    if isinstance(target, Made):
+    if isinstance(target, UnmadeCall):
         target = target.items
     if not isinstance(target, list):
         raise TypeError("items of what is no list")
@@ -241,34 +241,34 @@ def _appends(machine: _Machine) -> None:
 
 def _call(machine: _Machine) -> None:
     arguments, what = machine.pop(), machine.pop()
-    machine.stack.append(Made(what, arguments))
+    machine.stack.append(UnmadeCall(what, arguments))
 
 
 def _call_with_names(machine: _Machine) -> None:
     names, arguments, what = machine.pop(), machine.pop(), machine.pop()
-    machine.stack.append(Made(what, arguments, pairs=names if isinstance(names, Pairs) else Pairs()))
+    machine.stack.append(UnmadeCall(what, arguments, pairs=names if isinstance(names, Pairs) else Pairs()))
 
 
 def _build(machine: _Machine) -> None:
     state = machine.pop()
     target = machine.top()
-    if isinstance(target, Made):
+    if isinstance(target, UnmadeCall):
         target.state = state
 
 
 def _object(machine: _Machine) -> None:
     items = machine.pop_mark()
-    machine.stack.append(Made(items[0], tuple(items[1:])))
+    machine.stack.append(UnmadeCall(items[0], tuple(items[1:])))
 
 
 def _instance(machine: _Machine) -> None:
-    named = Named(machine.line(), machine.line())
-    machine.stack.append(Made(named, tuple(machine.pop_mark())))
+    named = GlobalName(machine.line(), machine.line())
+    machine.stack.append(UnmadeCall(named, tuple(machine.pop_mark())))
 
 
 def _stack_global(machine: _Machine) -> None:
     name, module = machine.pop(), machine.pop()
-    machine.stack.append(Named(str(module)[:500], str(name)[:500]))
+    machine.stack.append(GlobalName(str(module)[:500], str(name)[:500]))
 
 
 def _tuple_of(count: int) -> Handler:
@@ -338,7 +338,7 @@ _HANDLERS: Final[dict[bytes, Handler]] = {
     b"g": _push(lambda m: m.memo[int(m.line())]),
     b"h": _push(lambda m: m.memo[m.number("<B")]),
     b"j": _push(lambda m: m.memo[m.number("<I")]),
-    b"c": _push(lambda m: Named(m.line(), m.line())),
+    b"c": _push(lambda m: GlobalName(m.line(), m.line())),
     b"\x93": _stack_global,
     b"R": _call,
     b"\x81": _call,
@@ -346,15 +346,15 @@ _HANDLERS: Final[dict[bytes, Handler]] = {
     b"b": _build,
     b"o": _object,
     b"i": _instance,
-    b"P": _push(lambda m: Outside(m.line())),
-    b"Q": _push(lambda m: Outside(m.pop())),
+    b"P": _push(lambda m: PersistentId(m.line())),
+    b"Q": _push(lambda m: PersistentId(m.pop())),
     b"\x80": lambda m: _ignore(m.take(1)),
     b"\x95": lambda m: _ignore(m.take(8)),
     b"\x97": _push(lambda _m: b""),  # a buffer that is kept elsewhere
     b"\x98": _nothing,
-    b"\x82": _push(lambda m: Named("copyreg", str(m.number("<B")))),
-    b"\x83": _push(lambda m: Named("copyreg", str(m.number("<H")))),
-    b"\x84": _push(lambda m: Named("copyreg", str(m.number("<i")))),
+    b"\x82": _push(lambda m: GlobalName("copyreg", str(m.number("<B")))),
+    b"\x83": _push(lambda m: GlobalName("copyreg", str(m.number("<H")))),
+    b"\x84": _push(lambda m: GlobalName("copyreg", str(m.number("<i")))),
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from core.inspection.files import File, Raw
-from core.inspection.model import Inside, Tensor, Unreadable, clip
+from core.inspection.files import File, StoredBytes
+from core.inspection.model import CheckpointContents, Tensor, Unreadable, clip
 
 HEADER_LIMIT: Final = 100 * 2**20  # the format's own
 _DTYPES: Final = {
@@ -30,7 +30,7 @@ _DTYPES: Final = {
 }
 
 
-def open_safetensors(file: File) -> Inside:
+def open_safetensors(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
     header_bytes = int.from_bytes(file.read(0, 8), "little")
     if header_bytes > HEADER_LIMIT:
@@ -41,7 +41,7 @@ def open_safetensors(file: File) -> Inside:
         raise Unreadable(f"{file.name} is damaged: its header is no JSON.") from error
     if not isinstance(header, dict):
         raise Unreadable(f"{file.name} is damaged: its header is no JSON object.")
-    inside = Inside("safetensors")
+    inside = CheckpointContents("safetensors")
     about = header.pop("__metadata__", None)
     for key, value in about.items() if isinstance(about, dict) else ():
         inside.tell(f"metadata.{key}", str(value))
@@ -67,7 +67,7 @@ def _tensor(file: File, begin: int, name: str, entry: Any) -> Tensor:
         return _noted(tensor, "Its bytes in the file do not fit its shape; the file is damaged.")
     if begin + last > file.size:
         return _noted(tensor, "The file is cut short before its end.")
-    return Tensor(tensor.name, shape, tensor.dtype, file.name, Raw(file, begin + first, last - first))
+    return Tensor(tensor.name, shape, tensor.dtype, file.name, StoredBytes(file, begin + first, last - first))
 
 
 def _noted(tensor: Tensor, sentence: str) -> Tensor:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from core.inspection.files import File, Folder, Raw
-from core.inspection.model import NAME_LIMIT, Inside, Tensor, Unreadable, clip
+from core.inspection.files import File, Folder, StoredBytes
+from core.inspection.model import NAME_LIMIT, CheckpointContents, Tensor, Unreadable, clip
 from core.inspection.tensor_roles import is_optimizer_name
 
 _FOOTER_BYTES: Final = 48
@@ -39,10 +39,10 @@ _DTYPES: Final = {
 }
 
 
-def open_tensorflow(folder: Folder, prefix: str) -> Inside:
+def open_tensorflow(folder: Folder, prefix: str) -> CheckpointContents:
     """The checkpoint whose files are ``<prefix>.index`` and ``<prefix>.data-…``. Raises ``Unreadable``."""
     index = folder.file(f"{prefix}.index")
-    inside = Inside("tensorflow")
+    inside = CheckpointContents("tensorflow")
     shards = 0
     is_big = False
     files: dict[str, File | None] = {}
@@ -95,7 +95,7 @@ def _tensor(
         return Tensor(**about, note="Its bytes do not fit its shape; the checkpoint is damaged.")
     if offset + size > file.size:
         return Tensor(**about, note=f"{file_name} is cut short before its end.")
-    return Tensor(**about, data=Raw(file, offset, size))
+    return Tensor(**about, data=StoredBytes(file, offset, size))
 
 
 def _shape(message: Any) -> tuple[int, ...]:

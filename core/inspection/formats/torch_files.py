@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, cast
 
-from core.inspection.files import File, Inline, Raw, Zip
-from core.inspection.formats.pickles import PICKLE_LIMIT, Made, Named, Outside, Pairs, Source, read_pickle
-from core.inspection.model import ITEM_BYTES, NAME_LIMIT, Data, Inside, Tensor, Unreadable, clip
+from core.inspection.files import File, Inline, StoredBytes, Zip
+from core.inspection.formats.pickles import PICKLE_LIMIT, UnmadeCall, GlobalName, PersistentId, Pairs, PickleStream, read_pickle
+from core.inspection.model import ITEM_BYTES, NAME_LIMIT, ElementSource, CheckpointContents, Tensor, Unreadable, clip
 from core.inspection.strided import HELD_BYTES, Strided, spread
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
@@ -41,12 +41,12 @@ _WRAPPERS: Final = frozenset({"_modules", "_parameters", "_buffers"})
 _OPTIMIZER_KEYS: Final = frozenset({"state", "param_groups"})
 
 
-def open_torch(file: File) -> Inside:
+def open_torch(file: File) -> CheckpointContents:
     """Tensors and values of a file of ``torch.save``. Raises ``Unreadable``."""
     return read_tree(file)[1]
 
 
-def read_tree(file: File) -> tuple[Any, Inside]:
+def read_tree(file: File) -> tuple[Any, CheckpointContents]:
     """The same, and the tree of symbols that it was made of. Raises ``Unreadable``."""
     head = file.read(0, min(file.size, 8))
     if head[:4] == b"PK\x03\x04":
@@ -63,12 +63,12 @@ class Storage:
     key: str
     dtype: str
     length: int | None  # bytes
-    data: Callable[[int, int], Data]
+    data: Callable[[int, int], ElementSource]
     file: str = ""
     is_big_endian: bool = False
 
 
-def _open_zip(file: File) -> tuple[Any, Inside]:
+def _open_zip(file: File) -> tuple[Any, CheckpointContents]:
     archive = Zip(file)
     pickle = next((name for name in archive.members if name.rpartition("/")[2] == "data.pkl"), None)
     if pickle is None:
@@ -96,7 +96,7 @@ def _open_zip(file: File) -> tuple[Any, Inside]:
     return tree, Walk("torch", storage).run(tree)
 
 
-def _open_legacy(file: File) -> tuple[Any, Inside]:
+def _open_legacy(file: File) -> tuple[Any, CheckpointContents]:
     stream = file.stream()
     if not _is_magic(stream):
         raise Unreadable(
@@ -135,7 +135,7 @@ def _open_legacy(file: File) -> tuple[Any, Inside]:
     return tree, inside
 
 
-def _is_magic(stream: Source) -> bool:
+def _is_magic(stream: PickleStream) -> bool:
     try:
         return bool(read_pickle(stream, limit=100) == MAGIC)
     except Unreadable:
@@ -153,21 +153,21 @@ class _Later:
         place = self.places.get(self.key)
         if place is None:
             raise Unreadable("The file is cut short or damaged before this tensor.")
-        return Raw(place, self.offset, self.length).chunks()
+        return StoredBytes(place, self.offset, self.length).chunks()
 
 
 class Walk:
     """From a tree of symbols to tensors with names."""
 
     def __init__(self, form: str, storage: Callable[[str, str, int], Storage]) -> None:
-        self.inside = Inside(form)
+        self.inside = CheckpointContents(form)
         self._storage = storage
         self._storages: dict[str, Storage] = {}
         self._steps = 0
         self._on_way: set[int] = set()
         self._has_classes = False
 
-    def run(self, tree: Any) -> Inside:
+    def run(self, tree: Any) -> CheckpointContents:
         self._walk(tree, (), is_optimizer=False)
         if self._has_classes:
             self.inside.note(
@@ -184,7 +184,7 @@ class Walk:
             if path:
                 self.inside.tell(".".join(path), node)
             return
-        if isinstance(node, bytes | Named | Outside) or not isinstance(node, Made | Pairs | list | tuple):
+        if isinstance(node, bytes | GlobalName | PersistentId) or not isinstance(node, UnmadeCall | Pairs | list | tuple):
             return
         if len(path) > _DEPTH_LIMIT or id(node) in self._on_way:
             return
@@ -195,7 +195,7 @@ class Walk:
             self._on_way.discard(id(node))
 
     def _walk_into(self, node: Any, path: tuple[str, ...], *, is_optimizer: bool) -> None:
-        if isinstance(node, Made):
+        if isinstance(node, UnmadeCall):
             self._walk_made(node, path, is_optimizer=is_optimizer)
         elif isinstance(node, Pairs):
             is_optimizer = is_optimizer or {key for key, _ in node.items if isinstance(key, str)} >= _OPTIMIZER_KEYS
@@ -210,7 +210,7 @@ class Walk:
             for number, item in enumerate(node):
                 self._walk(item, (*path, str(number)), is_optimizer=is_optimizer)
 
-    def _walk_made(self, node: Made, path: tuple[str, ...], *, is_optimizer: bool) -> None:
+    def _walk_made(self, node: UnmadeCall, path: tuple[str, ...], *, is_optimizer: bool) -> None:
         tensor = self._tensor(node, ".".join(path) or "tensor", is_optimizer=is_optimizer)
         if tensor is not None:
             self.inside.add(tensor)
@@ -220,12 +220,12 @@ class Walk:
             if node.state is not None or node.pairs.items or node.items:
                 self._has_classes = True
             if isinstance(node.arguments, tuple):
-                parts += [part for part in node.arguments if isinstance(part, Made | Pairs | list | tuple)]
+                parts += [part for part in node.arguments if isinstance(part, UnmadeCall | Pairs | list | tuple)]
         for part in parts:
             self._walk(part, path, is_optimizer=is_optimizer)
 
-    def _tensor(self, node: Made, name: str, *, is_optimizer: bool) -> Tensor | None:
-        kind = node.what.name if isinstance(node.what, Named) and node.what.module in _BUILDERS else ""
+    def _tensor(self, node: UnmadeCall, name: str, *, is_optimizer: bool) -> Tensor | None:
+        kind = node.what.name if isinstance(node.what, GlobalName) and node.what.module in _BUILDERS else ""
         arguments: tuple[Any, ...] = node.arguments if isinstance(node.arguments, tuple) else ()
         try:
             match kind:
@@ -235,9 +235,9 @@ class Walk:
                     return self._strided(arguments, name, _dtype_named(arguments[6]), is_optimizer=is_optimizer)
                 case "_rebuild_parameter" | "_rebuild_parameter_with_state":
                     inner = arguments[0]
-                    return self._tensor(inner, name, is_optimizer=is_optimizer) if isinstance(inner, Made) else None
+                    return self._tensor(inner, name, is_optimizer=is_optimizer) if isinstance(inner, UnmadeCall) else None
                 case "_rebuild_from_type_v2":
-                    inner = Made(arguments[0], arguments[2])
+                    inner = UnmadeCall(arguments[0], arguments[2])
                     return self._tensor(inner, name, is_optimizer=is_optimizer)
                 case "_rebuild_meta_tensor_no_storage":
                     return Tensor(
@@ -292,9 +292,9 @@ class Walk:
         )
 
     def _storage_of(self, reference: Any) -> Storage:
-        key = reference.key if isinstance(reference, Outside) else None
+        key = reference.key if isinstance(reference, PersistentId) else None
         # ("storage", class, key, device, elements[, view])
-        if not isinstance(key, tuple) or len(key) < 5 or key[0] != "storage" or not isinstance(key[1], Named):
+        if not isinstance(key, tuple) or len(key) < 5 or key[0] != "storage" or not isinstance(key[1], GlobalName):
             raise ValueError("no storage")
         dtype = _STORAGES.get(key[1].name, key[1].name)
         name, count = str(key[2]), key[4]
@@ -309,7 +309,7 @@ _PLAIN: Final = frozenset({"collections.OrderedDict", "builtins.set", "builtins.
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    if isinstance(value, Made):  # torch.Size
+    if isinstance(value, UnmadeCall):  # torch.Size
         value = value.arguments[0]
     if not isinstance(value, tuple | list) or len(value) > 64:
         raise ValueError("no shape")
@@ -319,4 +319,4 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _dtype_named(value: Any) -> str:
-    return value.name if isinstance(value, Named) else "unknown"
+    return value.name if isinstance(value, GlobalName) else "unknown"

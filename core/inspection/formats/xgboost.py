@@ -7,7 +7,7 @@ import struct
 from typing import Any, Final
 
 from core.inspection.files import File, Inline
-from core.inspection.model import Inside, Tensor, Unreadable
+from core.inspection.model import CheckpointContents, Tensor, Unreadable
 
 _JSON_LIMIT: Final = 48 * 2**20  # an array's number of 4 bytes becomes an object of 32
 _DEPTH_LIMIT: Final = 64
@@ -24,7 +24,7 @@ _ARRAYS: Final = {
 _FORMS: Final = {"float32": "f", "int32": "i"}
 
 
-def open_xgboost(file: File) -> Inside:
+def open_xgboost(file: File) -> CheckpointContents:
     """Raises ``Unreadable``."""
     if file.size > _JSON_LIMIT:
         raise Unreadable(
@@ -45,9 +45,9 @@ def open_xgboost(file: File) -> Inside:
         raise Unreadable(f"{file.name} is JSON, but no model of XGBoost.") from error
 
 
-def _inside(model: Any) -> Inside:
+def _inside(model: Any) -> CheckpointContents:
     learner = model["learner"]
-    inside = Inside("xgboost")
+    inside = CheckpointContents("xgboost")
     inside.tell("version", ".".join(str(part) for part in model.get("version", ())))
     parameters = learner.get("learner_model_param", {})
     for key in ("num_feature", "num_class", "num_target", "base_score"):
@@ -74,7 +74,7 @@ def _inside(model: Any) -> Inside:
     return inside
 
 
-def _add(inside: Inside, name: str, dtype: str, values: Any) -> None:
+def _add(inside: CheckpointContents, name: str, dtype: str, values: Any) -> None:
     data = struct.pack(f"<{len(values)}{_FORMS[dtype]}", *values)
     inside.add(Tensor(name, (len(values),), dtype, data=Inline(data)))
 

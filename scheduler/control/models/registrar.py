@@ -29,7 +29,7 @@ from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionEvent, VersionState
 from core.domain.studies.results import values_of
 from core.registry.lineage import lineage_of, lineage_of_upload
-from core.registry.sources import Asked, Source, Uploaded, find_below, find_source
+from core.registry.sources import SourceRequest, PlannedSource, UploadedSource, find_below, find_source
 from core.registry.versions import By, tell
 from core.storage.outputs import job_output
 from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
@@ -81,7 +81,7 @@ def source_tree(session: Session, facts: VersionFacts) -> Tree:
     """
     if facts.job is not None:
         return job_output(session, facts.job)
-    uploaded = Uploaded.of_json(facts.version.source)
+    uploaded = UploadedSource.of_json(facts.version.source)
     volume = session.execute(select(Volume).where(Volume.name == uploaded.volume)).scalar_one_or_none()
     if volume is None:
         raise NotFound(f"The volume {uploaded.volume!r} that it was uploaded to is not registered any more.")
@@ -427,21 +427,21 @@ class _Registration:
             )  # fmt: skip
         return found.files
 
-    def _find(self, output: Tree) -> Source:
+    def _find(self, output: Tree) -> PlannedSource:
         source, limit = self._version.source, self._registrar.limit_bytes
         job = self._facts.job
         if job is None:
-            return find_below(output, Uploaded.of_json(source).path, limit_bytes=limit)
+            return find_below(output, UploadedSource.of_json(source).path, limit_bytes=limit)
         is_checkpoint = source["kind"] == "checkpoint"
-        asked = Asked(checkpoint=source["path"]) if is_checkpoint else Asked(path=source["path"])
+        asked = SourceRequest(checkpoint=source["path"]) if is_checkpoint else SourceRequest(path=source["path"])
         return find_source(
             output, asked, told=self._facts.checkpoint_paths, trial=(job.trial or {}).get("number"), limit_bytes=limit
         )
 
-    def _lineage(self, session: Session, found: Source) -> ModelLineage:
+    def _lineage(self, session: Session, found: PlannedSource) -> ModelLineage:
         source, user = self._version.source, self._version.registration.get("user", "")
         if self._facts.job is None:
-            return lineage_of_upload(Uploaded.of_json(source).location, user=user)
+            return lineage_of_upload(UploadedSource.of_json(source).location, user=user)
         return lineage_of(
             session,
             session.get(Job, self._facts.job.id) or self._facts.job,

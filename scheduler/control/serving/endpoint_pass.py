@@ -124,11 +124,11 @@ class EndpointPass:
     def _change(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
         after = steps.deployed
         ended = {"ended_at": now} if after.state is DeploymentState.ENDED else {}
-        split = facts.split_when_ready if after.stable is not None else None
+        split = facts.split_when_ready if after.stable_revision is not None else None
         divided = {"split_when_ready": None} if split is not None else {}
         change_deployment(
             session, facts.id, facts.generation, now,
-            state=after.state.value, target_revision=after.wanted, stable_revision=after.stable, **ended, **divided,
+            state=after.state.value, target_revision=after.target_revision, stable_revision=after.stable_revision, **ended, **divided,
         )  # fmt: skip
         if split is not None:
             self._divide(session, split, now)
@@ -145,7 +145,7 @@ class EndpointPass:
                         failures=one.failures,
                         failed_at=one.failed_at,
                         stable_at=one.stable_at,
-                        failure_reason=one.verdict,
+                        failure_reason=one.failure_reason,
                     )
                 )
 
@@ -160,7 +160,7 @@ class EndpointPass:
 
     def _begin(self, session: Session, facts: DeploymentFacts, steps: RolloutPlan, now: datetime) -> None:
         """Write the jobs of new replicas, each with its row."""
-        number = steps.deployed.wanted
+        number = steps.deployed.target_revision
         raw = replica_job(
             facts.specs[number],
             project=self.facts.project,

@@ -101,8 +101,8 @@ def _deployment(
         deployed=DeployedModel(
             state=DeploymentState(row.state),
             replicas=row.replicas,
-            wanted=row.target_revision,
-            stable=row.stable_revision,
+            target_revision=row.target_revision,
+            stable_revision=row.stable_revision,
             revisions=tuple(_revision(one, specs[one.number]) for one in revisions),
             servers=tuple(_server(one, addresses, now) for one in servers),
         ),
@@ -143,7 +143,7 @@ def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
         stable_at=row.stable_at,
         failures=row.failures,
         failed_at=row.failed_at,
-        verdict=row.failure_reason,
+        failure_reason=row.failure_reason,
     )
 
 
@@ -184,5 +184,5 @@ def _is_settled(deployed: DeployedModel) -> bool:
         deployed.state in (DeploymentState.ACTIVE, DeploymentState.FAILED)
         and len(ready) == len(deployed.servers)
         and (deployed.state is DeploymentState.FAILED or len(ready) == deployed.replicas)
-        and all(one.revision == deployed.wanted and not one.failed_probes for one in ready)
+        and all(one.revision == deployed.target_revision and not one.failed_probes for one in ready)
     )

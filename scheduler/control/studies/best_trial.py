@@ -18,7 +18,7 @@ from core.domain.studies.results import TrialResult, best, values_of
 from core.domain.studies.states import TrialState
 from core.domain.studies.trials import winner_spec
 from core.ids import new_id
-from core.registry.sources import Asked
+from core.registry.sources import SourceRequest
 from core.registry.versions import By, Told, register_from_job
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
@@ -56,7 +56,7 @@ def register_best_trial(
     labels = {"study": facts.name, "trial": str(number)}
     description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
     version = register_from_job(
-        session, now, job, spec.winner.model, by, Asked(spec.winner.path),
+        session, now, job, spec.winner.model, by, SourceRequest(spec.winner.path),
         volume=control.default_volume, told=Told(description, labels, spec.winner.aliases, keeps_better=True),
         when_done=again,
     )  # fmt: skip

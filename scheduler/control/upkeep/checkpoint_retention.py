@@ -18,7 +18,7 @@ from core.db.tables import Job, Retention
 from core.domain.errors import TrainmasterError
 from core.domain.jobs.retention import RetentionCandidate, RetentionRule, checkpoints_to_delete
 from core.domain.jobs.states import JobState
-from core.inspection.discovery import Landed
+from core.inspection.discovery import CheckpointFiles
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 from scheduler.control.context import ControlContext
@@ -89,7 +89,7 @@ def _valued(
     return [one if one.step is None or metric in one.metrics else replace(one, metrics=told[one.step]) for one in found]
 
 
-def _delete(control: ControlContext, job_id: str, tree: Tree, landed: Landed) -> bool:
+def _delete(control: ControlContext, job_id: str, tree: Tree, landed: CheckpointFiles) -> bool:
     """Whether it was deleted: somebody may keep it, or a job go on from it, since the rule was applied."""
     with unit_of_work(control.sessions) as session:
         job = session.get(Job, job_id)

@@ -21,7 +21,7 @@ from scheduler.planning.placement.search import SearchBudget
 
 # Amounts are offered in round numbers, small ones in smaller steps.
 _SMALL_CPU, _SMALL_MEMORY = 4000, 4 * 2**30
-MODELS_OFFERED: Final = 3  # of those that were not wished for, as many are told
+MODELS_OFFERED: Final = 3  # of those that were not wished for, as many are change
 
 
 HALF: Final = 500  # thousandths of a GPU
@@ -44,7 +44,8 @@ class AlternativeCode(StrEnum):
 class Alternative:
     """A change with which the job would start now, or at ``start``.
 
-    ``field``: of the roles in ``roles`` (``replicas``, ``gpus``, ``gpu_type``, ``cpu``, ``memory``), or of the spec itself where
+    ``field``: of the roles in ``roles`` (``replicas``, ``gpus``, ``gpu_type``, ``cpu``, ``memory``), or of the spec
+    itself where
     there are none. ``value``: what to write there; ``None``: leave it out.
     """
 
@@ -83,8 +84,8 @@ class AlternativeSearch:
             if draft is None:
                 continue
             most = "" if role.most is None else f" to {role.most}"
-            told = f"{count}{most} {phrases.plural(role.role, role.most or count)} instead of {role.replicas}{most}"
-            yield self._option(AlternativeCode.FEWER_REPLICAS, told, [role], "replicas", count, draft)
+            change = f"{count}{most} {phrases.plural(role.role, role.most or count)} instead of {role.replicas}{most}"
+            yield self._option(AlternativeCode.FEWER_REPLICAS, change, [role], "replicas", count, draft)
             return
 
     def _gpus(self) -> Iterator[Alternative]:
@@ -95,8 +96,8 @@ class AlternativeSearch:
         roles = self._asking(request)
         count, draft = self._most(request.gpu_count - 1, lambda count: self._with_request(roles, gpu_count=count))
         if draft is not None:
-            told = f"{phrases.gpus(count, request.gpu_models)} {each(roles)} instead of {request.gpu_count}"
-            yield self._option(AlternativeCode.FEWER_GPUS, told, roles, "gpus", count, draft)
+            change = f"{phrases.gpus(count, request.gpu_models)} {each(roles)} instead of {request.gpu_count}"
+            yield self._option(AlternativeCode.FEWER_GPUS, change, roles, "gpus", count, draft)
 
     def _part(self, request: ResourceRequest) -> Iterator[Alternative]:
         if request.gpu_count != 1:
@@ -112,13 +113,13 @@ class AlternativeSearch:
             return
         wished = roles[0].request.gpu_models
         known = set(accepted_models(wished, self.cluster.gpu_models))
-        told = 0
+        change = 0
         for model in self.cluster.gpu_models:
-            if model in known or told == MODELS_OFFERED:
+            if model in known or change == MODELS_OFFERED:
                 continue
             draft = self._place(self._with_request(roles, gpu_models=(model,)))
             if draft is not None:
-                told += 1
+                change += 1
                 sentence = f"GPUs of {model} instead of {phrases.any_of(wished)}"
                 yield self._option(AlternativeCode.OTHER_MODEL, sentence, roles, "gpu_type", model, draft)
 
@@ -131,9 +132,9 @@ class AlternativeSearch:
         )
         if draft is not None:
             milli = count * cpu_step
-            told = f"{phrases.cpus(milli)} {each(roles)} instead of {request.cpu_milli / 1000:g}"
+            change = f"{phrases.cpus(milli)} {each(roles)} instead of {request.cpu_milli / 1000:g}"
             value = f"{milli}m" if milli % 1000 else milli // 1000
-            yield self._option(AlternativeCode.LESS_CPU, told, roles, "cpu", value, draft)
+            yield self._option(AlternativeCode.LESS_CPU, change, roles, "cpu", value, draft)
         request = max((role.request for role in self.gang.roles), key=lambda request: request.memory_bytes)
         roles = self._asking(request)
         unit, size = ("Mi", 2**20) if request.memory_bytes <= _SMALL_MEMORY else ("Gi", 2**30)
@@ -144,22 +145,22 @@ class AlternativeSearch:
         )
         if draft is not None:
             asked = phrases.memory(request.memory_bytes).removesuffix(" of memory")
-            told = f"{phrases.memory(count * step * size)} {each(roles)} instead of {asked}"
-            yield self._option(AlternativeCode.LESS_MEMORY, told, roles, "memory", f"{count * step}{unit}", draft)
+            change = f"{phrases.memory(count * step * size)} {each(roles)} instead of {asked}"
+            yield self._option(AlternativeCode.LESS_MEMORY, change, roles, "memory", f"{count * step}{unit}", draft)
 
     def _places(self) -> Iterator[Alternative]:
         gang = self.gang
         if gang.topology_required:
             draft = self._place(replace(gang, topology=None, topology_required=False))
             if draft is not None:
-                told = f"replicas on more than one {gang.topology}"
-                yield self._option(AlternativeCode.ANYWHERE, told, [], "topology", None, draft)
+                change = f"replicas on more than one {gang.topology}"
+                yield self._option(AlternativeCode.ANYWHERE, change, [], "topology", None, draft)
         if gang.node_selector:
             draft = self._place(replace(gang, node_selector=()))
             if draft is not None:
                 labels = phrases.all_of([f"{key}={value}" for key, value in gang.node_selector])
-                told = f"nodes that need not carry {labels}"
-                yield self._option(AlternativeCode.ANY_NODE, told, [], "node_selector", None, draft)
+                change = f"nodes that need not carry {labels}"
+                yield self._option(AlternativeCode.ANY_NODE, change, [], "node_selector", None, draft)
 
     def _most(self, most: int, changed: Callable[[int], Gang]) -> tuple[int, PartialPlacement | None]:
         """The largest amount, from 1 to ``most``, with which the gang has room, and where."""
@@ -187,7 +188,7 @@ class AlternativeSearch:
     def _option(
         self,
         code: AlternativeCode,
-        told: str,
+        change: str,
         roles: Sequence[GangRole],
         field: str,
         value: float | str | None,
@@ -195,7 +196,7 @@ class AlternativeSearch:
     ) -> Alternative:
         on = phrases.some_of([self.cluster.nodes[number].id for number in sorted(draft.left)])
         names = tuple(role.role for role in roles)
-        return Alternative(code, f"With {told} it would start now, on {on}.", names, field, value)
+        return Alternative(code, f"With {change} it would start now, on {on}.", names, field, value)
 
 
 def each(roles: Sequence[GangRole]) -> str:
@@ -210,7 +211,8 @@ def half_of(roles: Sequence[GangRole]) -> str:
 
 def with_request(gang: Gang, roles: Sequence[GangRole], **changes: object) -> Gang:
     """The gang in which each of ``roles`` asks for something else."""
-    return with_roles(gang, roles, lambda one: replace(one, request=replace(one.request, **changes)))  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    return with_roles(gang, roles, lambda one: replace(one, request=replace(one.request, **changes)))
 
 
 def with_roles(gang: Gang, roles: Sequence[GangRole], changed: Callable[[GangRole], GangRole]) -> Gang:
@@ -226,7 +228,7 @@ _MOST: Final = 4
 @dataclass(frozen=True, slots=True)
 class _Change:
     code: AlternativeCode
-    told: str
+    change: str
     roles: tuple[str, ...]
     field: str
     value: float | str | None
@@ -238,16 +240,16 @@ def sooner(
     made: Plan,
     job: QueuedGang,
     expected: StartForecast | None,
-    told: Collection[tuple[AlternativeCode, tuple[str, ...]]],
+    change: Collection[tuple[AlternativeCode, tuple[str, ...]]],
     budget: int,
 ) -> list[Alternative]:
     """Changes with which ``job`` would probably start sooner than ``expected``, the soonest first.
 
     Args:
         made: the plan of ``snapshot``, in which the job waits.
-        told: kinds of change that are known to start it at once.
+        change: kinds of change that are known to start it at once.
     """
-    changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in told]
+    changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in change]
     if not changes:
         return []
     place = made.order.index(job.job_id) if job.job_id in made.order else len(made.order)
@@ -257,7 +259,7 @@ def sooner(
     if each_budget < len(snapshot.nodes) + len(ahead) + len(snapshot.running):
         return []
     found: list[Alternative] = []
-    for change in changes:
+    for option in changes:
         changed = replace(job, gang=change.gang, shape=change.gang.shape())
         course = outlook(
             replace(snapshot, queued=(*ahead, changed)), only=job.job_id, budget=each_budget, is_brief=True
@@ -266,7 +268,7 @@ def sooner(
         if start is None or start.likely_at is None or not _is_sooner(snapshot, start, expected):
             continue
         when = "now" if start.code is StartCode.NOW else f"at {phrases.about(start.likely_at, snapshot.now)}"
-        sentence = f"With {change.told} it would probably start {when}."
+        sentence = f"With {change.change} it would probably start {when}."
         found.append(Alternative(change.code, sentence, change.roles, change.field, change.value, start))
     return sorted(found, key=lambda option: (option.start.likely_at, option.code) if option.start else ())[:_MOST]
 
@@ -283,19 +285,19 @@ def _changes(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     if many.replicas > 1:
         count = many.replicas // 2
         half = with_roles(gang, [many], lambda one: replace(one, replicas=count))
-        told = f"{count} {phrases.plural(many.role, count)} instead of {many.replicas}"
-        yield _Change(AlternativeCode.FEWER_REPLICAS, told, (many.role,), "replicas", count, half)
+        change = f"{count} {phrases.plural(many.role, count)} instead of {many.replicas}"
+        yield _Change(AlternativeCode.FEWER_REPLICAS, change, (many.role,), "replicas", count, half)
     yield from _gpus(gang)
     yield from _models(gang, snapshot)
     if gang.topology_required:
-        told = f"replicas on more than one {gang.topology}"
+        change = f"replicas on more than one {gang.topology}"
         yield _Change(
-            AlternativeCode.ANYWHERE, told, (), "topology", None, replace(gang, topology=None, topology_required=False)
+            AlternativeCode.ANYWHERE, change, (), "topology", None, replace(gang, topology=None, topology_required=False)
         )
     if gang.node_selector:
         labels = phrases.all_of([f"{key}={value}" for key, value in gang.node_selector])
-        told = f"nodes that need not carry {labels}"
-        yield _Change(AlternativeCode.ANY_NODE, told, (), "node_selector", None, replace(gang, node_selector=()))
+        change = f"nodes that need not carry {labels}"
+        yield _Change(AlternativeCode.ANY_NODE, change, (), "node_selector", None, replace(gang, node_selector=()))
 
 
 def _gpus(gang: Gang) -> Iterator[_Change]:
@@ -304,9 +306,9 @@ def _gpus(gang: Gang) -> Iterator[_Change]:
     names = tuple(role.role for role in roles)
     if most.gpu_count > 1:
         count = most.gpu_count // 2
-        told = f"{phrases.gpus(count, most.gpu_models)} {each(roles)} instead of {most.gpu_count}"
+        change = f"{phrases.gpus(count, most.gpu_models)} {each(roles)} instead of {most.gpu_count}"
         changed = with_request(gang, roles, gpu_count=count)
-        yield _Change(AlternativeCode.FEWER_GPUS, told, names, "gpus", count, changed)
+        yield _Change(AlternativeCode.FEWER_GPUS, change, names, "gpus", count, changed)
     elif most.gpu_count == 1:
         changed = with_request(gang, roles, gpu_count=0, gpu_milli=HALF)
         yield _Change(AlternativeCode.PART_OF_GPU, half_of(roles), names, "gpus", HALF / 1000, changed)
@@ -321,5 +323,5 @@ def _models(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     others = [model for model in present if model not in accepted_models(wished, present)]
     for model in others[:MODELS_OFFERED]:
         changed = with_request(gang, roles, gpu_models=(model,))
-        told = f"GPUs of {model} instead of {phrases.any_of(wished)}"
-        yield _Change(AlternativeCode.OTHER_MODEL, told, tuple(role.role for role in roles), "gpu_type", model, changed)
+        change = f"GPUs of {model} instead of {phrases.any_of(wished)}"
+        yield _Change(AlternativeCode.OTHER_MODEL, change, tuple(role.role for role in roles), "gpu_type", model, changed)

@@ -43,8 +43,8 @@ def explain_headroom(demand: Demand, free: Capacity, budget: SearchBudget, holde
     ]
     name, milli = free.cluster.nodes[number].id, free.left_milli(number)
     there = _amounts(short, free.cpu[number], free.memory[number])
-    kept = _amounts(short, cpu, memory)
-    of_it = "but kept" if kept == there else f"of which {kept} {_is(short, cpu)} kept"
+    reserved = _amounts(short, cpu, memory)
+    of_it = "but kept" if reserved == there else f"of which {reserved} {_is(short, cpu)} kept"
     fits_now = spare.rooms(request, (), demand.pool, group.count).total
     if not fits_now:
         rest = _without_gpus(demand, group, free, holders)
@@ -89,8 +89,8 @@ def _first_short(draft: PartialPlacement, spare: Capacity) -> tuple[MemberGroup,
 
 def _amounts(names: Sequence[str], cpu: int, memory: int) -> str:
     """``12 CPUs and 4 GiB of memory``."""
-    told = {"cpu": phrases.cpus(cpu), "memory": phrases.memory(memory)}
-    return phrases.all_of([told[name] for name in names or told])
+    both = {"cpu": phrases.cpus(cpu), "memory": phrases.memory(memory)}
+    return phrases.all_of([both[name] for name in names or both])
 
 
 def _is(names: Sequence[str], cpu: int) -> str:

@@ -40,7 +40,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
     present = sorted({model for whole, _, _ in empty.kinds(demand.pool) for model in whole.gpus})
     models = group.request.gpu_models
     where = f"no node with {label}" if selector else "no node"
-    asked = (
+    lack = (
         f"{where} has GPUs of {phrases.any_of(group.request.gpu_models)}"
         if group.request.gpu_models
         else f"{where} has a GPU"
@@ -55,13 +55,13 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
     also, numbers = _short_of_others(group, demand, empty)
     if also:  # otherwise a user who changes only the GPUs would wait again
         advice += (
-            f". It also needs {phrases.all_of([one.wanted for one in also])}, and no node has more than "
-            f"{phrases.any_of([f'{one.most} ({one.node} has)' for one in also])}: ask for "
-            f"{phrases.all_of([one.advice for one in also])}"
+            f". It also needs {phrases.all_of([shortage.wanted for shortage in also])}, and no node has more than "
+            f"{phrases.any_of([f'{shortage.most} ({shortage.node} has)' for shortage in also])}: ask for "
+            f"{phrases.all_of([shortage.advice for shortage in also])}"
         )
     return Reason(
         ReasonCode.NO_MATCHING_NODE,
-        f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}, and {asked}{advice}",
+        f"needs {phrases.wanted_gpus(group.request)} {phrases.each(group)}, and {lack}{advice}",
         {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
     )
 
@@ -82,9 +82,9 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
             advice = f"at most {most} {phrases.plural('GPU', most)}"
             short.append(_Short("gpus", wanted, str(most), advice, nodes[-first].id))
             numbers |= {"gpus": request.gpu_count, "largest_gpus": most}
-    others, told = _short_of_others(group, demand, empty)
+    others, other_numbers = _short_of_others(group, demand, empty)
     short += others
-    numbers |= told
+    numbers |= other_numbers
     if short:
         return _never_enough(short, needs, numbers)
     return Reason(
@@ -126,14 +126,14 @@ def _short_of_others(group: MemberGroup, demand: Demand, empty: EmptyCluster) ->
 
 def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> Reason:
     """All exceeded resources at once: a user who changes only one of them would wait again."""
-    wanted = phrases.all_of([one.wanted for one in short])
-    most = phrases.any_of([f"{one.most} ({one.node} has)" for one in short])
-    more = ", and more replicas" if any(one.name == "gpus" for one in short) else ""
+    wanted = phrases.all_of([shortage.wanted for shortage in short])
+    most = phrases.any_of([f"{shortage.most} ({shortage.node} has)" for shortage in short])
+    more = ", and more replicas" if any(shortage.name == "gpus" for shortage in short) else ""
     return Reason(
         ReasonCode.NEVER_FITS,
         f"needs {wanted} {needs}, and no node has more than {most}. "
-        f"Ask for {phrases.all_of([one.advice for one in short])} per replica{more}",
-        {**numbers, "short_of": [one.name for one in short], "node": short[0].node},
+        f"Ask for {phrases.all_of([shortage.advice for shortage in short])} per replica{more}",
+        {**numbers, "short_of": [shortage.name for shortage in short], "node": short[0].node},
     )
 
 
@@ -158,22 +158,22 @@ def _nearest(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> str:
 
 
 def _binding(group: MemberGroup, demand: Demand, empty: EmptyCluster) -> tuple[str, ...]:
-    return phrases.binding(group.request, lambda asked: empty.members(replace(group, request=asked), demand.pool))
+    return phrases.binding(group.request, lambda request: empty.members(replace(group, request=request), demand.pool))
 
 
 def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
     """Members fit, the gang does not."""
     numbers: dict[str, Any] = {"replicas": demand.gang.size}
     for group in demand.merged:
-        held = empty.members(group, demand.pool)
-        if held < group.count:
+        capacity = empty.members(group, demand.pool)
+        if capacity < group.count:
             where = "matching nodes hold" if demand.gang.node_selector else "cluster holds"
             binding = _binding(group, demand, empty)
             return Reason(
                 ReasonCode.TOO_LARGE,
                 f"needs {phrases.request(group.request, binding)} {phrases.each(group)}, and even empty the {where} only "
-                f"{held} of them. Ask for at most {held} {phrases.plural('replica', held)}, or for {phrases.less(group.request, binding)}",
-                numbers | {"role": group.roles[0][0], "most": held, "binding": list(binding)},
+                f"{capacity} of them. Ask for at most {capacity} {phrases.plural('replica', capacity)}, or for {phrases.less(group.request, binding)}",
+                numbers | {"role": group.roles[0][0], "most": capacity, "binding": list(binding)},
             )
     gang = demand.gang
     if gang.topology_required and gang.topology is not None:
@@ -188,13 +188,13 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
     if demand.is_scattered:
         anywhere = demand_of(replace(gang, servers=None, spread_servers=False), empty.cluster)
         if empty.refusal(anywhere) is None:
-            asked = [
+            rules = [
                 *(["`placement: apart`"] if gang.servers == "apart" else []),
                 *(["`spread: true`"] if gang.spread_servers else []),
             ]
             return Reason(
                 ReasonCode.TOO_LARGE,
-                f"needs more nodes than there are for the {phrases.all_of(asked)} of its parameter servers; without that its "
+                f"needs more nodes than there are for the {phrases.all_of(rules)} of its parameter servers; without that its "
                 f"{gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
                 numbers | {"placement": gang.servers or "beside", "spread": gang.spread_servers},
             )

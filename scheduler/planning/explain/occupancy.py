@@ -99,7 +99,7 @@ class GpuOccupancy:
         self._parts: dict[int, list[_Part]] | None = None
         self._by_node: dict[int, list[GpuHolder]] = {}
 
-    def of(self, number: int) -> list[GpuHolder]:
+    def holders_on(self, number: int) -> list[GpuHolder]:
         """Those on one node, who ends first at the front."""
         holders = self._by_node.get(number)
         if holders is None:
@@ -111,8 +111,8 @@ class GpuOccupancy:
     def _all_parts(self) -> dict[int, list[_Part]]:
         if self._parts is None:
             self._parts = {}
-            held = [*self._holdings, *((job, draft.uses()) for job, draft in self._starts)]
-            for gang, parts in held:
+            uses = [*self._holdings, *((job, draft.uses()) for job, draft in self._starts)]
+            for gang, parts in uses:
                 for number, request, model, members in parts:
                     self._parts.setdefault(number, []).append((gang, members * request.gpu_count, model))
         return self._parts
@@ -134,14 +134,14 @@ class GpuOccupancy:
         """
         best: tuple[tuple[object, ...], int, str, BlockingHolders | None] | None = None
         for number, model in candidates[:MOST_LOOKED_AT]:
-            held = self._to_end(number, model, missing)
-            if held is None:
+            blocking = self._to_end(number, model, missing)
+            if blocking is None:
                 key: tuple[object, ...] = (2, 0.0, 0, number, model)
             else:
-                until = held.until
-                key = (until is None, until.timestamp() if until else 0.0, len(held.holders), number, model)
+                until = blocking.until
+                key = (until is None, until.timestamp() if until else 0.0, len(blocking.holders), number, model)
             if best is None or key < best[0]:
-                best = (key, number, model, held)
+                best = (key, number, model, blocking)
         if best is None:
             raise AssertionError("no node has the model")
         return best[1], best[2], best[3]
@@ -149,7 +149,7 @@ class GpuOccupancy:
     def _to_end(self, number: int, model: str, missing: int) -> BlockingHolders | None:
         needed: list[GpuHolder] = []
         freed = 0
-        for holder in self.of(number):
+        for holder in self.holders_on(number):
             if holder.model == model and holder.gpus:
                 needed.append(holder)
                 freed += holder.gpus
@@ -159,13 +159,15 @@ class GpuOccupancy:
 
     def beside_phrase(self, number: int) -> str:
         """The other jobs on the node, for the end of a sentence: `` beside job a until about 14:20 UTC``."""
-        holders = self.of(number)
+        holders = self.holders_on(number)
         if not holders:
             return ""
         names = list(dict.fromkeys(holder.job for holder in holders))
         if len(names) == 1:
-            return f" beside {phrases.jobs(names)}{phrases.until(holders[0].until, self._now, one=True, is_likely=holders[0].is_guess)}"
+            until = phrases.until(holders[0].until, self._now, one=True, is_likely=holders[0].is_guess)
+            return f" beside {phrases.jobs(names)}{until}"
         first = holders[0]
         if first.until is None:
             return f" beside {phrases.jobs(names)}"
-        return f" beside {phrases.jobs(names)} ({first.job}{phrases.until(first.until, self._now, one=True, is_likely=first.is_guess)})"
+        until = phrases.until(first.until, self._now, one=True, is_likely=first.is_guess)
+        return f" beside {phrases.jobs(names)} ({first.job}{until})"

@@ -1,6 +1,6 @@
-"""Why a waiting job stands where it stands: how many come before it, and by what each kind of them does.
+"""Explanation of a job's queue position: how many jobs precede it, grouped by why they do.
 
-Other jobs, users and projects are only counted: whoever reads this may not know of them.
+Other jobs, users and projects are only counted: the reader may not be allowed to know about them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.planning.queue.policy_key import turns_taken
 from scheduler.planning.queue.quota import is_guaranteed
 from scheduler.planning.queue.shares import Shares
 
-_MOST_TOLD = 100_000  # jobs that are looked at: more tell a reader nothing
+_MOST_TOLD = 100_000  # jobs that are considered: more would tell a reader nothing
 
 
 def standing(snapshot: Snapshot, made: Plan, job_id: JobId) -> str:
@@ -47,7 +47,7 @@ _Kind = tuple[Callable[[QueuedGang], bool], Callable[[int], str]]
 
 
 def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
-    """The first that holds of a job that comes before tells why it does."""
+    """Groups of preceding jobs; a job belongs to the first group that matches."""
 
     def are(count: int) -> str:
         return f"{count} {'is' if count == 1 else 'are'}"
@@ -96,7 +96,7 @@ _ORDERS = {
 
 
 def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
-    """Its own figures, by which it is compared."""
+    """The job's own figures in the comparison."""
     policy = snapshot.policy
     told = []
     if policy.is_fair and snapshot.accounts:
@@ -123,7 +123,7 @@ def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
 
 
 def _service(job: QueuedGang) -> str:
-    """What it has had so far: GPU time; of a gang without GPUs the time that it ran, which is counted for it."""
+    """Its attained service: GPU time; for a gang without GPUs the run time, which counts for it."""
     had_s, has_gpus = job.attained_gpu_s, job.gang.gpu_milli > 0
     if not had_s:
         return "having had no GPU time yet" if has_gpus else "not having run yet"

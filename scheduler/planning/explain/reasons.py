@@ -1,6 +1,6 @@
-"""Why a shape waits: the binding number first, who holds it, what to do.
+"""Why a shape waits: the binding number first, then which jobs hold it and what to do.
 
-Written once per shape against what is left when the plan is made, so equal shapes share one reason.
+Written once per shape against the final free capacity of the plan, so equal shapes share one reason.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from scheduler.planning.placement.topology import best_domain
 
 
 class QuarantinedNodes:
-    """The quarantined nodes of a snapshot, as a cluster of their own."""
+    """Quarantined nodes with room for a waiting job, named in its reason, since an administrator may open them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._cluster = ClusterIndex(node for node in snapshot.nodes if node.is_quarantined)
         self._free = Capacity.free(self._cluster) if self._cluster.nodes else None
 
     def add_to(self, reason: Reason, gang: Gang) -> Reason:
-        """``reason``, and those that have room for one of its largest members."""
+        """``reason``, extended by the quarantined nodes that have room for one of the gang's largest members."""
         if self._free is None:
             return reason
         demand = demand_of(gang, self._cluster)
@@ -46,13 +46,13 @@ class QuarantinedNodes:
         usable = [self._cluster.nodes[n] for n, _ in self._free.rooms(group.request, group.models, demand.pool, 1)]
         if not usable:
             return reason
-        told = phrases.some_of([f"{node.id} {node.why_not}" for node in usable])
+        nodes = phrases.some_of([f"{node.id} {node.why_not}" for node in usable])
         numbers: dict[str, Any] = {**reason.numbers, "quarantined": [node.id for node in usable]}
-        return replace(reason, sentence=f"{reason.sentence}. Besides, {told}", numbers=numbers)
+        return replace(reason, sentence=f"{reason.sentence}. Besides, {nodes}", numbers=numbers)
 
 
 class Explainer:
-    """Makes reasons for one finished plan."""
+    """Builds reasons for one finished plan."""
 
     def __init__(self, snapshot: Snapshot, empty: EmptyCluster, ledger: Ledger, holders: GpuOccupancy) -> None:
         self.snapshot = snapshot
@@ -63,14 +63,14 @@ class Explainer:
         self.holders = holders
         self.budget = SearchBudget()
         self.quarantined = QuarantinedNodes(snapshot)
-        self._reservations = {id(held.demand): held for held in ledger.reservations}
-        self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
+        self._reservations = {id(reservation.demand): reservation for reservation in ledger.reservations}
+        self._everywhere: EmptyCluster | None = None  # unschedulable nodes included
         self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
         self._most_cpu: dict[int, int] = {}
         self._most_memory: dict[int, int] = {}
 
     def explain(self, demand: Demand, refusal: ReasonCode | None) -> Reason:
-        """``refusal``: why it can never run, or ``None``."""
+        """``refusal``: why the gang can never run, or ``None``."""
         if refusal is not None:
             return self._never(demand, refusal)
         if place(demand, self.free, self.budget) is not None:
@@ -78,9 +78,9 @@ class Explainer:
         return self.quarantined.add_to(self._no_room(demand), demand.gang)
 
     def _no_room(self, demand: Demand) -> Reason:
-        kept = explain_headroom(demand, self.free, self.budget, self.holders)
-        if kept is not None:
-            return self._with_start(demand, kept)
+        headroom = explain_headroom(demand, self.free, self.budget, self.holders)
+        if headroom is not None:
+            return self._with_start(demand, headroom)
         for group in demand.merged:
             missing = self._missing(demand, group)
             if missing is not None:
@@ -103,7 +103,7 @@ class Explainer:
 
     def _held_back(self, demand: Demand) -> Reason:
         binding = self._binding(demand)
-        if binding is None:  # only when a search gave up before and not now
+        if binding is None:  # only if an earlier search gave up and this one did not
             return Reason(ReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
         numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
         before = f"job {binding.job.name}, which is before it in the queue"
@@ -114,7 +114,7 @@ class Explainer:
                 f"can start is not known since jobs there state no max_run_time"
             )
             return Reason(ReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
-        # Only moments, no spans: a reason that is still true must not read differently with every tick.
+        # Points in time, no durations: a reason that still holds must not read differently with every tick.
         at, phrase = self._moment(binding.start_s)
         sentence = f"would fit now, but it might delay {before} and is to start on {on} at {phrase}"
         if at is not None:
@@ -123,7 +123,7 @@ class Explainer:
         return Reason(ReasonCode.RESERVED, sentence, numbers)
 
     def _binding(self, demand: Demand) -> Reservation | None:
-        """The reservation that keeps ``demand`` from what is free: the first to open of those that it would touch."""
+        """The reservation that blocks ``demand``: the first to open among those that it would touch."""
         draft = place(demand, self.free, self.budget)
         for opens_s, view in zip(self.ledger.opens_s, self.ledger.views[1:], strict=True):
             wanted = draft
@@ -131,17 +131,17 @@ class Explainer:
             if draft is None:
                 return next(
                     (
-                        held
-                        for held in self.ledger.reservations
-                        if held.opens_s == opens_s
-                        and (wanted is None or not held.beside.keys().isdisjoint(wanted.left))
+                        reservation
+                        for reservation in self.ledger.reservations
+                        if reservation.opens_s == opens_s
+                        and (wanted is None or not reservation.beside.keys().isdisjoint(wanted.left))
                     ),
                     None,
                 )
         return None
 
     def _moment(self, in_s: float) -> tuple[datetime | None, str]:
-        """When, and in words; no time where the stated ends have passed and it may be any moment."""
+        """The date and its phrase; no date where the stated ends have passed and it may be any moment."""
         if in_s <= 0:
             return None, "any moment"
         at = self.snapshot.now + timedelta(seconds=in_s)
@@ -171,8 +171,8 @@ class Explainer:
         if short is not None:
             return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
 
-        def members(asked: ResourceRequest) -> int:
-            return sum(slots for _, slots in self.free.rooms(asked, group.models, demand.pool, group.count))
+        def members(request: ResourceRequest) -> int:
+            return sum(slots for _, slots in self.free.rooms(request, group.models, demand.pool, group.count))
 
         now = members(request)
         if now >= group.count:
@@ -197,7 +197,7 @@ class Explainer:
         return numbers | {"cpu_milli": request.cpu_milli, "memory_bytes": request.memory_bytes}
 
     def _largest_hole(self, pool: NodePool, group: MemberGroup) -> tuple[int, str, dict[str, Any]]:
-        """The most free GPUs of one accepted model on a node, in words, and who holds what is missing there."""
+        """The most free GPUs of one accepted model on a node, in words, and which jobs hold the missing ones there."""
         size = group.request.gpu_count
         key = (id(pool), group.models, size)
         known = self._hole_phrases.get(key)
@@ -209,22 +209,22 @@ class Explainer:
         hole, candidates = self.free.largest_hole(models, pool)
         if hole >= size:
             return "", {"largest_hole": hole}
-        # Of equal holes the one that will be large enough first; a whole node must be able to be.
+        # Among equal holes the one that will be large enough first; the whole node must be large enough.
         whole = self.cluster.whole.gpus
         able = list(islice(((n, m) for n, m in candidates if whole[m][n] >= size), MOST_LOOKED_AT))
-        number, model, held = self.holders.first_to_free(able or candidates, size - hole)
+        number, model, blocking = self.holders.first_to_free(able or candidates, size - hole)
         name = self.cluster.nodes[number].id
         numbers: dict[str, Any] = {"largest_hole": hole, "node": name, "gpu_model": model}
         phrase = f"the largest hole is {hole}, on {name}" if hole else "none is free"
-        if held is not None:
+        if blocking is not None:
             where = "its GPUs" if hole else f"the GPUs of {name}"
-            are = "is" if held.gpus == 1 else "are"
-            phrase += f"; {held.gpus} of {where} {are} held by {held.phrase(self.snapshot.now)}"
-            numbers |= held.numbers()
+            are = "is" if blocking.gpus == 1 else "are"
+            phrase += f"; {blocking.gpus} of {where} {are} held by {blocking.phrase(self.snapshot.now)}"
+            numbers |= blocking.numbers()
         return phrase, numbers
 
     def _short_of_parts(self, pool: NodePool, group: MemberGroup) -> tuple[str, dict[str, Any]] | None:
-        """For members that want a part of a GPU: no device has so much left."""
+        """For members that want a part of a GPU: no device has enough left."""
         part = group.request.gpu_milli
         left, first = max((self._most_left(number, group.models), -number) for number in pool.members)
         if left >= part:
@@ -240,12 +240,12 @@ class Explainer:
         return sentence + on, {"largest_part_milli": left, "node": name}
 
     def _most_left(self, number: int, models: tuple[str, ...]) -> int:
-        """Thousandths of the device on the node with the most left."""
+        """Thousandths of the emptiest device on the node."""
         gpus, shares = self.free.gpus[number], self.free.shares[number]
         return max((WHOLE if gpus.get(m, 0) > 0 else max(shares.get(m, (0,)), default=0) for m in models), default=0)
 
     def _short_of_bare(self, pool: NodePool, group: MemberGroup) -> tuple[str, dict[str, Any]] | None:
-        """For members without GPUs: not even one finds the CPU, or the memory."""
+        """For members without GPUs: not even one finds enough CPU, or enough memory."""
         request, free = group.request, self.free
         if id(pool) not in self._most_cpu:
             self._most_cpu[id(pool)] = max(pool.members, key=lambda n: (free.cpu[n], -n))
@@ -254,7 +254,8 @@ class Explainer:
         name = self.cluster.nodes[number].id
         if free.cpu[number] < request.cpu_milli:
             most = phrases.cpus(free.cpu[number])
-            sentence = f"needs {phrases.wanted_cpus(request.cpu_milli)} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
+            wanted = phrases.wanted_cpus(request.cpu_milli)
+            sentence = f"needs {wanted} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
             return sentence + self.holders.beside_phrase(number), {
                 "most_free_cpu_milli": free.cpu[number],
                 "node": name,
@@ -263,7 +264,8 @@ class Explainer:
         name = self.cluster.nodes[number].id
         if free.memory[number] < request.memory_bytes:
             most = phrases.memory(free.memory[number])
-            sentence = f"needs {phrases.wanted_memory(request.memory_bytes)} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
+            wanted = phrases.wanted_memory(request.memory_bytes)
+            sentence = f"needs {wanted} on one node {phrases.each(group)}; the most that is free is {most}, on {name}"
             return sentence + self.holders.beside_phrase(number), {
                 "most_free_memory_bytes": free.memory[number],
                 "node": name,
@@ -271,7 +273,7 @@ class Explainer:
         return None
 
     def _short_beside_gpus(self, pool: NodePool, group: MemberGroup, wanted: dict[str, Any]) -> Reason:
-        """Each resource is free somewhere, but not all of them on one node: the node that comes nearest."""
+        """Each resource is free somewhere, but not all on one node: name the nearest node."""
         request, free = group.request, self.free
 
         def share(number: int) -> float:
@@ -327,7 +329,7 @@ class Explainer:
         )
 
     def _scattered(self, demand: Demand) -> Reason | None:
-        """Where it would fit now if its parameter servers might stand anywhere."""
+        """Whether it would fit now without the placement rules of its parameter servers."""
         gang = demand.gang
         if not demand.is_scattered:
             return None
@@ -335,41 +337,41 @@ class Explainer:
         anywhere = replace(anywhere, respects_headroom=demand.respects_headroom)
         if place(anywhere, self.free, self.budget) is None:
             return None
-        asked = [
+        rules = [
             *(["on nodes without any other of its replicas (`placement: apart`)"] if gang.servers == "apart" else []),
             *(["no two of them on one node (`spread: true`)"] if gang.spread_servers else []),
         ]
         return Reason(
             ReasonCode.NO_ROOM,
-            f"needs its parameter servers {phrases.all_of(asked)}; there is room for all its {gang.size} replicas now, but "
+            f"needs its parameter servers {phrases.all_of(rules)}; there is room for all its {gang.size} replicas now, but "
             "not so. Without that it could start now",
             {"replicas": gang.size, "placement": gang.servers or "beside", "spread": gang.spread_servers},
         )
 
     def _with_start(self, demand: Demand, reason: Reason) -> Reason:
-        """Adds when the first job of this shape is to start, if a place is kept for it."""
-        held = self._reservations.get(id(demand))
-        if held is None:
+        """Adds the expected start of the shape's first job, if it has a reservation."""
+        reservation = self._reservations.get(id(demand))
+        if reservation is None:
             return reason
-        numbers = {**reason.numbers, RESERVED_FOR: held.job.job_id, "on": self._node_names(held)}
-        on = phrases.some_of(self._node_names(held))
-        if held.start_s is None:
-            kept = f"what becomes free on {on} {reserved_for(held.job.name)}"
-            return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
-        at, phrase = self._moment(held.start_s)
+        numbers = {**reason.numbers, RESERVED_FOR: reservation.job.job_id, "on": self._node_names(reservation)}
+        on = phrases.some_of(self._node_names(reservation))
+        if reservation.start_s is None:
+            start = f"what becomes free on {on} {reserved_for(reservation.job.name)}"
+            return Reason(reason.code, f"{reason.sentence}; {start}", numbers)
+        at, phrase = self._moment(reservation.start_s)
         if at is not None:
             numbers["expected_start"] = at.isoformat()
-        kept = f"{starts_first(held.job.name)} on {on} at {phrase}"
-        return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
+        start = f"{starts_first(reservation.job.name)} on {on} at {phrase}"
+        return Reason(reason.code, f"{reason.sentence}; {start}", numbers)
 
 
 def _nodes_away(demand: Demand, cluster: ClusterIndex, twin: Demand) -> Reason:
-    """It would fit if nodes that are cordoned or not ready took work."""
+    """It would fit if cordoned or unready nodes took work."""
     away = [cluster.nodes[number] for number in twin.pool.members if not cluster.nodes[number].is_schedulable]
-    told = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
+    descriptions = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
     return Reason(
         ReasonCode.NO_NODES,
         f"needs {phrases.request(demand.merged[0].request)} {phrases.each(demand.merged[0])}, and the nodes that could give "
-        f"that take no new work: {phrases.some_of(told)}; it starts by itself when they come back",
+        f"that take no new work: {phrases.some_of(descriptions)}; it starts by itself when they come back",
         {"nodes": [node.id for node in away]},
     )

@@ -1,6 +1,7 @@
-"""A reason for every job that waits: its shape's, and where quotas, bookings or shares bind, its project's or user's own.
+"""A wait reason for every waiting job: that of its shape, or, where quotas, bookings or shares bind, of its project or
+user.
 
-Jobs that wait for the same have the same :class:`Reason` object, so fifty thousand jobs cost a few sentences.
+Jobs that wait for the same cause share one :class:`Reason` object, so fifty thousand jobs cost a few sentences.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from scheduler.planning.queue.shares import Shares
 
 
 class Infeasibility:
-    """Why a key can never run, even were the cluster empty; ``None`` if it can. Asked once each."""
+    """Cache: why the empty cluster refuses a demand under an eligibility key; ``None`` if it could hold it."""
 
     def __init__(self, empty: EmptyCluster) -> None:
         self.empty = empty
@@ -39,7 +40,7 @@ class Infeasibility:
 
 
 class WaitReasons:
-    """Makes them for one finished walk."""
+    """Builds the wait reasons after one finished walk."""
 
     def __init__(
         self,
@@ -61,10 +62,10 @@ class WaitReasons:
         self._explainer = Explainer(snapshot, infeasibility.empty, ledger, holders)
         self._known: dict[object, Reason] = {}
         self._weights = _weights(snapshot, shares)
-        self._holding = {held.job.job_id: held.job for held in ledger.reservations}
+        self._holding = {reservation.job.job_id: reservation.job for reservation in ledger.reservations}
 
     def reasons_for(self, waiting: Sequence[QueueEntry]) -> dict[JobId, Reason]:
-        """All of a job_class wait for the same, and where no nodes are booked all of a job_family."""
+        """One reason per job class; one per family where no nodes are booked."""
         if not self.eligibility.bookings.is_empty:
             by_class = {
                 job_class: self.reason_for(job_class.first)
@@ -83,17 +84,17 @@ class WaitReasons:
     def reason_for(self, job: QueuedGang) -> Reason:
         key = self.eligibility.key_of(job)
         if isinstance(key, QuotaExcess):
-            excess_key = id(key)  # the quotas keep one for each project, user and shape
+            excess_key = id(key)  # the quotas return one object per project, user and shape
             reason = self._known.get(excess_key)
             if reason is None:
-                # What can never run for want of nodes says so first: a larger quota would not help.
+                # An infeasible demand is reported first: a larger quota would not help.
                 demand = self.eligibility.demand(job, job.shape)
                 never = self.infeasibility.reason(job.shape, demand)
                 excess = self.eligibility.quotas.with_current_usage(key)
                 reason = excess.reason() if never is None else self._explainer.explain(demand, never)
                 self._known[excess_key] = reason
             return reason
-        # Two projects may have to do without the same nodes for different reservations, or models for different limits.
+        # Projects may lack the same nodes because of different bookings, or models because of different limits.
         whose = key if self.eligibility.filter_of(key) is None else (key, job.project, job.user)
         reason = self._known.get(whose)
         if reason is None:
@@ -132,7 +133,7 @@ class WaitReasons:
         return self.eligibility.quotas.with_current_usage(excess).reason()
 
     def _with_shares(self, job: QueuedGang, reason: Reason) -> Reason:
-        """Adds what its project, or its user, has and what its share is, where that is why another job comes first."""
+        """Adds the shares of its project, or of its user, where those put another job first."""
         before = self._holding.get(reason.numbers.get("before", ""))
         if before is None or before.priority != job.priority:
             return reason
@@ -140,7 +141,7 @@ class WaitReasons:
         if before.project != job.project:
             if shares.project_share(job.project) <= shares.project_share(before.project):
                 return reason
-            whose, other, held = (
+            whose, other, amounts = (
                 f"project {job.project}",
                 f"project {before.project}",
                 shares.held_by_project.get(job.project, {}),
@@ -151,28 +152,28 @@ class WaitReasons:
             if shares.user_share(job.project, job.user) <= shares.user_share(before.project, before.user):
                 return reason
             whose, other = f"user {job.user}", f"user {before.user}"
-            held = shares.held_by_user.get((job.project, job.user), {})
+            amounts = shares.held_by_user.get((job.project, job.user), {})
             entitled = None
             numbers = {"project": job.project, "user": job.user}
         else:
             return reason
-        part, key = shares.dominant_share(held)
+        part, key = shares.dominant_share(amounts)
         total = shares.totals[key]
-        sentence = f"{whose} has {amount_text(key, held.get(key, 0))} of {amount_with_unit(key, total)} ({part:.0%})"
+        sentence = f"{whose} has {amount_text(key, amounts.get(key, 0))} of {amount_with_unit(key, total)} ({part:.0%})"
         if entitled is not None:
             sentence += f", and its share by weight is {entitled:.0%}"
         past = " or lately had" if self.snapshot.policy.usage_weight and self.snapshot.accounts else ""
         sentence += f"; jobs of {other}, which has{past} less of its share, come first"
-        more = {"resource": key, "held": held.get(key, 0), "total": total, "share": round(part, 4)}
+        more = {"resource": key, "held": amounts.get(key, 0), "total": total, "share": round(part, 4)}
         if entitled is not None:
             more["entitled"] = round(entitled, 4)
         return replace(reason, sentence=f"{reason.sentence}. {sentence}", numbers={**reason.numbers, **numbers, **more})
 
 
 def _weights(snapshot: Snapshot, shares: Shares) -> dict[str, float]:
-    """The part of the cluster that is each project's by weight, among those that have or want anything."""
+    """The entitled fraction of the cluster by weight, among projects that hold or want anything."""
     projects = {job.project for job in snapshot.queued} | {
-        name for name, held in shares.held_by_project.items() if any(held.values())
+        name for name, amounts in shares.held_by_project.items() if any(amounts.values())
     }
     weights = {name: shares.accounts[name].weight if name in shares.accounts else 1.0 for name in projects}
     total = sum(weights[name] for name in sorted(weights)) or 1.0

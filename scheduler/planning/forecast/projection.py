@@ -295,7 +295,8 @@ def taken(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts
 
 
 def given_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
-    """``free`` with what one replica had. Which device a part was on is not told: the fullest that it may have been on is
+    """``free`` with what one replica had. Which device a part was on is not told: the fullest that it may have been
+    on is
     taken to be emptied by it, else the one with the most left.
     """
     gpus, shares = free.gpus, free.shares

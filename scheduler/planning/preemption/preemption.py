@@ -36,7 +36,8 @@ from scheduler.planning.queue.shares import Shares, draft_amounts
 # Victim sets searched for in one plan; each costs some 10 ms with 10,000 nodes. Jobs beyond this number are
 # considered in the next plan, when the first ones are nominated. All rounds of a plan count together.
 MAX_CHOICES: Final = 16
-# What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes; a look at all
+# What may be spent in one plan on job_classes of claims for which nothing is found, in units of a look at all nodes;
+# a look at all
 # who run, as rights by shares and turns take, costs more. A job_class that was refused once costs nothing after that.
 MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8

@@ -22,7 +22,8 @@ from scheduler.planning.placement.partial import PartialPlacement
 from scheduler.planning.preemption.eviction import Evictable, EvictionWhatIf
 from scheduler.planning.preemption.node_ranking import NodeRanking
 
-# Nodes that are worked out evictable by evictable; more are not likely to hold a cheaper set than the cheapest of so many.
+# Nodes that are worked out evictable by evictable; more are not likely to hold a cheaper set than the cheapest of so
+# many.
 _NODES_TRIED: Final = 32
 # Units on one node of which every subset is tried while it may be cheaper than the best known: 256 subsets.
 _PIECES_TRIED: Final = 8

@@ -18,7 +18,8 @@ from scheduler.planning.queue.shares import amount_in
 
 
 class QuotaPreemption:
-    """Victim search for one job that is over its quota. ``rights.shares`` and ``what_if`` are restored after each call."""
+    """Victim search for one job that is over its quota. ``rights.shares`` and ``what_if`` are restored after each call.
+    """
 
     def __init__(
         self, job: QueuedGang, eligibility: Eligibility, rights: PreemptionPolicy, what_if: EvictionWhatIf

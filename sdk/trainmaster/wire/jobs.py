@@ -82,7 +82,7 @@ class AttemptView(WireModel):
 class CheckpointView(WireModel):
     """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the job's output.
 
-    ``metrics``: at its step. ``problem``: why it is not complete. ``is_kept``: for ever, by a user. ``is_in_use``: a job
+    ``metrics``: at its step. ``problem``: why it is not complete. ``is_pinned``: a user protected it from deletion. ``is_in_use``: a job
     that has not ended goes on from it.
     """
 
@@ -96,7 +96,7 @@ class CheckpointView(WireModel):
     is_dir: bool = False
     is_complete: bool = True
     problem: str = ""
-    is_kept: bool = False
+    is_pinned: bool = False
     is_in_use: bool = False
 
 

@@ -22,14 +22,14 @@ def bench(process_bench):
 
 
 def until_reported(bench, order, holds, limit_s=30.0):
-    """Look only when told; seconds from ``limit_s`` that were left."""
+    """Observe only after a reported change; seconds from ``limit_s`` that were left."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if order.key.attempt_id in bench.executor.wait_for_change(end - time.monotonic()):
             (observation,) = bench.executor.observe(order.key.attempt_id)
             if holds(observation):
                 return observation
-    raise AssertionError("never told")
+    raise AssertionError("never reported")
 
 
 def test_the_start_and_the_end_are_reported(bench):
@@ -71,7 +71,7 @@ def test_nothing_is_reported_before_it_listens_nor_of_what_is_gone(bench, proces
     bench.executor.remove(order.key.attempt_id)
     while bench.executor.wait_for_change(0.2):
         pass
-    assert not bench.executor._changes._watches
+    assert not bench.executor._watcher._watches
 
 
 def test_looks_make_no_changes_of_their_own(bench):
@@ -86,7 +86,7 @@ def test_looks_make_no_changes_of_their_own(bench):
     bench.executor.remove(order.key.attempt_id)
 
 
-def test_a_deaf_one_waits(monkeypatch, tmp_path):
+def test_a_watcher_without_inotify_waits(monkeypatch, tmp_path):
     changes = FolderWatcher()
     monkeypatch.setattr(changes, "_fd", -1)
     changes.watch(Path(tmp_path))
@@ -123,4 +123,4 @@ def test_after_more_than_the_kernel_keeps_everything_may_have_changed(tmp_path):
     folder.mkdir(parents=True)
     changes.watch(folder)
     overflow = (-1).to_bytes(4, "little", signed=True) + (0x4000).to_bytes(4, "little") + bytes(8)
-    assert changes._understand(overflow) == ({"att-1"}, False)
+    assert changes._parse_events(overflow) == ({"att-1"}, False)

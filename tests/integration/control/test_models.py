@@ -18,7 +18,7 @@ from core.db.engine import unit_of_work
 from core.db.repositories.models import move_version
 from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Project, Study, Trial, Volume
 from core.domain.model_versions import VersionEvent, VersionState
-from core.registry.sources import Asked
+from core.registry.sources import SourceRequest
 from core.registry.versions import By, Told, ready, register_from_job
 from core.storage import registry
 from executors.fake import ProcessKilled
@@ -62,7 +62,7 @@ class Lab:
     def register(self, *, when_done: bool = False) -> None:
         with unit_of_work(self.plane.sessions) as session:
             register_from_job(
-                session, self.plane.engine.now, session.get_one(Job, "job-a"), "digits", BY, Asked(), volume="output",
+                session, self.plane.engine.now, session.get_one(Job, "job-a"), "digits", BY, SourceRequest(), volume="output",
                 told=Told(aliases=("prod",)), when_done=when_done,
             )  # fmt: skip
 
@@ -383,7 +383,7 @@ def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
                 )
             )  # fmt: skip
             register_from_job(
-                session, now, job, "digits", BY, Asked(), volume="output",
+                session, now, job, "digits", BY, SourceRequest(), volume="output",
                 told=Told(aliases=("best",), keeps_better=not by_hand),
             )  # fmt: skip
         lab.registrar().work()

@@ -18,7 +18,7 @@ from core.db.repositories.metrics.writes import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job, Trial
 from core.domain.metrics.points import Points
 from core.ids import new_id
-from core.inspection.discovery import Landed
+from core.inspection.discovery import CheckpointFiles
 from core.storage import resume_sources
 from executors.fake import Script
 from scheduler.control.studies.study_loop import StudyLoop
@@ -301,7 +301,7 @@ def test_files_are_listed_outside_of_transactions_and_the_lease_lives_through_it
     monkeypatch.setattr(Session, "__exit__", left)
     listed = []
 
-    def slow(_root: Any) -> list[Landed]:
+    def slow(_root: Any) -> list[CheckpointFiles]:
         listed.append(opened)
         lab.plane.engine.now += lab.plane.control.lease_ttl * 0.6  # two of them take longer than the lease lives
         return []

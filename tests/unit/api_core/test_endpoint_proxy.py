@@ -329,7 +329,7 @@ def test_whose_token_does_not_reach_the_project_asks_nobody(live: httpx.Client, 
 
 def test_the_proxy_ends_what_is_left_of_a_task_that_is_cancelled() -> None:
     """A request that is given up while the replica's answer comes leaves no connection behind."""
-    from api.endpoints.upstream import Body, send
+    from api.endpoints.upstream import StreamedBody, send
 
     closed: list[bool] = []
 
@@ -355,7 +355,7 @@ def test_the_proxy_ends_what_is_left_of_a_task_that_is_cancelled() -> None:
             async def receive(self) -> Any:
                 await asyncio.Event().wait()
 
-        body = Body(Asking(), 10)  # type: ignore[arg-type]
+        body = StreamedBody(Asking(), 10)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
             task = asyncio.create_task(send(client, client.build_request("POST", "http://a"), body, within_s=60))
             await begun.wait()

@@ -532,7 +532,7 @@ def test_the_hook_works_in_the_callers_transaction(registry: Registry, sessions:
     with unit_of_work(sessions) as session:
         job = session.get_one(Job, registry.job)
         by = versions.By(job.user_id, "automl", "scheduler")
-        versions.register_from_job(session, clock.now, job, "best", by, versions.Asked(), volume="output")
+        versions.register_from_job(session, clock.now, job, "best", by, versions.SourceRequest(), volume="output")
     registry.registrar.work()
     found = registry.get("best/versions/latest")
     assert (found["state"], found["lineage"]["user"]) == ("ready", "automl")

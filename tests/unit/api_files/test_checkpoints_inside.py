@@ -231,7 +231,7 @@ def test_who_is_kept_or_in_use_is_not_deleted(house: Any, put: Any) -> None:
             Checkpoint(id="c1", job_id="job-1", attempt_id="attempt-1", path=path, step=1, created_at=house.now)
         )
     assert house.call("member", "PUT", f"{INSIDE}/kept", params={"path": path}).status_code == 204
-    marks = {item["path"]: (item["is_kept"], item["is_in_use"]) for item in get(house)["items"]}
+    marks = {item["path"]: (item["is_pinned"], item["is_in_use"]) for item in get(house)["items"]}
     assert marks == {path: (True, False), used: (False, True)}
     for one, word in ((path, "kept for ever"), (used, "in use")):
         refused = house.call("member", "DELETE", INSIDE, params={"path": one})

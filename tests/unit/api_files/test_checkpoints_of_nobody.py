@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from api.checkpoints.service import _Launch, _view_of
-from core.inspection.discovery import Landed
+from core.inspection.discovery import CheckpointFiles
 
 BEGAN = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -15,8 +15,8 @@ LAUNCHES = (
 )
 
 
-def found(step: int | None, at: datetime) -> Landed:
-    return Landed("checkpoints/x.pt", "torch", step, 7, at, is_dir=False, parts=("checkpoints/x.pt",))
+def found(step: int | None, at: datetime) -> CheckpointFiles:
+    return CheckpointFiles("checkpoints/x.pt", "torch", step, 7, at, is_dir=False, parts=("checkpoints/x.pt",))
 
 
 def test_the_attempt_that_ran_then_wrote_it_and_told_the_steps_metrics() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.inspection.formats.detection import open_checkpoint
-from core.inspection.model import Inside, Tensor
+from core.inspection.model import CheckpointContents, Tensor
 from core.inspection.statistics import statistics
 from core.inspection.values import blocks
 from core.storage.tree import Tree
@@ -16,9 +16,9 @@ class Look:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.inside = Inside("")
+        self.inside = CheckpointContents("")
 
-    def __call__(self, path: str) -> Inside:
+    def __call__(self, path: str) -> CheckpointContents:
         self.inside = open_checkpoint(Tree(self.folder), path)
         return self.inside
 

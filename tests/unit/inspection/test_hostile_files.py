@@ -20,7 +20,7 @@ import pytest
 from core.domain.errors import CheckpointUnreadable, TrainmasterError, Unavailable
 from core.inspection.formats.pickles import read_pickle
 from core.inspection.model import Unreadable
-from core.inspection.pool import Inspectors, Place
+from core.inspection.pool import Inspectors, CheckpointRef
 from core.storage.tree import Tree
 
 FILES = Path(__file__).parent / "files"
@@ -123,10 +123,10 @@ def test_each_gets_a_sentence_and_the_next_look_is_as_before(tmp_path: Path, ins
     (tmp_path / name).write_bytes(make())
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable) as refused:
-        inspectors.inside(Place(Tree(tmp_path), name.removesuffix(".index")), who="ann", deadline_s=250.0)
+        inspectors.inside(CheckpointRef(Tree(tmp_path), name.removesuffix(".index")), who="ann", deadline_s=250.0)
     assert words in refused.value.sentence, refused.value.sentence
     assert refused.value.sentence.endswith(".")
-    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
+    assert inspectors.inside(CheckpointRef(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
 
 
 def test_a_list_in_itself_is_shown_as_far_as_it_goes(look: Any, tmp_path: Path) -> None:
@@ -155,15 +155,15 @@ def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors
         for _ in range(2**30 // len(zeros)):
             member.write(zeros)
     assert (tmp_path / "a.npz").stat().st_size < 2**23
-    (found,) = inspectors.statistics(Place(Tree(tmp_path), "a.npz"), ["w"], who="ann", budget_s=0.0, deadline_s=250.0)
+    (found,) = inspectors.statistics(CheckpointRef(Tree(tmp_path), "a.npz"), ["w"], who="ann", budget_s=0.0, deadline_s=250.0)
     assert (found["count"], found["zero_share"]) == (2**28, 1.0)
 
 
 def test_who_takes_too_long_is_ended(tmp_path: Path, inspectors: Inspectors) -> None:
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable, match="took too long"):
-        inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), who="ann", deadline_s=0.0)
-    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
+        inspectors.inside(CheckpointRef(Tree(tmp_path), "good.safetensors"), who="ann", deadline_s=0.0)
+    assert inspectors.inside(CheckpointRef(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
 
 
 def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
@@ -172,7 +172,7 @@ def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
     monkeypatch.setattr("core.inspection.pool._WAIT_S", 0.0)
     zeros = np.zeros((1, 8), np.float32)
     np.savez(tmp_path / "a.npz", v=zeros, w=zeros)
-    place = Place(Tree(tmp_path), "a.npz")
+    place = CheckpointRef(Tree(tmp_path), "a.npz")
     made = Inspectors()
     under_way = made.statistics(place, ["v", "w"], who="mallory", budget_s=600.0)
     next(under_way)
@@ -189,7 +189,7 @@ def test_a_long_list_comes_whole_and_its_process_stays(tmp_path: Path) -> None:
     entries = ",".join(f'"{name}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for name in names)
     (tmp_path / "a.safetensors").write_bytes(safetensors(f"{{{entries}}}".encode()))
     made = Inspectors()
-    found = made.inside(Place(Tree(tmp_path), "a.safetensors"), who="ann")
+    found = made.inside(CheckpointRef(Tree(tmp_path), "a.safetensors"), who="ann")
     assert [tensor["name"] for tensor in found["tensors"]] == names
     assert found["format"] == "safetensors"
     assert len(made._idle) == 1
@@ -211,20 +211,20 @@ def test_links_that_lead_out_are_not_followed(tmp_path: Path, inspectors: Inspec
     (inner / "step-1" / "model.safetensors").symlink_to("../../secret.safetensors")
     for path in ("a.safetensors", "step-1", "../secret.safetensors"):
         with pytest.raises(TrainmasterError) as refused:
-            inspectors.inside(Place(Tree(inner), path), who="ann")
+            inspectors.inside(CheckpointRef(Tree(inner), path), who="ann")
         assert "claims" not in refused.value.sentence
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path, inspectors: Inspectors) -> None:
     os.mkfifo(tmp_path / "a.pt")
     with pytest.raises(CheckpointUnreadable):
-        inspectors.inside(Place(Tree(tmp_path), "a.pt"), who="ann")
+        inspectors.inside(CheckpointRef(Tree(tmp_path), "a.pt"), who="ann")
 
 
 def test_a_process_that_died_while_it_waited_is_replaced(tmp_path: Path) -> None:
     made = Inspectors()
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
-    place = Place(Tree(tmp_path), "good.safetensors")
+    place = CheckpointRef(Tree(tmp_path), "good.safetensors")
     made.inside(place, who="ann")
     for process in made._idle:
         process.kill()

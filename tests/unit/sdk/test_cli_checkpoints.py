@@ -36,7 +36,7 @@ def job(server: Any, job_json: Any) -> str:
 
 def test_the_list_says_what_is_kept_in_use_or_not_complete(cli: Invoke, server: Any, page: Any) -> None:
     torn = {**STEP, "path": "checkpoints/x.pt", "is_complete": False, "problem": "It is cut short."}
-    server.on("GET", "/jobs/mnist/checkpoints", page({**STEP, "is_kept": True, "is_in_use": True}, torn))
+    server.on("GET", "/jobs/mnist/checkpoints", page({**STEP, "is_pinned": True, "is_in_use": True}, torn))
     told = cli("checkpoints", "mnist", "--incomplete")
     assert told.exit_code == 0, told.output
     assert "kept, in use" in told.stdout

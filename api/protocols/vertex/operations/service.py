@@ -30,7 +30,7 @@ from core.db.rows import AnySelect
 from core.db.tables import Deployment, Endpoint, ModelVersion, VertexEndpoint
 from core.domain.errors import NotFound
 from core.domain.serving.states import DeploymentState
-from core.registry.sources import Uploaded
+from core.registry.sources import UploadedSource
 
 _TYPES: Final = {"metadataStores": "MetadataStore", "tensorboards": "Tensorboard"}
 _UPLOAD: Final = re.compile(rf"{uploads.OPERATION}-(?P<number>[1-9][0-9]{{0,8}})")
@@ -143,7 +143,7 @@ def _queries(
 def _uploads(project_id: str) -> AnySelect:
     return select(ModelVersion).where(
         ModelVersion.project_id == project_id,
-        ModelVersion.source["kind"].as_string() == Uploaded.KIND,
+        ModelVersion.source["kind"].as_string() == UploadedSource.KIND,
         ModelVersion.deleted_at.is_(None),
     )
 

@@ -36,7 +36,7 @@ from core.db.tables import Job, Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.model_versions import VersionState
 from core.registry import versions
-from core.registry.sources import Asked
+from core.registry.sources import SourceRequest
 from core.registry.versions import Told
 from core.wakeups import TOPIC_MODELS
 
@@ -146,7 +146,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
         job,
         name,
         by_of(caller),
-        Asked(),
+        SourceRequest(),
         volume=context.settings.default_volume,
         told=told,
         when_done=True,

@@ -18,7 +18,7 @@ from api.app.unit_of_work import AppContext
 from api.auth import Caller
 from api.endpoints.access import EndpointAccess
 from api.endpoints.proxy import DEPLOYMENT_HEADER, REPLICA_HEADER, Proxy
-from api.endpoints.upstream import Handed
+from api.endpoints.upstream import ProxiedResponse
 from api.protocols.vertex.answers import refusal
 from api.protocols.vertex.names import Parent, member_of
 from api.protocols.vertex.registry.models import COLLECTION as MODELS
@@ -62,9 +62,9 @@ _served: OrderedDict[str, Served] = OrderedDict()
 
 
 async def predict(request: Request, context: AppContext, caller: Caller, parent: Parent, resource_id: str) -> Response:
-    """``PredictResponse``. Raises as ``Proxy.hand_on``."""
+    """``PredictResponse``. Raises as ``Proxy.forward``."""
     answer = await _ask(request, context, caller, parent, resource_id)
-    if not isinstance(answer, Handed):
+    if not isinstance(answer, ProxiedResponse):
         return answer
     status, headers = answer.status_code, dict(answer.headers)
     body = await answer.read(context.settings.predict_limit_bytes)
@@ -97,7 +97,7 @@ async def raw_predict(
 ) -> Response:
     """The model's own answer, whatever it is, with who gave it in the headers that the SDK reads."""
     answer = await _ask(request, context, caller, parent, resource_id)
-    if isinstance(answer, Handed):
+    if isinstance(answer, ProxiedResponse):
         served = await _find_served(context, dict(answer.headers))
         answer.headers["X-Vertex-AI-Endpoint-Id"] = resource_id
         answer.headers["X-Vertex-AI-Deployed-Model-Id"] = served.deployment
@@ -110,7 +110,7 @@ async def _ask(request: Request, context: AppContext, caller: Caller, parent: Pa
     if all(member.project != parent.own for member in caller.projects.values()):
         await run_in_threadpool(_demand_member, context, caller, parent)
     proxy: Proxy = request.app.state.proxy
-    return await proxy.hand_on(request, EndpointAccess(caller, parent.own, resource_id, "viewer"), None)
+    return await proxy.forward(request, EndpointAccess(caller, parent.own, resource_id, "viewer"), None)
 
 
 def _demand_member(context: AppContext, caller: Caller, parent: Parent) -> None:

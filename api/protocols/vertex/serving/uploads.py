@@ -23,7 +23,7 @@ from core.db.tables import Model, ModelVersion
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.model_versions import VersionState
 from core.registry import versions
-from core.registry.sources import Uploaded, find_below
+from core.registry.sources import UploadedSource, find_below
 from core.storage.registry import demand_room
 from core.storage.tree import Tree, split_path
 from core.storage.volumes import tree_of
@@ -88,7 +88,7 @@ def look(context: AppContext, caller: Caller, parent: Parent, model_id: str, num
             # Also one that is deleted: an upload that was cancelled says so.
             query = select(ModelVersion).where(ModelVersion.model_id == model.id, ModelVersion.number == number)
             found = work.session.scalars(query).one_or_none()
-        if found is None or found.source["kind"] != Uploaded.KIND:
+        if found is None or found.source["kind"] != UploadedSource.KIND:
             name = parent.name_of(models.COLLECTION, model_id)
             raise NotFound(f"Operation {name}/operations/{OPERATION}-{number} is not found.")
         return view_of(parent, found)
@@ -122,7 +122,7 @@ def view_of(parent: Parent, version: ModelVersion) -> dict[str, Any]:
     return {**told, "done": True, "error": error}
 
 
-def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded:
+def _find_files(context: AppContext, caller: Caller, model: Message) -> UploadedSource:
     """Where the model lies, once it is sure that there is something that may be registered."""
     where, uri = model.at("artifactUri"), model.text("artifactUri", 4_096)
     if not uri:
@@ -142,7 +142,7 @@ def _find_files(context: AppContext, caller: Caller, model: Message) -> Uploaded
         base = bucket.base
         if bucket.is_shared:
             base, names = names[0], names[1:]
-        found = Uploaded(bucket.volume, base, "/".join(names))
+        found = UploadedSource(bucket.volume, base, "/".join(names))
         files = find_below(_top(bucket.top, base), found.path, limit_bytes=context.settings.model_limit_bytes)
     except NotFound as error:
         raise NotFound(f"{where}: {error.sentence} ({uri[:200]})", field="artifact_uri") from error

@@ -153,12 +153,12 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
     if chosen is not None and not _is_there(sources.output, chosen.path):
         chosen = None  # deleted since: the choice is void
     since = None if chosen is None else chosen.at
-    reported = next(
-        (checkpoint for checkpoint in sources.reported if (since is None or checkpoint.at > since) and _is_there(sources.output, checkpoint.path)),
-        None,
-    )
+    recent = [checkpoint for checkpoint in sources.reported if since is None or checkpoint.at > since]
+    reported = next((checkpoint for checkpoint in recent if _is_there(sources.output, checkpoint.path)), None)
     found = _scan(sources.output, sources.since if since is None else max(since, sources.since), sources.others)
-    if reported is not None and (found is None or _rank(reported.step, reported.at) >= _rank(found.step, found.modified_at)):
+    if reported is not None and (
+        found is None or _rank(reported.step, reported.at) >= _rank(found.step, found.modified_at)
+    ):
         return f"{OUTPUT_MOUNT}/{reported.path}"
     if found is not None:
         return f"{OUTPUT_MOUNT}/{found.path}"

@@ -34,7 +34,8 @@ _ATTEMPT: Final[AnySelect] = (
         _attempts.c.id, _attempts.c.number, _attempts.c.state, _attempts.c.generation, _attempts.c.layout,
         _attempts.c.resume_from, _attempts.c.stop, _attempts.c.created_at, _attempts.c.started_at,
         _attempts.c.decided_at, _attempts.c.world,
-        _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.desired_state,
+        _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"),
+        _jobs.c.desired_state,
         _jobs.c.generation.label("job_generation"), _jobs.c.restart_count, _jobs.c.attempt_count,
         _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path, _jobs.c.trial,
         _jobs.c.created_at.label("job_created_at"),
@@ -50,7 +51,8 @@ _ATTEMPT: Final[AnySelect] = (
 )  # fmt: skip
 _REPLICAS: Final[AnySelect] = (
     select(
-        _replicas.c.attempt_id, _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
+        _replicas.c.attempt_id, _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation,
+        _replicas.c.state,
         _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
         _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
         _replicas.c.removal,

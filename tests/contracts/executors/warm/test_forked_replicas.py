@@ -237,7 +237,7 @@ def test_only_what_lies_in_the_jobs_own_folders_has_no_parent(tmp_path, env, has
     ("text", "files", "env", "why"),
     [
         (SAYS, {}, {"READ_BY_TORCH": "x"}, "READ_BY_TORCH differs"),
-        (SAYS, {"json.py": ""}, {}, "json.py lies beside the program and has a loaded module's name"),
+        (SAYS, {"json.py": ""}, {}, "json.py lies next to the program and has a loaded module's name"),
         ("import sys", {}, {}, "the program does not import torch itself"),
     ],
     ids=["variable", "shadow", "other"],

@@ -32,12 +32,12 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
   const togglePin = async () => {
     try {
       await unwrap(
-        item.is_kept
+        item.is_pinned
           ? api.DELETE("/api/v1/jobs/{job}/checkpoints/kept", { params })
           : api.PUT("/api/v1/jobs/{job}/checkpoints/kept", { params }),
       );
       await changed();
-      toast(item.is_kept ? `Unpinned ${name}.` : `Pinned ${name}.`);
+      toast(item.is_pinned ? `Unpinned ${name}.` : `Pinned ${name}.`);
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");
     }
@@ -82,12 +82,12 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       <button
         type="button"
         className={buttonClass}
-        title={item.is_kept ? "Unpin" : "Pin (retention never deletes it)"}
-        {...named(item.is_kept ? `Unpin ${path}` : `Pin ${path}`)}
+        title={item.is_pinned ? "Unpin" : "Pin (retention never deletes it)"}
+        {...named(item.is_pinned ? `Unpin ${path}` : `Pin ${path}`)}
         onClick={togglePin}
       >
-        {item.is_kept ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}{" "}
-        {isWide && (item.is_kept ? "Unpin" : "Pin")}
+        {item.is_pinned ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}{" "}
+        {isWide && (item.is_pinned ? "Unpin" : "Pin")}
       </button>
       <button
         type="button"

@@ -128,7 +128,7 @@ function Row({
           </Link>
         )}{" "}
         {item.format && <span className="tag">{item.format}</span>}{" "}
-        {item.is_kept && <span className="tag tone-violet">pinned</span>}{" "}
+        {item.is_pinned && <span className="tag tone-violet">pinned</span>}{" "}
         {item.is_in_use && <span className="tag tone-blue">in use</span>}
         {item.problem && <p className="tone-amber">{item.problem}</p>}
       </td>
