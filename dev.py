@@ -76,6 +76,7 @@ LINTED = (
     "deploy",
     "examples",
     "requirements",
+    "docs",
     "tests",
     "web/build.py",
     "dev.py",
@@ -225,6 +226,7 @@ def lint(_arguments: list[str]) -> int:
         (VENV / "bin" / "pyright",),
         (VENV / "bin" / "lint-imports", "--no-cache"),
         (PYTHON, "-m", "api.openapi", "--check"),
+        (PYTHON, "docs/module_map.py", "--check"),
     )
     failed = [str(check[-1] if check[0] == PYTHON else check[0]) for check in checks if run(*check) != 0]
     if run(PYTHON, "web/build.py", "check") not in {0, 3}:  # 3: nothing to look with

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from api.auth import Caller, ProjectAccess, ProjectMembership, Role, project_of
 from core.db.tables import Model, ModelVersion
 from core.registry import versions
-from core.registry.versions import By
+from core.registry.versions import Author
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def model_of(role: Role) -> Callable[..., Awaitable[ModelAccess]]:
     return access
 
 
-def by_of(caller: Caller) -> By:
-    return By(caller.user_id, caller.user, caller.actor)
+def by_of(caller: Caller) -> Author:
+    return Author(caller.user_id, caller.user, caller.actor)
 
 
 ProjectViewer = Annotated[ProjectAccess, Depends(project_of("viewer"))]

@@ -25,7 +25,7 @@ from core.domain.model_versions import Stage, VersionEvent, VersionState
 from core.ids import new_id
 from core.registry import versions
 from core.registry.sources import SourceRequest, find_source
-from core.registry.versions import Told
+from core.registry.versions import VersionMetadata
 from core.storage.outputs import job_output
 from core.storage.registry import demand_room
 from core.storage.tree import split_path
@@ -103,7 +103,7 @@ def check(context: AppContext, access: ProjectAccess, body: wire.VersionRegister
             "not seen by the control plane; an admin can change that."
         )
     if has_ended or asked.checkpoint is not None:
-        found = find_source(tree, asked, told=told, trial=trial, limit_bytes=context.settings.model_limit_bytes)
+        found = find_source(tree, asked, reported=told, trial=trial, limit_bytes=context.settings.model_limit_bytes)
         demand_room(tree_of(volume), found.size_bytes)
     return Draft(job.id, member, asked)
 
@@ -137,7 +137,7 @@ def register(
         return _made(work.session, before)
     row = versions.register_from_job(
         work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller), draft.asked,
-        volume=volume, told=Told(body.description, body.labels, body.aliases, Stage(body.stage)),
+        volume=volume, metadata=VersionMetadata(body.description, body.labels, body.aliases, Stage(body.stage)),
         when_done=body.when_done, version_id=version_id,
     )  # fmt: skip
     work.notify(TOPIC_MODELS)

@@ -67,7 +67,7 @@ class PlannedSource:
         return sum(file.size_bytes for file in self.files)
 
 
-def find_source(output: Tree, asked: SourceRequest, *, told: Collection[str], trial: int | None, limit_bytes: int) -> PlannedSource:
+def find_source(output: Tree, asked: SourceRequest, *, reported: Collection[str], trial: int | None, limit_bytes: int) -> PlannedSource:
     """The files that are asked for. Nothing of them is read but the end of a file of torch, for what it is.
 
     Args:
@@ -80,7 +80,7 @@ def find_source(output: Tree, asked: SourceRequest, *, told: Collection[str], tr
     """
     if asked.checkpoint is not None:
         landed = checkpoint_at(output, "/".join(split_path(asked.checkpoint, field="checkpoint")))
-        if not landed.is_complete and not (landed.is_dir and landed.path in told):
+        if not landed.is_complete and not (landed.is_dir and landed.path in reported):
             raise Conflict(
                 f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
             )

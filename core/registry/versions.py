@@ -27,7 +27,7 @@ from core.storage.registry import KnownFile, place_of
 
 
 @dataclass(frozen=True, slots=True)
-class By:
+class Author:
     """Who does it. ``user``: the name in histories; ``actor``: as events name them, such as ``user:ann``."""
 
     user_id: str
@@ -36,7 +36,7 @@ class By:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class VersionMetadata:
     """What a new version is told besides its files. ``aliases`` are set once it is ready.
 
     ``keeps_better``: of a study's winner: an alias stays where it is, should it point to a better one of such a study.
@@ -155,11 +155,11 @@ def register_from_job(
     now: datetime,
     job: Job,
     model: str,
-    by: By,
+    by: Author,
     asked: SourceRequest,
     *,
     volume: str,
-    told: Told = Told(),
+    metadata: VersionMetadata = VersionMetadata(),
     when_done: bool = False,
     version_id: str | None = None,
 ) -> ModelVersion:
@@ -186,7 +186,7 @@ def register_from_job(
                 field="job",
             )
         waits = True
-    made = _new_version(session, now, job.project_id, model, by, volume=volume, told=told, version_id=version_id)
+    made = _new_version(session, now, job.project_id, model, by, volume=volume, told=metadata, version_id=version_id)
     made.job_id = job.id
     made.source = {
         "kind": asked.kind,
@@ -196,7 +196,7 @@ def register_from_job(
     if waits:
         made.state = VersionState.WAITING.value
         made.reason = f"It waits for the success of job {job.name!r}."
-    _add(session, now, made, by, told, reason=f"of job {job.id}")
+    _add(session, now, made, by, metadata, reason=f"of job {job.id}")
     return made
 
 
@@ -205,11 +205,11 @@ def register_upload(
     now: datetime,
     project_id: str,
     model: str,
-    by: By,
+    by: Author,
     uploaded: UploadedSource,
     *,
     volume: str,
-    told: Told = Told(),
+    told: VersionMetadata = VersionMetadata(),
 ) -> ModelVersion:
     """The same of files that no job of ours wrote: they were put there by somebody who may read them, which the caller has proved."""
     made = _new_version(session, now, project_id, model, by, volume=volume, told=told, version_id=None)
@@ -223,10 +223,10 @@ def _new_version(
     now: datetime,
     project_id: str,
     model: str,
-    by: By,
+    by: Author,
     *,
     volume: str,
-    told: Told,
+    told: VersionMetadata,
     version_id: str | None,
 ) -> ModelVersion:
     """The model's next one, with its number; what it is of is yet to be said."""
@@ -255,7 +255,7 @@ def _new_version(
     )
 
 
-def _add(session: Session, now: datetime, made: ModelVersion, by: By, told: Told, *, reason: str) -> None:
+def _add(session: Session, now: datetime, made: ModelVersion, by: Author, told: VersionMetadata, *, reason: str) -> None:
     session.add(made)
     session.flush()
     model = session.get_one(Model, made.model_id)
@@ -264,7 +264,7 @@ def _add(session: Session, now: datetime, made: ModelVersion, by: By, told: Told
         tell(session, now, model, by, "stage.changed", version=made.number, before=Stage.NONE, after=told.stage)
 
 
-def make_model(session: Session, now: datetime, project_id: str, name: str, by: By) -> Model:
+def make_model(session: Session, now: datetime, project_id: str, name: str, by: Author) -> Model:
     """The project's model of this name, locked for this transaction; a new one where there is none."""
     for _ in range(3):
         found = models.find_model(session, project_id, name)
@@ -289,7 +289,7 @@ def tell(
     session: Session,
     now: datetime,
     model: Model,
-    by: By,
+    by: Author,
     what: str,
     *,
     version: int | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from pathlib import Path
 
 import pytest
 
@@ -33,15 +34,13 @@ def test_links_between_documents_lead_somewhere() -> None:
     broken = []
     for path in tracked_files(".md"):
         text = re.sub(r"```.*?```", "", (ROOT / path).read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-            if not re.match(r"[a-z]+:", target) and not (ROOT / path.parent / target).exists():
-                broken.append(f"{path}: {target}")
+        targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+        local = [target for target in targets if not re.match(r"[a-z]+:", target)]
+        broken += [f"{path}: {target}" for target in local if not (ROOT / path.parent / target).exists()]
     assert not broken, broken
 
 
 def _is_there(path: str, name: str) -> bool:
-    from pathlib import Path
-
     if not (ROOT / path).is_file():
         return False
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

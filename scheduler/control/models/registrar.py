@@ -29,8 +29,8 @@ from core.domain.jobs.states import JobState
 from core.domain.model_versions import VersionEvent, VersionState
 from core.domain.studies.results import values_of
 from core.registry.lineage import lineage_of, lineage_of_upload
-from core.registry.sources import SourceRequest, PlannedSource, UploadedSource, find_below, find_source
-from core.registry.versions import By, tell
+from core.registry.sources import PlannedSource, SourceRequest, UploadedSource, find_below, find_source
+from core.registry.versions import Author, tell
 from core.storage.outputs import job_output
 from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
@@ -321,7 +321,7 @@ class Registrar:
             now = self._control.clock()
             models.move_version(session, facts.version.id, state, VersionEvent.FAIL, now, reason=reason)
             session.execute(delete(ModelFile).where(ModelFile.version_id == facts.version.id))
-            by = By(facts.version.user_id, facts.version.registration.get("user", ""), "scheduler")
+            by = Author(facts.version.user_id, facts.version.registration.get("user", ""), "scheduler")
             tell(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
         log.info("version.failed", version=facts.version.id, why=reason)
         with unit_of_work(self._control.sessions, read_only=True) as session:
@@ -435,7 +435,11 @@ class _Registration:
         is_checkpoint = source["kind"] == "checkpoint"
         asked = SourceRequest(checkpoint=source["path"]) if is_checkpoint else SourceRequest(path=source["path"])
         return find_source(
-            output, asked, told=self._facts.checkpoint_paths, trial=(job.trial or {}).get("number"), limit_bytes=limit
+            output,
+            asked,
+            reported=self._facts.checkpoint_paths,
+            trial=(job.trial or {}).get("number"),
+            limit_bytes=limit,
         )
 
     def _lineage(self, session: Session, found: PlannedSource) -> ModelLineage:
@@ -491,10 +495,10 @@ class _Registration:
             )  # fmt: skip
             row = session.get(ModelVersion, version.id, populate_existing=True)
             assert row is not None  # noqa: S101 (moved in this transaction)
-            by = By(
+            by = Author(
                 version.user_id, version.registration.get("user", ""), f"user:{version.registration.get('user', '')}"
             )
-            tell(session, now, model, By(by.user_id, by.user, "scheduler"), "version.ready", version=version.number)
+            tell(session, now, model, Author(by.user_id, by.user, "scheduler"), "version.ready", version=version.number)
             unmoved = []
             for alias in version.registration.get("aliases", ()):
                 there = (

@@ -1,4 +1,4 @@
-"""Elastic jobs that run with fewer replicas than they may have: what the planner is told of them."""
+"""Elastic jobs below their maximum: candidates to which the planner may give more replicas."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _GONE: Final = (ReplicaState.FAILED.value, ReplicaState.LOST.value, ReplicaState
 def load_growing(
     session: Session, gangs: Mapping[str, Gang], now: datetime
 ) -> tuple[tuple[GrowingGang, ...], datetime | None]:
-    """Those that may have another replica now, and when the next one may.
+    """The jobs that may get another replica now, and when the next job may.
 
     Args:
-        gangs: by shape, of every job that runs.
+        gangs: by shape, of all running jobs.
     """
     shapes = [shape for shape, gang in gangs.items() if gang.elastic is not None]
     if not shapes:

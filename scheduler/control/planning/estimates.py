@@ -1,4 +1,4 @@
-"""How long jobs will still run: from what they tell of their own progress, else from those that have ended."""
+"""How long jobs will still run: from the progress that they report, else from jobs that have ended."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from core.domain.serving.jobs import ENDPOINT_LABEL
 from scheduler.planning.forecast.durations import DurationModel, JobTraits, PastRun, capped, estimate_from_progress
 from scheduler.planning.model import Estimate
 
-# What ended lately teaches most; more would hardly change an answer.
+# The newest ended jobs; more would hardly change an estimate.
 _HISTORY: Final = 5000
 _LEARN_AGAIN: Final = timedelta(minutes=1)
 _LOOK_AGAIN: Final = timedelta(seconds=15)
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
-# Below this a job that failed never came to its work, and tells nothing of how long that lasts.
+# A job that failed within this time never came to its work, and its run time is no sample.
 _LEAST_S: Final = 1.0
-# A replica of an endpoint runs until it is not wanted any more: how long earlier ones ran tells nothing, of it or of other jobs.
+# A replica of an endpoint runs until it is not wanted any more: run times of earlier ones are no samples for any job.
 _IS_ENDLESS: Final = and_(
     func.coalesce(Job.spec["contract"].as_string(), "") == "serving",
     Job.spec["labels"][ENDPOINT_LABEL].as_string().is_not(None),
 )
 IS_ENDLESS: Final = _IS_ENDLESS.label("is_endless")
-# What lasts for thirty years and more has no end that anybody waits for.
+# A job that lasts thirty years or more has no end worth waiting for.
 OUT_OF_SIGHT_S: Final = 1e9
 
 
 @dataclass(slots=True)
 class Estimates:
-    """What one process has learnt. For one thread. ``version`` grows with each lesson."""
+    """What one process has learnt. For one thread. ``version`` grows with each new sample."""
 
     version: int = 0
     durations: DurationModel = field(default_factory=lambda: DurationModel(()))
@@ -51,7 +51,7 @@ class Estimates:
     _progress: dict[str, Mapping[str, object]] = field(default_factory=dict)
 
     def refresh(self, session: Session, now: datetime) -> None:
-        """Learn from what has ended since, and look at what runs, if the last time was long ago."""
+        """Learn from the jobs that have ended since, and read the progress of running jobs, unless done lately."""
         if now - self._learnt_at >= _LEARN_AGAIN:
             self._learnt_at = now
             fresh = self._read_history(session)
@@ -66,16 +66,16 @@ class Estimates:
     def of_running(
         self, attempt_id: str, traits: JobTraits, ran_s: float, max_run_time_s: float | None, now: datetime
     ) -> Estimate | None:
-        """Of a job that runs. ``ran_s``: all attempts together."""
-        told = self._progress.get(attempt_id)
-        if told is not None:
-            own = finite(estimate_from_progress(told, now))
+        """Of a running job. ``ran_s``: run time of all its attempts."""
+        progress = self._progress.get(attempt_id)
+        if progress is not None:
+            own = finite(estimate_from_progress(progress, now))
             if own is not None:
                 return own
         return self.of_waiting(traits, ran_s, max_run_time_s)
 
     def of_waiting(self, traits: JobTraits, ran_s: float, max_run_time_s: float | None) -> Estimate | None:
-        """Of one that waits, for as long as it then still runs. Nobody knows anything before something has ended."""
+        """Remaining run time of a waiting job once it runs; ``None`` until any job has ended."""
         if not self.version:
             return None
         return finite(self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s))
@@ -112,34 +112,34 @@ class Estimates:
 
 
 def finite(estimate: Estimate | None) -> Estimate | None:
-    """``estimate``, with nothing in it that is out of key; ``None`` for one that is no number of seconds: nobody knows then."""
+    """``estimate``, capped at a horizon of decades; ``None`` where it is no finite number of seconds."""
     if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
         return None
     return capped(estimate, OUT_OF_SIGHT_S)
 
 
 def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
-    """What jobs that wait again told of their end before their last attempt ended: as long as they still had to run then."""
+    """Of jobs that wait again: the remaining run time as they reported it before their last attempt ended."""
     rows = session.execute(
         select(Attempt.job_id, Attempt.ended_at, Replica.progress)
         .join(Job, and_(Job.id == Attempt.job_id, Job.attempt_count == Attempt.number))
         .join(Replica, and_(Replica.attempt_id == Attempt.id, Replica.rank == 0))
         .where(Attempt.job_id.in_(job_ids), Attempt.ended_at.is_not(None))
     )
-    told = {
+    progress = {
         row.job_id: finite(estimate_from_progress(progress_view(row.progress, is_running=True), row.ended_at))
         for row in rows
         if row.progress
     }
-    return {job_id: estimate for job_id, estimate in told.items() if estimate is not None}
+    return {job_id: estimate for job_id, estimate in progress.items() if estimate is not None}
 
 
 def _read_progress(session: Session) -> dict[str, Mapping[str, object]]:
-    """What the first replica of each attempt that runs tells of its end, by attempt."""
+    """The progress that the first replica of each running attempt reports, by attempt."""
     rows = session.execute(
         select(Replica.attempt_id, Replica.progress)
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .where(is_live(), Attempt.state == AttemptState.RUNNING.value, Replica.rank == 0)
     )
-    told = {row.attempt_id: progress_view(row.progress, is_running=True) for row in rows if row.progress}
-    return {attempt_id: one for attempt_id, one in told.items() if "done_at" in one}
+    progress = {row.attempt_id: progress_view(row.progress, is_running=True) for row in rows if row.progress}
+    return {attempt_id: view for attempt_id, view in progress.items() if "done_at" in view}

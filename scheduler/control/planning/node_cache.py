@@ -1,5 +1,5 @@
-"""Nodes and what is held on them, as ticks read them: a tick of a large cluster follows another one at once, and little
-has changed since. All of it is compared with the database; only what differs is read whole.
+"""Nodes and the resources held on them, cached between ticks: in a large cluster little changes from tick to tick. All
+is compared with the database; only what differs is read whole.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scheduler.planning.model import NodeSnapshot
 _CHUNK: Final = 500
 _NOTHING: Final = Amounts()
 
-# The JSON columns as text: telling whether they have changed is much cheaper than reading them.
+# The JSON columns as text: comparing them is much cheaper than parsing them.
 _nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
 _NODES: Final[AnySelect] = select(
     _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned, _nodes.c.is_draining,
     _nodes.c.quarantined_at, _nodes.c.quarantined_until, cast(_nodes.c.quarantine, Text), cast(_nodes.c.suspicion, Text),
     cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
-# What an attempt's replicas hold changes together with one of these: a place that is given up before the attempt ends
-# holds no memory any more. Of an elastic gang, one may come back as another one goes, and all sums stay; whoever comes
-# back has another generation than the first, and whatever is written about an attempt raises the attempt's own.
+# What an attempt's replicas hold changes together with one of these: resources that are released before the attempt
+# ends are set to zero. In an elastic gang one replica may return while another leaves, with equal sums; a returning
+# replica has a higher generation, and every write to an attempt raises the attempt's own.
 _attempts = typed("Table", Attempt.__table__).alias()
 _WRITES: Final = case(
     (
@@ -57,8 +57,8 @@ RawNode: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHolding:
-    """A replica whose place is taken. ``gpu_count``: devices of ``gpu_model`` that it has whole; ``gpu_milli``: what it has
-    of ``gpu``, in thousandths.
+    """The resources that a replica holds. ``gpu_count``: whole devices of ``gpu_model``; ``gpu_milli``: its part of
+    ``gpu``, in thousandths.
     """
 
     role: str
@@ -74,13 +74,13 @@ class ReplicaHolding:
 
 @dataclass(slots=True)
 class NodeCache:
-    """What the last tick knew. For one thread."""
+    """What the last tick read. For one thread."""
 
     _views: dict[str, tuple[RawNode, Amounts, NodeSnapshot]] = field(default_factory=dict)
     _held: dict[str, tuple[tuple[Any, ...], tuple[ReplicaHolding, ...]]] = field(default_factory=dict)
 
     def holders(self, session: Session) -> Mapping[str, tuple[ReplicaHolding, ...]]:
-        """By attempt, in rank order: the replicas whose places are not free."""
+        """The replicas that hold resources, by attempt, in rank order."""
         found = {row[0]: tuple(row[1:]) for row in session.connection().execute(_HOLDINGS)}
         known = self._held
         self._held = {
@@ -93,7 +93,7 @@ class NodeCache:
         return {attempt: held for attempt, (_, held) in self._held.items()}
 
     def nodes(self, session: Session, used: Mapping[str, Amounts]) -> tuple[NodeSnapshot, ...]:
-        """All nodes, with what is left of them where ``used`` is taken."""
+        """All nodes, with what is free of them where ``used`` is taken."""
         known = self._views
         self._views = {}
         for raw in raw_nodes(session):
@@ -108,26 +108,26 @@ class NodeCache:
 
 
 def raw_nodes(session: Session) -> list[RawNode]:
-    """All that a plan depends on of each node, by name; only to be compared."""
+    """Everything about each node that a plan depends on, by name; only for comparison."""
     return sorted(tuple(row) for row in session.connection().execute(_NODES))
 
 
 def usage_of(holders: Iterable[tuple[ReplicaHolding, ...]]) -> dict[str, Amounts]:
-    """What they hold, by node."""
+    """The sums of what they hold, by node."""
     sums: dict[str, list[Any]] = {}
     for gang in holders:
-        for one in gang:
-            total = sums.get(one.node)
+        for holding in gang:
+            total = sums.get(holding.node)
             if total is None:
-                total = sums[one.node] = [0, 0, {}, {}]
-            total[0] += one.cpu_milli
-            total[1] += one.memory_bytes
-            if one.gpu_model is None:
+                total = sums[holding.node] = [0, 0, {}, {}]
+            total[0] += holding.cpu_milli
+            total[1] += holding.memory_bytes
+            if holding.gpu_model is None:
                 continue
-            if one.gpu_milli:
-                add_part(total[3], one.gpu_model, (one.gpu,), one.gpu_milli)
+            if holding.gpu_milli:
+                add_part(total[3], holding.gpu_model, (holding.gpu,), holding.gpu_milli)
             else:
-                total[2][one.gpu_model] = total[2].get(one.gpu_model, 0) + one.gpu_count
+                total[2][holding.gpu_model] = total[2].get(holding.gpu_model, 0) + holding.gpu_count
     return {node: taken(*total) for node, total in sums.items()}
 
 
@@ -186,7 +186,7 @@ def _view(
     is_draining: bool,
     quarantine: tuple[str, datetime | None] | None,
 ) -> NodeSnapshot:
-    is_quarantined = quarantine is not None and not why_not  # who closed it says more, and it does not open by itself
+    is_quarantined = quarantine is not None and not why_not  # an administrator's reason comes first; it does not expire
     opens_at = None
     if quarantine is not None and is_quarantined:
         why_not, opens_at = quarantine
@@ -211,12 +211,15 @@ def _left(total: Amounts, used: Amounts) -> Amounts:
 def _quarantine(
     name: str, since: datetime | None, until: datetime | None, why: Mapping[str, Any] | None
 ) -> tuple[str, datetime | None] | None:
-    """In words that go on after the node's name, and when it is over. All users read them: no job is named."""
+    """A phrase that follows the node's name, and when the quarantine ends. All users read it: it names no job."""
     if since is None:
         return None
-    errors = errors_text(NodeFailureFact.from_json(name, one) for one in (why or {}).get("causes", ()))
-    said = f" ({errors})" if errors else ""
-    words = f"is quarantined since {at_text(since)}{said}, {until_text(until)} – `trainmaster nodes release {name}` opens it"
+    errors = errors_text(NodeFailureFact.from_json(name, holding) for holding in (why or {}).get("causes", ()))
+    listed = f" ({errors})" if errors else ""
+    words = (
+        f"is quarantined since {at_text(since)}{listed}, {until_text(until)} – "
+        f"`trainmaster nodes release {name}` opens it"
+    )
     return words, until
 
 

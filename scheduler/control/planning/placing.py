@@ -1,4 +1,4 @@
-"""Starting jobs on the nodes that the plan named: every line is checked again against the truth."""
+"""Starting jobs on the nodes that the plan named; each line of the plan is checked again against the database."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _INSERT_REPLICA: Final = insert(cast("Table", Replica.__table__))
 
 @dataclass(slots=True)
 class _NodeCapacity:
-    """What is left on one node while gangs are placed. ``why_not``: why it takes none."""
+    """Free resources of one node while gangs are placed. ``why_not``: why it accepts none."""
 
     cpu_milli: int
     memory_bytes: int
     gpus: dict[str, list[str]]  # model -> ids of free devices
-    shared: dict[str, dict[str, int]]  # model -> device that is given in parts -> thousandths left of it
+    shared: dict[str, dict[str, int]]  # model -> shared device -> thousandths left of it
     why_not: str
 
     def copy(self) -> _NodeCapacity:
@@ -62,7 +62,7 @@ class _NodeCapacity:
         return free[: request.gpu_count]
 
     def _part(self, gpu_milli: int, model: str) -> str:
-        """The device that the planner would choose, too."""
+        """The device that the planner would choose as well."""
         left = self.shared.setdefault(model, {})
         devices = sorted(left)
         at = device_for([left[device] for device in devices], gpu_milli)
@@ -88,7 +88,7 @@ class StartOrder:
 
 @dataclass(slots=True)
 class _PlacedGang:
-    """A gang that has found its room: its replicas' rows, without the attempt's id."""
+    """A gang that has got its resources: the rows of its replicas."""
 
     order: StartOrder
     attempt_id: AttemptId
@@ -98,11 +98,11 @@ class _PlacedGang:
 def place_all(
     session: Session, orders: Sequence[StartOrder], *, executor: str, now: datetime
 ) -> dict[JobId, AttemptId | StaleWrite]:
-    """Write attempts and replicas, and move the jobs to starting: each gang wholly or not at all, whatever becomes of the
-    others. The caller holds the tick's lease.
+    """Write attempts and replicas, and move the jobs to starting. Each gang is placed as a whole or not at all, and
+    independently of the others. The caller holds the tick's lease.
 
     Returns:
-        By job its new attempt, or why nothing was written: the job or a node is not any more what the plan saw.
+        By job its new attempt, or why nothing was written: the job or a node has changed since the plan saw it.
     """
     outcomes: dict[JobId, AttemptId | StaleWrite] = {}
     capacities = _node_capacities(session, {placement.node for order in orders for placement in order.start.placements})
@@ -132,7 +132,7 @@ def place_all(
 
 
 def _place_gang(order: StartOrder, capacities: dict[str, _NodeCapacity]) -> _PlacedGang:
-    """Take room for the whole gang. Raises ``StaleWrite``, and takes none, when a node has too little."""
+    """Take resources for the whole gang. Raises ``StaleWrite``, and takes none, when a node has too little."""
     names = {placement.node for placement in order.start.placements}
     if not names <= capacities.keys():
         raise StaleWrite("a node of the plan is gone")
@@ -151,7 +151,7 @@ def _place_gang(order: StartOrder, capacities: dict[str, _NodeCapacity]) -> _Pla
 
 
 def _move_jobs(session: Session, gangs: Sequence[_PlacedGang], now: datetime) -> dict[str, tuple[int, str]]:
-    """The jobs that were still as the plan saw them and are starting now: id to number of attempts and project."""
+    """The jobs that have not changed since the plan and start now: id -> (number of attempts, project)."""
     if not gangs:
         return {}
     seen = [(placed.order.start.job_id, placed.order.generation) for placed in gangs]
@@ -207,10 +207,11 @@ def _line(placed: _PlacedGang, number: int, project_id: str, now: datetime) -> d
 
 
 def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> AttemptId:
-    """Write the replicas that join the job's live attempt; the reconcile makes them. The caller holds the tick's lease.
+    """Write the replicas that join the job's live attempt; its reconcile creates them. The caller holds the tick's
+    lease.
 
     Raises:
-        StaleWrite: the attempt, a replica or a node is not any more what the plan saw; nothing is written.
+        StaleWrite: the attempt, a replica or a node has changed since the plan saw it; nothing is written.
     """
     attempt = session.execute(
         update(Attempt)
@@ -247,7 +248,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
             ).where(Replica.attempt_id == attempt_id)
         )
     }
-    # Behind all others until the next world gives it a rank.
+    # It ranks last until the next world.
     last = max((row.rank for row in known.values()), default=-1)
     for number, placement in enumerate(grow_.placements, start=1):
         request = requests[placement.role]
@@ -270,8 +271,8 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
     where = ", ".join(sorted({placement.node for placement in grow_.placements})[:8])
     Journal(session, project_id, grow_.job_id, attempt_id).add(
         "attempt.growing",
-        f"{', '.join(names[:8])} {'joins' if len(names) == 1 else 'join'} on {where}, where there is place and nobody "
-        "waits for it; the others go on meanwhile.",
+        f"{', '.join(names[:8])} {'joins' if len(names) == 1 else 'join'} on {where}, where resources are free and no "
+        "job waits for them; the others go on meanwhile.",
         at=now,
         data={"attempt": attempt.number, "replicas": names[:100], "count": len(names)},
     )
@@ -309,7 +310,7 @@ def _replica(
 
 
 def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapacity]:
-    """What is free now on those of these nodes that are there."""
+    """The free resources of those of these nodes that exist."""
     holders = session.execute(
         select(
             Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.gpu_milli
@@ -317,9 +318,8 @@ def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapaci
     ).all()  # fmt: skip
     used = usage(holders)
     held: defaultdict[str, set[str]] = defaultdict(set)
-    parts: defaultdict[tuple[str, str], int] = defaultdict(
-        int
-    )  # (node, device) -> thousandths; whole ones count as all
+    # (node, device) -> thousandths held; whole devices count as all
+    parts: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row in holders:
         held[row.node].update(row.gpus)
         for gpu in row.gpus:
@@ -335,7 +335,7 @@ def _node_capacities(session: Session, names: set[str]) -> dict[str, _NodeCapaci
                 gpus[gpu["model"]].append(gpu["id"])
             elif (left := WHOLE - sum(parts[node.name, name] for name in names_of_it)) > 0:
                 shared[gpu["model"]][gpu["id"]] = left
-        # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
+        # Where other programs use the engine as well, fewer may be free than there are ids: the engine picks them.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}
         why_not = f"node {node.name} {view.why_not}" if view.why_not else ""
         capacities[node.name] = _NodeCapacity(view.free.cpu_milli, view.free.memory_bytes, free, dict(shared), why_not)

@@ -1,8 +1,8 @@
-"""What the planner saw and planned, tick by tick, so that it can be asked again: ``explain JOB --at TIME``.
+"""The plan log: what the planner saw and planned, tick by tick, so that it can be replayed: ``explain JOB --at TIME``.
 
-A record holds what differs from the one before, part by part (a node, a waiting job, one that runs), and every so often
-all of it. Who ticks remembers what was written last; whoever begins, in another process or after a failure, begins with a
-whole record. A chain is read back to its whole record, and is deleted as one.
+A record holds the difference to the record before, part by part (nodes, waiting jobs, running jobs), and every so often
+the whole. The ticking process remembers what it wrote last; another process, or the same after a failure, begins with a
+whole record. A chain of records is read back to its whole record, and is deleted as one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from scheduler.planning.policy import Policy
 _FORMAT: Final = 1
 # Reading one record means reading its chain.
 _LONGEST_CHAIN: Final = 50
-# zlib's own scale: three times as quick as the usual 6, for a tenth more bytes.
+# zlib level 1: three times as fast as the default 6, for a tenth more bytes.
 _LEVEL: Final = 1
-# The parts of a snapshot that have names: the field, its type, and the name of one.
+# The keyed parts of a snapshot: the field, the type of its values, and the name of their key.
 _PARTS: Final[Mapping[str, tuple[type[Any], str]]] = {
     "nodes": (NodeSnapshot, "id"),
     "queued": (QueuedGang, "job_id"),
@@ -52,7 +52,7 @@ _PARTS: Final[Mapping[str, tuple[type[Any], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlanLogEntry:
-    """The tick at ``at``: what the planner saw, and what it said then."""
+    """The tick at ``at``: the planner's input and its plan."""
 
     at: datetime
     snapshot: Snapshot
@@ -61,7 +61,7 @@ class PlanLogEntry:
 
 @dataclass(slots=True)
 class _Chain:
-    """What has been written since the last whole record, and the numbers that jobs have in it."""
+    """What has been written since the last whole record, and the numbers of the jobs in it."""
 
     base_id: str
     last_id: str
@@ -74,14 +74,14 @@ class _Chain:
 
 @dataclass(slots=True)
 class PlanLogWriter:
-    """Writes records; for who ticks. ``chain``: ``None`` where the next record has to be a whole one."""
+    """Writes records; for the ticking process. ``chain``: ``None`` where the next record has to be a whole one."""
 
     chain: _Chain | None = field(default=None)
 
     def record(self, session: Session, snapshot: Snapshot, made: Plan) -> bool:
-        """Write what this tick planned and said, unless nothing but the time has changed; whether it was written.
+        """Write this tick's input and plan, unless nothing but the time has changed; whether it was written.
 
-        The caller forgets this recorder's chain (:meth:`forget`) if the transaction fails.
+        The caller calls :meth:`forget` if the transaction fails.
         """
         chain = self.chain
         parts = {name: _named(getattr(snapshot, name), key) for name, (_, key) in _PARTS.items()}
@@ -119,12 +119,12 @@ class PlanLogWriter:
         return True
 
     def forget(self) -> None:
-        """The next record is a whole one: nobody knows whether the last one was written."""
+        """The next record is a whole one: whether the last one was written is unknown."""
         self.chain = None
 
 
 def entry_at(session: Session, at: datetime) -> PlanLogEntry | None:
-    """The last record of ``at`` or before; ``None``: there is none so old any more, or none yet."""
+    """The last record at ``at`` or before; ``None``: there is none so old."""
     found = session.execute(
         select(PlanRecord.id, PlanRecord.base_id)
         .where(PlanRecord.at <= at)
@@ -148,14 +148,14 @@ def entry_at(session: Session, at: datetime) -> PlanLogEntry | None:
 
 
 def first_entry_at(session: Session) -> datetime | None:
-    """Since when there are records."""
+    """The time of the oldest record."""
     return session.execute(select(func.min(PlanRecord.at))).scalar_one()
 
 
 def prune(session: Session, *, now: datetime, keep: timedelta, max_bytes: int) -> int:
     """Drop chains that ended longer than ``keep`` ago, and the oldest ones while all take more than ``max_bytes``.
 
-    The newest chain stays: somebody writes to it. How many records were dropped.
+    The newest chain stays, as it is being written. Returns the number of dropped records.
     """
     chains = session.execute(
         select(PlanRecord.base_id, func.max(PlanRecord.at), func.sum(PlanRecord.size_bytes), func.count())
@@ -176,7 +176,7 @@ def _named(values: Sequence[Any], key: str) -> dict[str, Any]:
 
 
 def _says_the_same(before: Plan, made: Plan) -> bool:
-    """Whether it does the same and gives the same kinds of reasons to the same jobs: numbers in sentences age."""
+    """Whether both plans do the same and give the same jobs the same kinds of reasons: numbers in sentences age."""
     waits = before.waits
     return (
         _done_by(before) == _done_by(made)
@@ -196,7 +196,7 @@ def _has_changed(chain: _Chain, parts: Mapping[str, Mapping[str, Any]], policy: 
         before = chain.parts[name]
         if before.keys() != now.keys():
             return True
-        if any(before[key] is not one and _timeless(before[key]) != _timeless(one) for key, one in now.items()):
+        if any(before[key] is not value and _timeless(before[key]) != _timeless(value) for key, value in now.items()):
             return True
     return False
 
@@ -219,7 +219,7 @@ def _difference(
     gone: dict[str, list[str]] = {}
     for name, now in parts.items():
         old = before.get(name, {})
-        fresh = {key: to_json(one) for key, one in now.items() if old.get(key) is not one and old.get(key) != one}
+        fresh = {key: to_json(value) for key, value in now.items() if old.get(key) is not value and old.get(key) != value}
         if fresh:
             put[name] = fresh
         left = [key for key in old if key not in now]
@@ -229,9 +229,9 @@ def _difference(
 
 
 def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Waiting jobs by their numbers, each as the difference to the one before: a long queue is mostly in order.
+    """Waiting jobs by number, each as the difference to the one before: a long queue is mostly in order.
 
-    ``aside``: those that are told of, but were not planned and so have no number.
+    ``aside``: jobs with a reason that were not planned and so have no number.
     """
     by_reason: dict[int, list[int]] = {}
     aside: dict[str, int] = {}
@@ -243,8 +243,8 @@ def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]
             by_reason[reason].append(number)
         else:
             by_reason[reason] = [number]
-    told = {reason: _steps(jobs) for reason, jobs in by_reason.items()}
-    packed = {**plan, "waits": [[reason, steps] for reason, steps in told.items()]}
+    packed_waits = {reason: _steps(jobs) for reason, jobs in by_reason.items()}
+    packed = {**plan, "waits": [[reason, steps] for reason, steps in packed_waits.items()]}
     if aside:
         packed["aside"] = aside
     if "order" in plan:
@@ -254,11 +254,11 @@ def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]
 
 def _expanded(plan: Mapping[str, Any], jobs: Sequence[str]) -> dict[str, Any]:
     waits = {jobs[number]: reason for reason, steps in plan["waits"] for number in accumulate(steps)}
-    told = {**plan, "waits": {**waits, **plan.get("aside", {})}}
-    told.pop("aside", None)
+    expanded = {**plan, "waits": {**waits, **plan.get("aside", {})}}
+    expanded.pop("aside", None)
     if "order" in plan:
-        told["order"] = [jobs[number] for number in accumulate(plan["order"])]
-    return told
+        expanded["order"] = [jobs[number] for number in accumulate(plan["order"])]
+    return expanded
 
 
 def _steps(numbers: Sequence[int]) -> list[int]:
@@ -266,7 +266,7 @@ def _steps(numbers: Sequence[int]) -> list[int]:
 
 
 def _read(chain: Iterable[bytes]) -> PlanLogEntry:
-    """A whole record and those that follow it."""
+    """Read a whole record and the differences that follow it."""
     parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
     jobs: list[str] = []
     known: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the planner goes by besides jobs and nodes: policy, projects with their quotas and past, bookings."""
+"""Inputs of the planner besides jobs and nodes: policy, projects with their quotas and usage, bookings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from scheduler.planning.queue.shares import Shares
 
 log = structlog.get_logger(__name__)
 
-# A share that moves by less than this is not written: nodes that come and go change all shares a little.
+# Changes of a share below this are not written: nodes that come and go change all shares a little.
 _LEAST_CHANGE: Final = 1e-6
-# A share is written so often at most: a write for each of hundreds of users in each of many ticks a second is too much.
+# Minimal interval between writes of a share: a write for each of hundreds of users in each of many ticks a second is
+# too much.
 _APART: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """``accounts`` of projects; ``project_ids`` and ``user_ids`` by their names."""
+    """``accounts`` of projects; ``project_ids`` and ``user_ids`` by name."""
 
     policy: Policy
     accounts: tuple[Account, ...]
@@ -43,12 +44,12 @@ class PlannerSettings:
 
     def next_change(self, now: datetime) -> datetime | None:
         """When the next booking begins or ends."""
-        times = [at for one in self.bookings for at in (one.begins_at, one.ends_at) if at > now]
+        times = [at for booking in self.bookings for at in (booking.begins_at, booking.ends_at) if at > now]
         return min(times, default=None)
 
 
 def settings_fingerprint(session: Session) -> tuple[Any, ...]:
-    """What changes whenever an administrator has changed anything of it."""
+    """Changes whenever an administrator has changed any of the settings."""
     policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
     projects = session.execute(
         select(Project.id, Project.weight, cast(Project.quota, Text))
@@ -64,9 +65,9 @@ def settings_fingerprint(session: Session) -> tuple[Any, ...]:
 
 
 def load_settings(session: Session, now: datetime) -> PlannerSettings:
-    """All of it as of ``now``. What this version cannot read is told in the log, and counts as not there."""
+    """All settings as of ``now``. A setting that this version cannot read is logged, and counts as absent."""
     policy = _policy(session)
-    # One that is deleted has no jobs any more, and its past is no reason to share with it.
+    # A deleted project has no jobs any more, and its usage must not affect the others.
     projects = session.execute(
         select(Project.id, Project.name, Project.weight, Project.quota).where(Project.deleted_at.is_(None))
     ).all()
@@ -75,10 +76,10 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
     found = session.execute(select(User.id, User.name).where(User.id.in_({user for _, user in held if user})))
     users = {row.id: row.name for row in found}
     past: dict[str, dict[str, float]] = {}
-    for (project_id, user_id), one in held.items():
+    for (project_id, user_id), usage in held.items():
         if user_id and user_id not in users:
-            continue  # of somebody who is not there any more: it is in the project's own
-        value = one.value_at(now, policy.usage_half_life_s)
+            continue  # of a user who no longer exists: included in the project's own
+        value = usage.value_at(now, policy.usage_half_life_s)
         past.setdefault(project_id, {})[users[user_id] if user_id else ""] = value
     accounts = []
     for row in projects:
@@ -109,11 +110,11 @@ def load_settings(session: Session, now: datetime) -> PlannerSettings:
 def changed_usage(
     settings: PlannerSettings, snapshot: Snapshot, user_ids: Mapping[str, str]
 ) -> tuple[dict[UsageKey, DecayedUsage], datetime | None]:
-    """What to write about shares, of whoever holds another one now than is written; and when to look again at those whose
-    last change is too fresh. A share is a sample then: what comes and goes within seconds counts by chance.
+    """The shares to write, as they differ from the written ones; and when to check again those that were written too
+    recently. A share is a sample then: what comes and goes within seconds counts by chance.
 
     Args:
-        user_ids: of the users of all jobs that run, by name.
+        user_ids: of the users of all running jobs, by name.
     """
     shares = Shares(snapshot)
     now: dict[UsageKey, float] = {}
@@ -150,10 +151,10 @@ def _both(first: Iterable[UsageKey], second: Iterable[UsageKey]) -> Iterable[Usa
 
 
 def _policy(session: Session) -> Policy:
-    kept = planning.read_policy(session)
-    if kept.wrong:
-        log.warning("policy.unreadable", why=" ".join(kept.wrong.values()))
-    return kept.policy
+    stored = planning.read_policy(session)
+    if stored.wrong:
+        log.warning("policy.unreadable", why=" ".join(stored.wrong.values()))
+    return stored.policy
 
 
 def _quota(project: str, data: Mapping[str, Any]) -> QuotaSettings:

@@ -1,4 +1,4 @@
-"""Jobs that the planner cannot plan are set aside, so that one broken job does not stop all others."""
+"""Isolation of poison jobs, which crash the planner, so that one broken job does not stop all others."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snaps
 
 log = structlog.get_logger(__name__)
 
-# Plans that are made at most to find the broken jobs of one queue: a few among 50,000 take half as many.
+# At most so many plans are made to find the poison jobs of one queue: a few among 50,000 take half as many.
 _MOST_PLANS: Final = 64
-# To find them again costs some plans.
+# Finding them again costs some plans.
 _AGAIN: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredPlan:
-    """``snapshot``: what was planned, without whom the planner fails with; ``plan``: it tells these too why they wait."""
+    """``snapshot``: the planned one, without poison jobs; ``plan``: gives these a reason for waiting as well."""
 
     snapshot: Snapshot
     plan: Plan
@@ -38,21 +38,21 @@ class _PoisonJob:
 
 
 class PoisonJobFilter:
-    """Plans without the jobs with which the planner fails; they are remembered for a while, as long as they do not change.
+    """Plans without poison jobs, which are found by bisection and remembered for a while, unless they change.
 
     For one thread.
     """
 
     def __init__(self) -> None:
-        self._broken: dict[JobId, _PoisonJob] = {}
+        self._poison: dict[JobId, _PoisonJob] = {}
 
     def plan(
         self, snapshot: Snapshot, generations: Mapping[JobId, int], plan: Callable[[Snapshot], Plan]
     ) -> FilteredPlan:
-        """The plan; who is set aside waits, and is told why.
+        """The plan; poison jobs wait, with the reason.
 
         Raises:
-            Exception: the planner's own, where no job that waits is the cause of it.
+            Exception: the planner's own, where no waiting job is its cause.
         """
         poison = self._remembered(snapshot, generations)
         for job in _without_replicas(_without(snapshot, poison)):
@@ -68,22 +68,22 @@ class PoisonJobFilter:
                 poison[job_id] = _PoisonJob(generations.get(job_id, 0), _reason(error), snapshot.now)
             seen = _without(snapshot, poison)
             made = plan(seen)
-        self._broken = poison
+        self._poison = poison
         if not poison:
             return FilteredPlan(seen, made)
-        told = {job_id: one.reason for job_id, one in poison.items()}
-        return FilteredPlan(seen, replace(made, waits={**made.waits, **told}))
+        reasons = {job_id: job.reason for job_id, job in poison.items()}
+        return FilteredPlan(seen, replace(made, waits={**made.waits, **reasons}))
 
     def without_known(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> Snapshot:
-        """``snapshot`` without those that are set aside, for a question that is cheaper to ask than to plan for."""
+        """``snapshot`` without known poison jobs, for a question that is cheaper than a plan."""
         return _without(snapshot, self._remembered(snapshot, generations))
 
     def _remembered(self, snapshot: Snapshot, generations: Mapping[JobId, int]) -> dict[JobId, _PoisonJob]:
-        """What they fail with may have ended, so it is tried again."""
+        """Their cause may be gone after a while, so they are tried again."""
         return {
-            job_id: one
-            for job_id, one in self._broken.items()
-            if generations.get(job_id) == one.generation and snapshot.now - one.since < _AGAIN
+            job_id: job
+            for job_id, job in self._poison.items()
+            if generations.get(job_id) == job.generation and snapshot.now - job.since < _AGAIN
         }
 
 
@@ -104,21 +104,21 @@ def _without_replicas(snapshot: Snapshot) -> list[QueuedGang]:
 
 def _reason(error: Exception) -> Reason:
     sentence = (
-        f"cannot be planned: the planner fails with this job ({type(error).__name__}). It is set aside, and tried again when "
-        "it is changed, or in some minutes; the scheduler's log has the details for an administrator"
+        f"cannot be planned: the planner fails with this job ({type(error).__name__}). It is set aside, and tried again "
+        "when it is changed, or in some minutes; the scheduler's log has the details for an administrator"
     )
     return Reason(ReasonCode.NEVER_FITS, sentence)
 
 
 def _bisect(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Exception) -> list[JobId]:
-    """The jobs with each of which alone the planner fails, by halving the queue.
+    """Find by bisection the jobs each of which alone makes the planner fail.
 
     Raises:
-        Exception: ``error``, where there are none, or too many, or it fails without them too.
+        Exception: ``error``, where there are none, or too many, or the planner also fails without them.
     """
 
     def fails(jobs: Sequence[QueuedGang]) -> bool:
-        with suppress(Exception):  # whatever it is: the first one is told
+        with suppress(Exception):  # the first error is reported, whatever this one is
             plan(replace(snapshot, queued=tuple(jobs)))
             return False
         return True
@@ -140,7 +140,7 @@ def _bisect(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Excepti
         else:
             middle = len(jobs) // 2
             left += [jobs[:middle], jobs[middle:]]
-    # With what runs, or a node, it may fail as soon as anybody waits at all.
+    # Because of a running job or a node the planner may fail whenever any job waits.
     if not found or (len(found) == len(snapshot.queued) and fails([_harmless(snapshot.now)])):
         raise error
     return found

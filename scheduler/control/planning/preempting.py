@@ -1,7 +1,8 @@
-"""Taking places back as the plan says: attempts that are stopped, replicas that elastic gangs go on without.
+"""Applying preemptions of the plan: attempts are stopped, elastic gangs shrink.
 
-Only the wish is written here, compared with the truth; the reconcile of the attempt makes it true. What one waiting job is
-to get is taken in one transaction, or nothing of it is: were half of it refused, the other half would be lost for nothing.
+Only the request is written here, compared with what the plan saw; the reconcile of the attempt carries it out. All
+preemptions for one waiting job are written in one transaction: were half of them refused, the other half would be in
+vain.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _OVER: Final = tuple(state.value for state in ReplicaState if state.is_terminal)
 
 @dataclass(frozen=True, slots=True)
 class PreemptionClaim:
-    """All that is taken for one waiting job; ``None``: for no job, as where a booking begins."""
+    """All preemptions for one waiting job; ``None``: for no job, as where a booking begins."""
 
     for_job: JobId | None
     preempts: tuple[Preempt, ...]
@@ -38,7 +39,7 @@ class PreemptionClaim:
 
 
 def claims_of(plan: Plan) -> tuple[PreemptionClaim, ...]:
-    """What the plan takes, job by job, in its order. What is taken for no job is taken one by one."""
+    """The plan's preemptions by waiting job, in their order. Those for no job are separate."""
     jobs: dict[JobId, tuple[list[Preempt], list[Shrink]]] = {}
     alone: list[PreemptionClaim] = []
     for preempt in plan.preempts:
@@ -66,30 +67,30 @@ def preempt_for(
     grace: timedelta,
     now: datetime,
 ) -> list[AttemptId]:
-    """Write that these attempts end, or go on with fewer. The caller holds the tick's lease. Harmless to repeat.
+    """Write that these attempts end or shrink. The caller holds the tick's lease. Harmless to repeat.
 
     Args:
         generations: of waiting jobs, as the plan saw them.
-        attempts: the live attempt of each job that runs, as the plan saw it.
+        attempts: the live attempt of each running job, as the plan saw it.
 
     Returns:
-        The attempts to look at now; not those of which all was written before.
+        The attempts to reconcile now; not those of which all had been written before.
 
     Raises:
-        StaleWrite: the waiting job or one of the others is not any more what the plan saw; nothing is written.
+        StaleWrite: a job has changed since the plan saw it; nothing is written.
     """
-    jobs = [one.job_id for one in claim.preempts] + [one.job_id for one in claim.shrinks]
+    jobs = [item.job_id for item in claim.preempts] + [item.job_id for item in claim.shrinks]
     theirs = [attempts.get(job_id) for job_id in jobs]
     lock_attempts(session, {attempt_id for attempt_id in theirs if attempt_id is not None})
     if claim.for_job is not None:
         _note_room_made(session, claim.for_job, generations.get(claim.for_job), now)
-    found = [_preempt(session, one, attempts.get(one.job_id), grace, now) for one in claim.preempts]
-    found += [_shrink(session, one, attempts.get(one.job_id), now) for one in claim.shrinks]
+    found = [_preempt(session, item, attempts.get(item.job_id), grace, now) for item in claim.preempts]
+    found += [_shrink(session, item, attempts.get(item.job_id), now) for item in claim.shrinks]
     return [attempt_id for attempt_id in found if attempt_id is not None]
 
 
 def _note_room_made(session: Session, job_id: JobId, generation: int | None, now: datetime) -> None:
-    """Write since when others make room for it, if that is not written yet."""
+    """Write since when others make room for the job, unless that is written."""
     waits = session.execute(
         select(Job.generation, Job.preempting_since).where(
             Job.id == job_id, Job.state == JobState.QUEUED.value, Job.desired_state == DesiredState.RUN.value
@@ -208,7 +209,7 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
 
 
 def _project(session: Session, job_id: JobId) -> str | None:
-    """The project of a job that runs and shall; a wish of its user comes first."""
+    """The project of a job that runs and is wanted to; a request of its user comes first."""
     return session.execute(
         select(Job.project_id).where(
             Job.id == job_id, Job.state.in_(_RUNS), Job.desired_state == DesiredState.RUN.value
@@ -217,9 +218,9 @@ def _project(session: Session, job_id: JobId) -> str | None:
 
 
 def _whole(phrase: str) -> str:
-    """The planner's words as a sentence of their own."""
+    """The planner's phrase as a sentence."""
     return f"{phrase[:1].upper()}{phrase[1:].rstrip('.')}."
 
 
 def _least(gang: Mapping[str, Sequence[Sequence[object]]], role: str) -> int:
-    return max((int(str(one[1])) for one in gang["roles"] if one[0] == role), default=0)
+    return max((int(str(item[1])) for item in gang["roles"] if item[0] == role), default=0)

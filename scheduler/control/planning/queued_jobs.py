@@ -1,4 +1,4 @@
-"""Moving a job that waits: what needs no attempt and no executor."""
+"""Transitions of queued jobs, which have no attempt and need no executor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def move_queued(
     *,
     exit_: Mapping[str, Any] | None = None,
 ) -> None:
-    """Move a queued job by ``event`` and tell it.
+    """Move a queued job by ``event``, with an event in its history.
 
     Raises:
         StaleWrite: it is not queued any more.

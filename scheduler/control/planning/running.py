@@ -1,4 +1,5 @@
-"""Jobs that hold resources, as the planner sees them: for how long they have run, what a stop would cost, which are ending."""
+"""Jobs that hold resources, as the planner sees them: their run time, the cost of a stop, and whether they are ending.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ from scheduler.planning.forecast.durations import JobTraits
 from scheduler.planning.model import RunningGang
 from scheduler.planning.queue.shares import gpus_of
 
-# What is ending without a time of its own is expected to be gone after this; it is looked at again anyway.
+# An ending attempt without an end time of its own is expected to be gone after this.
 _SOON: Final = timedelta(seconds=30)
-# An end that is overdue comes at any moment.
+# An overdue end is expected at any moment.
 _OVERDUE: Final = timedelta(seconds=1)
-# What a job's replicas get from SIGTERM to SIGKILL, in seconds.
+# From SIGTERM to SIGKILL, in seconds.
 _STOP_GRACE_S: Final[float] = Grace().stop
 STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
-# The part of an elastic gang that gives its place is told to the planner as a gang of its own, which is stopping.
+# The leaving part of an elastic gang is a gang of its own for the planner, which is stopping.
 _LEAVING: Final = "~leaving"
 
 
@@ -70,7 +71,7 @@ def load_running(
     estimates: Estimates,
     now: datetime,
 ) -> tuple[list[LiveAttempt], list[RunningGang]]:
-    """One for each of ``rows``; and those parts of elastic gangs that are giving their places."""
+    """One for each of ``rows``, and the leaving parts of elastic gangs."""
     saved_at = _last_checkpoints(session)
     leavers = _leavers(session) if any(gang.elastic for gang in gangs.values()) else {}
     live, leaving = [], []
@@ -109,9 +110,9 @@ def _view(
         row.project,
         row.priority,
         gang,
-        tuple((one.role, one.node) for one in holders),
+        tuple((holding.role, holding.node) for holding in holders),
         ends_at,
-        tuple(one.gpu_model for one in holders),
+        tuple(holding.gpu_model for holding in holders),
         user=row.user,
         queued_at=row.queued_at,
         started_at=row.started_at,
@@ -123,14 +124,14 @@ def _view(
         is_preemptible=row.preemptible is not False,
         is_stopping=is_stopping,
         stopping_for=None if for_job is None else JobId(for_job),
-        indices=tuple(one.index for one in holders),
+        indices=tuple(holding.index for holding in holders),
         earlier_s=row.run_s,
         is_endless=row.is_endless,
     )
 
 
 def limit_in_sight(max_run_time_s: float | None) -> float | None:
-    """``None`` for a limit that no calendar reaches: nobody waits for its end."""
+    """``None`` for a limit that no calendar reaches."""
     return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < OUT_OF_SIGHT_S else None
 
 
@@ -139,18 +140,18 @@ def ends_at_last(
 ) -> datetime:
     """When the place of an attempt with this limit is free at the latest, whatever its program does.
 
-    Until it has started that moves with the clock: its time has not begun, and nothing bounds how long an image is pulled.
+    Before its start that moves with the clock: its time has not begun, and nothing bounds the pull of an image.
     """
     return (started_at or now) + timedelta(seconds=max_run_time_s) + late_after_limit(stop_grace_s)
 
 
 def late_after_limit(stop_grace_s: float | None) -> timedelta:
-    """From the end of ``max_run_time`` until what does not end by itself is removed: what ``decide`` waits."""
+    """From the end of ``max_run_time`` until the executor removes the rest, as ``decide`` waits."""
     return DEADLINE_SLACK + timedelta(seconds=_STOP_GRACE_S if stop_grace_s is None else stop_grace_s) + KILL_SLACK
 
 
 def _ending(row: Any, now: datetime) -> tuple[bool, datetime | None]:
-    """Whether it is being ended, and when its place is expected back then."""
+    """Whether it is being ended, and when its place is expected to be free."""
     if row.stop is not None:
         stop = Stop.from_json(row.stop)
         return True, max(now + _OVERDUE, stop.at + (stop.grace if stop.grace is not None else _SOON))
@@ -168,24 +169,24 @@ def _since(at: datetime | None, now: datetime) -> float:
 
 
 def _gpus(gang: Gang, holders: Iterable[ReplicaHolding]) -> float:
-    """GPUs that it holds; 1 for a gang without."""
+    """GPUs that the gang holds; 1 for a gang without GPUs."""
     if not any(role.request.gpu_count or role.request.gpu_milli for role in gang.roles):
         return 1.0
     milli = {role.role: 1000 * role.request.gpu_count + role.request.gpu_milli for role in gang.roles}
-    return sum(milli.get(one.role, 0) for one in holders) / 1000 or gpus_of(gang)
+    return sum(milli.get(holding.role, 0) for holding in holders) / 1000 or gpus_of(gang)
 
 
 def _split(
     view: RunningGang, holders: Sequence[ReplicaHolding], gone: Mapping[tuple[str, int], str | None], now: datetime
 ) -> tuple[RunningGang, list[RunningGang]]:
-    """What stays of the gang, and what leaves it: a part for each job that gets its place."""
+    """The remaining part of the gang, and a leaving part for each job that gets its place."""
 
     def part(of: Iterable[ReplicaHolding]) -> dict[str, Any]:
         these = tuple(of)
         return {
-            "nodes": tuple((one.role, one.node) for one in these),
-            "gpu_models": tuple(one.gpu_model for one in these),
-            "indices": tuple(one.index for one in these),
+            "nodes": tuple((holding.role, holding.node) for holding in these),
+            "gpu_models": tuple(holding.gpu_model for holding in these),
+            "indices": tuple(holding.index for holding in these),
         }
 
     leaving = [
@@ -197,15 +198,15 @@ def _split(
             is_part=True,
             stopping_for=None if for_job is None else JobId(for_job),
             is_preemptible=False,
-            **part(one for one in holders if (one.role, one.index) in gone and gone[one.role, one.index] == for_job),
+            **part(holding for holding in holders if (holding.role, holding.index) in gone and gone[holding.role, holding.index] == for_job),
         )
         for number, for_job in enumerate(sorted(set(gone.values()), key=str))
     ]
-    return replace(view, **part(one for one in holders if (one.role, one.index) not in gone)), leaving
+    return replace(view, **part(holding for holding in holders if (holding.role, holding.index) not in gone)), leaving
 
 
 def _last_checkpoints(session: Session) -> dict[str, datetime]:
-    """When the live attempts told of their newest checkpoint, of those that told of any."""
+    """When live attempts reported their newest checkpoint; without attempts that reported none."""
     live = select(Attempt.job_id).where(is_live(), Attempt.state == AttemptState.RUNNING.value)
     rows = session.execute(
         select(Checkpoint.attempt_id, func.max(Checkpoint.created_at))
@@ -216,7 +217,7 @@ def _last_checkpoints(session: Session) -> dict[str, datetime]:
 
 
 def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:
-    """By attempt, the replicas that elastic gangs go on without, each with the job that gets its place."""
+    """By attempt, the replicas that leave elastic gangs, each with the job that gets its place."""
     rows = session.execute(
         select(Replica.attempt_id, Replica.role, Replica.index.label("number"), Replica.removal).where(
             is_holding(), Replica.removal.is_not(None)

@@ -1,4 +1,4 @@
-"""Reading everything that a plan depends on, in one short look."""
+"""Reading all inputs of a plan as item snapshot."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, S
 from scheduler.planning.queue.policy_key import turns_taken
 
 _GANG_CACHE_SIZE: Final = 20_000
-# SQLite takes a limited number of parameters; with more news than this all is read in one go.
+# SQLite limits the number of parameters; above this number of changes everything is read at once.
 _CHUNK: Final = 500
 _ALL_AT_ONCE: Final = 2000
 _LEAST_TURN: Final = timedelta(seconds=1)
 
-# Built once: they are asked many times a second.
-_jobs, _attempts, _replicas = (cast("Table", one.__table__) for one in (Job, Attempt, Replica))
+# Built once: they are executed many times a second.
+_jobs, _attempts, _replicas = (cast("Table", table.__table__) for table in (Job, Attempt, Replica))
 _QUEUE: Final = select(func.count(), func.max(_jobs.c.queued_at)).where(_jobs.c.state == JobState.QUEUED.value)
 _LIVE: Final = select(
     func.count(), func.max(_attempts.c.id), func.sum(_attempts.c.world), func.count(_attempts.c.stop),
@@ -57,14 +57,14 @@ _HOLDING: Final = select(func.count(), func.max(_replicas.c.id), func.count(_rep
 
 @dataclass(frozen=True, slots=True)
 class PlannerInputs:
-    """A snapshot and what applying its plan compares with.
+    """A snapshot, and what applying its plan compares with.
 
-    ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
-    ends, a quarantine is over, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
-    ``shape_reasons`` and ``own_reasons`` are what is written now; ``reason_keys``: under which of the former a waiting job
-    looks first, as one of its user's. ``attempts``: the live one of each job that runs.
-    ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written;
-    ``known_usage``: of which there are rows.
+    ``next_due``: when time alone may change the plan: the back-off of a job or a lost replica ends, a booking begins or
+    ends, a quarantine ends, a guaranteed run time or a turn of a running job ends, or a waiting job has starved for
+    long enough to come first again. ``shape_reasons`` and ``own_reasons``: as written now; ``reason_keys``: the key of
+    the former under which a waiting job's reason is looked up first, as one of its user's. ``attempts``: the live
+    attempt of each running job. ``preempted``: why waiting jobs were preempted. ``usage``: shares to be written;
+    ``known_usage``: those that have rows.
     """
 
     snapshot: Snapshot
@@ -81,9 +81,10 @@ class PlannerInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A waiting job as it was read; ``version``: of the estimates that it was told with.
+    """A waiting job as it was read; ``version``: of the estimates that were used for it.
 
-    ``own``: nothing has to be learnt: it told how long it still had to run when its last attempt ended, or has no end.
+    ``has_own_estimate``: its estimate does not depend on others: it reported its remaining run time when its last
+    attempt ended, or it has no end.
     """
 
     generation: int
@@ -98,7 +99,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class SnapshotCache:
-    """What the last tick read. A job that waits changes only together with its generation.
+    """What the last tick read. A waiting job changes only together with its generation.
 
     ``gangs`` are by shape: equal shapes are equal gangs, and a queue of thousands has a handful of them.
     """
@@ -112,11 +113,11 @@ class SnapshotCache:
 def fingerprint(session: Session) -> tuple[Any, ...]:
     """A few cheap numbers that change whenever a plan could: queue, holders, nodes.
 
-    The queue's are read from an index alone. A job that comes has a newer time than all others, unless it comes from an
-    attempt, which then ends; one that only becomes due is met by ``Loaded.next_due``.
+    The queue's are read from an index alone. A new job has a later time than all others, unless it is requeued, and
+    then its attempt ends; a job that only becomes due is covered by ``PlannerInputs.next_due``.
     """
     connection = session.connection()
-    queue, attempts, holders = (connection.execute(one).one() for one in (_QUEUE, _LIVE, _HOLDING))
+    queue, attempts, holders = (connection.execute(statement).one() for statement in (_QUEUE, _LIVE, _HOLDING))
     return (
         tuple(queue),
         tuple(attempts),
@@ -128,27 +129,27 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
 
 
 def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_grow: bool = False) -> PlannerInputs:
-    """Queue, running gangs and nodes as one consistent view.
+    """Queue, running gangs and nodes as item consistent view.
 
-    Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can give a running gang
-    another replica.
+    Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can add replicas to a
+    running gang.
     """
     rows = running_rows(session)
     _fill_gangs(session, cache.gangs, {row.shape for row in rows})
-    gangs = {row.shape: cache.gangs[row.shape] for row in rows}  # those that wait may need the cache's room
+    gangs = {row.shape: cache.gangs[row.shape] for row in rows}  # waiting jobs may evict them from the cache
     cache.estimates.refresh(session, now)
     own_reasons = _refresh(session, cache, now)
     settings = load_settings(session, now)
     held = cache.node_cache.holders(session)
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
     live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
-    # An engine that cannot tell replicas of another world cannot let a gang go on with fewer.
+    # An engine that cannot send new worlds to replicas cannot shrink a gang.
     policy = settings.policy if can_grow else replace(settings.policy, shrinks=False)
     snapshot = Snapshot(
         now=now,
         nodes=cache.node_cache.nodes(session, usage_of(held.values())),
-        queued=tuple(one.queued for one in cache.jobs.values()),
-        running=(*(one.view for one in live), *leaving),
+        queued=tuple(job.queued for job in cache.jobs.values()),
+        running=(*(attempt.view for attempt in live), *leaving),
         growing=growing,
         accounts=settings.accounts,
         bookings=settings.bookings,
@@ -157,44 +158,44 @@ def load_snapshot(session: Session, cache: SnapshotCache, now: datetime, *, can_
     ends = session.execute(
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
-    usage, usage_at = changed_usage(settings, snapshot, {one.view.user: one.user_id for one in live})
+    usage, usage_at = changed_usage(settings, snapshot, {attempt.view.user: attempt.user_id for attempt in live})
     dues = (ends, grows_at, settings.next_change(now), next_change(session, now), next_turn(snapshot), usage_at)
     return PlannerInputs(
         snapshot=snapshot,
-        generations={job_id: one.generation for job_id, one in cache.jobs.items()},
+        generations={job_id: job.generation for job_id, job in cache.jobs.items()},
         shape_reasons=_shape_reasons(session),
         own_reasons=own_reasons,
         next_due=min((at for at in dues if at is not None), default=None),
-        attempts={one.job_id: one.attempt_id for one in live},
-        preempted={job_id: one.preempted for job_id, one in cache.jobs.items() if one.preempted},
+        attempts={attempt.job_id: attempt.attempt_id for attempt in live},
+        preempted={job_id: job.preempted for job_id, job in cache.jobs.items() if job.preempted},
         usage=usage,
         known_usage=frozenset(settings.usage),
-        reason_keys={job_id: one.reason_key for job_id, one in cache.jobs.items()},
+        reason_keys={job_id: job.reason_key for job_id, job in cache.jobs.items()},
     )
 
 
 def next_turn(snapshot: Snapshot) -> datetime | None:
-    """When the next guaranteed run time or turn of a job that runs is over, or a waiting one has starved for long enough."""
+    """When the next guaranteed run time or turn of a running job ends, or a waiting job has starved for long enough."""
     if not snapshot.queued:
         return None
     now, policy = snapshot.now, snapshot.policy
     lasting_s = (policy.min_run_time_s, policy.time_slice_s, policy.rotation_s)
     spans = [timedelta(seconds=s) for s in lasting_s if s is not None]
-    live = [one for one in snapshot.running if not one.is_stopping]
-    began = [one.started_at for one in live if one.started_at is not None]
+    live = [gang for gang in snapshot.running if not gang.is_stopping]
+    began = [gang.started_at for gang in live if gang.started_at is not None]
     starves = timedelta(seconds=policy.starvation_s)
-    waits = min((one.waits_since or one.queued_at for one in snapshot.queued), default=now)
+    waits = min((gang.waits_since or gang.queued_at for gang in snapshot.queued), default=now)
     times = [at + span for at in began for span in spans if at + span > now]
-    if policy.rotation_s is not None:  # what it has run for in all may fill a turn later than this attempt
-        for one in live:
-            if one.started_at is not None:
-                whole_s = (turns_taken(one, policy, now) + 1) * policy.rotation_s
-                times.append(one.started_at + timedelta(seconds=whole_s - one.earlier_s))
+    if policy.rotation_s is not None:  # the run time of earlier attempts counts, and may fill the turn later
+        for gang in live:
+            if gang.started_at is not None:
+                whole_s = (turns_taken(gang, policy, now) + 1) * policy.rotation_s
+                times.append(gang.started_at + timedelta(seconds=whole_s - gang.earlier_s))
     if waits + starves > now:
         times.append(waits + starves)
     if not times:
         return None
-    # One by one a thousand jobs come of age; who waits need not be looked at for each of them.
+    # A thousand jobs starve one after the other; a tick for each of them is not needed.
     return max(min(times), now + _LEAST_TURN)
 
 
@@ -203,24 +204,24 @@ def _is_due(now: datetime) -> Any:
 
 
 def _refresh(session: Session, cache: SnapshotCache, now: datetime) -> dict[JobId, Reason]:
-    """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new.
+    """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of new and changed jobs.
 
     Returns:
-        Reasons that single jobs have of their own.
+        Reasons of single jobs.
     """
     rows = session.connection().execute(_WAITING, {"is_now": now}).all()
     own_reasons: dict[JobId, Reason] = {}
     jobs: dict[JobId, _Waiting] = {}
     fresh: list[str] = []
     known, version = cache.jobs, cache.estimates.version
-    for job_id, generation, told in rows:  # once: to take a row apart costs more than all the rest
-        one = known.get(job_id)
-        if one is None or one.generation != generation:
+    for job_id, generation, written in rows:  # unpacked once: that costs more than all the rest
+        job = known.get(job_id)
+        if job is None or job.generation != generation:
             fresh.append(job_id)
         else:
-            jobs[job_id] = one if one.version == version or one.has_own_estimate else _learn(one, cache.estimates)
-        if told is not None:
-            own_reasons[JobId(job_id)] = reason_from_json(told)
+            jobs[job_id] = job if job.version == version or job.has_own_estimate else _learn(job, cache.estimates)
+        if written is not None:
+            own_reasons[JobId(job_id)] = reason_from_json(written)
     cache.jobs = jobs
     if len(fresh) > _ALL_AT_ONCE:
         _read_queued(

@@ -1,4 +1,4 @@
-"""Writing down when those that wait are expected to start, for everybody who looks at the queue."""
+"""Persisted start forecasts: when waiting jobs are expected to start, for every reader of the queue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from core.db.repositories.planning import ForecastEntry, write_start_forecasts
 from scheduler.control.context import ControlContext
 from scheduler.control.planning.poison_jobs import PoisonJobFilter
 from scheduler.control.planning.snapshot import SnapshotCache, fingerprint, load_snapshot
-from scheduler.planning.forecast.start_times import QueueForecast, StartCode, outlook
+from scheduler.planning.forecast.start_times import QueueForecast, StartCode, forecast_starts
 from scheduler.planning.planner import plan
 
-# Moments move on although nothing changes; and a queue that changes all the time is not looked at each time.
+# Forecasts age although nothing changes; and a queue that changes all the time is not forecast each time.
 _AGAIN: Final = timedelta(minutes=1)
 _AT_MOST: Final = timedelta(seconds=5)
 _TRIES: Final = 3
@@ -36,7 +36,7 @@ class StartForecastWriter:
         self._at: datetime | None = None
 
     def write(self) -> None:
-        """Look and write, if there is anything new or the last look is old.
+        """Forecast and write, if anything has changed or the last forecast is old.
 
         Raises:
             Unavailable: the database is away.
@@ -52,7 +52,7 @@ class StartForecastWriter:
             loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
         try:
             planned = self._poison_filter.plan(loaded.snapshot, loaded.generations, plan)
-            rows = to_rows(outlook(planned.snapshot, planned.plan))
+            rows = to_rows(forecast_starts(planned.snapshot, planned.plan))
         except Exception:
             self._seen, self._at = seen, now  # it would fail again
             raise
@@ -60,19 +60,19 @@ class StartForecastWriter:
             with suppress(IntegrityError), unit_of_work(control.sessions) as session:
                 write_start_forecasts(session, rows, now)
                 break
-            # Another process writes the same at this moment, or a job went in it.
+            # Another process writes the same at this moment, or a job was removed.
         else:
-            log.info("outlooks.left_to_others")
-        # To look so far ahead costs seconds: it is not done again at once, whoever has written.
+            log.info("start_forecasts.conflict")
+        # A forecast costs seconds: it is not repeated at once, whichever process has written.
         self._seen, self._at = seen, now
 
 
 def to_rows(found: QueueForecast) -> list[ForecastEntry]:
-    """Those that wait behind this plan: who starts now is no longer in the queue when this is read."""
+    """The forecasts of jobs that do not start with this plan."""
     return [
         ForecastEntry(
-            one.job_id, one.position, one.early_at, one.likely_at, one.late_at, one.code.value, one.sentence, one.nodes
+            forecast.job_id, forecast.position, forecast.early_at, forecast.likely_at, forecast.late_at, forecast.code.value, forecast.sentence, forecast.nodes
         )
-        for one in found.starts
-        if one.position is not None and one.code is not StartCode.NOW
+        for forecast in found.starts
+        if forecast.position is not None and forecast.code is not StartCode.NOW
     ]

@@ -1,4 +1,4 @@
-"""The tick: one decision for all waiting jobs, applied line by line."""
+"""The tick: one plan for all waiting jobs, applied line by line."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from scheduler.planning.model import Plan
 log = structlog.get_logger(__name__)
 
 TICK_LEASE: Final = leases.TICK
-# Reasons carry numbers that age; without any other change they are made new this often.
+# Reasons carry numbers that age; without any other change they are renewed at this interval.
 _REFRESH: Final = timedelta(seconds=10)
-# Gangs that start in one transaction. Others wait for its locks: SQLite has one writer.
+# Gangs that start in one transaction, as others wait for its locks: SQLite has one writer.
 _STARTS_PER_WRITE: Final = 50
-# After so many ticks in a row that started somebody the next one does not ask first whether anything has changed.
+# After so many ticks in a row that started a job the next one does not check first whether anything has changed.
 _BUSY_TICKS: Final = 2
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """``next_look``: when time alone may change the plan. ``taken``: attempts that were told to end or to go on with fewer.
+    """``recheck_at``: when time alone may change the plan. ``preempted``: attempts that were told to end or to shrink.
     ``is_skipped``: nothing had changed, or another process ticks.
     """
 
@@ -60,7 +60,7 @@ class TickReport:
 
 
 class Ticker:
-    """Ticks; one per process. Two processes may both try: the lease lets one at a time."""
+    """Ticks; one per process. Several processes may try: the lease lets one tick at a time."""
 
     def __init__(self, control: ControlContext) -> None:
         self.control = control
@@ -68,14 +68,14 @@ class Ticker:
         self._plan_log = PlanLogWriter()
         self._poison_filter = PoisonJobFilter()
         self._quarantine_judge = quarantine.QuarantineJudge()
-        self._idle_fingerprint: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
-        self._busy_ticks = 0  # ticks in a row that started or stopped somebody
+        self._idle_fingerprint: tuple[Any, ...] | None = None  # after a tick that left nothing to start
+        self._busy_ticks = 0  # consecutive ticks that started or stopped a job
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
         self._marked_at = _NEVER
 
     def tick(self) -> TickReport:
-        """Plan for all waiting jobs and apply what the plan says. Harmless to repeat.
+        """Plan for all waiting jobs and apply the plan. Harmless to repeat.
 
         Raises:
             Unavailable: the database is away.
@@ -99,12 +99,12 @@ class Ticker:
         except StaleWrite as stale:
             log.debug("tick.stale", why=str(stale))
             return TickReport(is_skipped=True)
-        # Another process need not wait for the time-out then; a tick that failed is tried again by its own process.
+        # Other processes need not wait for the lease to expire then; a failed tick is retried by its own process.
         with unit_of_work(control.sessions) as session:
             leases.release(session, tick_lease.lease, now=control.clock())
             self._mark_done(session)
         self._ticked_at, self._next_due = now, report.recheck_at
-        # After a start the queue and the nodes are others: look once more.
+        # A start changes the queue and the nodes: tick once more.
         self._busy_ticks = self._busy_ticks + 1 if report.started or report.preempted else 0
         self._idle_fingerprint = None if self._busy_ticks else seen
         return report
@@ -127,7 +127,7 @@ class Ticker:
         with unit_of_work(control.sessions, read_only=True) as session:
             user_requests = _unmet_user_requests(session)
             is_due = self._quarantine_judge.is_due(session, control.clock())
-        if is_due:  # before anything is placed where something broke
+        if is_due:  # before anything is placed on a broken node
             with tick_lease.write() as session:
                 quarantine.decide(session, control.clock())
             self._quarantine_judge.note_done()
@@ -150,7 +150,7 @@ class Ticker:
         return TickReport(started, len(made.waits), loaded.next_due, preempted=preempted)
 
     def _write_plan_log(self, tick_lease: RenewedLease, loaded: PlannerInputs, planned: FilteredPlan) -> None:
-        """Write what was planned and said, and who holds another share now."""
+        """Write the plan log, and the shares that have changed."""
         try:
             with tick_lease.write() as session:
                 if loaded.usage:
@@ -164,25 +164,25 @@ class Ticker:
         try:
             with tick_lease.write() as session:
                 move_queued(
-                    session, job_id, event, "Asked for while the job was between two states.", self.control.clock()
+                    session, job_id, event, "Requested while the job was between two states.", self.control.clock()
                 )
         except StaleWrite:
             pass  # it has moved by itself
 
     def _apply_starts(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
-        orders = [StartOrder(one, loaded.generations[one.job_id], gangs[one.job_id]) for one in made.starts]
+        orders = [StartOrder(start, loaded.generations[start.job_id], gangs[start.job_id]) for start in made.starts]
         return sum(
             self._start(tick_lease, orders[begin : begin + _STARTS_PER_WRITE])
             for begin in range(0, len(orders), _STARTS_PER_WRITE)
         )
 
     def _start(self, tick_lease: RenewedLease, orders: Sequence[StartOrder]) -> int:
-        """Start them in one transaction; how many did. A gang that it breaks at is found out one by one."""
+        """Start them in one transaction; how many did. Where it fails, each is started alone."""
         control = self.control
         try:
             with tick_lease.write() as session:
-                told = place_all(session, orders, executor=control.executor.name, now=control.clock())
+                outcomes = place_all(session, orders, executor=control.executor.name, now=control.clock())
         except Unavailable:
             raise  # the next one would fare no better
         except StaleWrite as stale:
@@ -194,7 +194,7 @@ class Ticker:
             log.exception("job.place_failed", job=orders[0].start.job_id)
             return 0
         started = 0
-        for job_id, attempt in told.items():
+        for job_id, attempt in outcomes.items():
             if isinstance(attempt, StaleWrite):
                 log.info("job.not_placed", job=job_id, why=str(attempt))
                 continue
@@ -204,14 +204,14 @@ class Ticker:
         return started
 
     def _apply_claims(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> int:
-        """Tell those who are to give their places; how many attempts were told. What was told before counts not."""
+        """Write the preemptions; how many attempts got one now, and not in an earlier tick."""
         control = self.control
         grace = timedelta(seconds=loaded.snapshot.policy.grace_s)
         preempted = 0
         for claim in claims_of(made):
             try:
                 with tick_lease.write() as session:
-                    told = preempt_for(
+                    attempt_ids = preempt_for(
                         session,
                         claim,
                         generations=loaded.generations,
@@ -227,8 +227,8 @@ class Ticker:
             except Exception:
                 log.exception("claim.failed", job=claim.for_job)
                 continue
-            preempted += len(told)
-            for attempt_id in told:
+            preempted += len(attempt_ids)
+            for attempt_id in attempt_ids:
                 log.info("attempt.preempted", attempt=attempt_id, for_job=claim.for_job)
                 control.wakeup.notify(TOPIC_RECONCILE, attempt_id)
         return preempted
@@ -255,7 +255,7 @@ class Ticker:
         return grown
 
     def _apply_waits(self, tick_lease: RenewedLease, loaded: PlannerInputs, made: Plan) -> None:
-        """Write what changed of why jobs wait."""
+        """Write the wait reasons that have changed."""
         news = changed_reasons(loaded, made)
         if news.shapes or news.gone:
             with tick_lease.write() as session:
@@ -266,7 +266,7 @@ class Ticker:
 
 
 def _unmet_user_requests(session: Session) -> list[tuple[JobId, JobEvent]]:
-    """Jobs without an attempt that are not what their user wants: they were asked in the moment of another move."""
+    """Queued jobs that their user has asked to cancel or pause: the request came between two transitions."""
     rows = session.execute(
         select(Job.id, Job.desired_state).where(
             Job.state == JobState.QUEUED.value, Job.desired_state != DesiredState.RUN.value

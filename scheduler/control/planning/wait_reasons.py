@@ -1,7 +1,7 @@
-"""Writing why jobs wait: for a shape of gang, for one user's jobs of it where that is another reason, and for one job alone.
+"""Writing wait reasons: for a shape of gang, for one user's jobs of it where the reason differs, and for single jobs.
 
-The numbers in the reasons change with nearly every start. A queue of ten thousand jobs has a handful of shapes and some
-users, and so a tick writes some rows.
+Numbers in the reasons change with nearly every start. A queue of ten thousand jobs has a handful of shapes and some
+users, so a tick writes only some rows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _CHANGE_OWN: Final = update(_jobs).where(
 
 @dataclass(frozen=True, slots=True)
 class ReasonChanges:
-    """What differs from what is written. ``shapes`` and ``gone``: rows by their key; ``own``: of single jobs, ``None`` where
-    one has none of its own any more.
+    """Differences to what is written. ``shapes`` and ``gone``: rows by their key; ``own``: of single jobs, ``None``
+    where a job has no reason of its own any more.
     """
 
     shapes: Mapping[str, Reason]
@@ -42,18 +42,18 @@ class ReasonChanges:
     own: Mapping[JobId, Reason | None]
 
     def parts(self) -> Iterator[dict[JobId, Reason | None]]:
-        """``own`` in parts that are good for a transaction."""
+        """``own`` in parts of the size of a transaction."""
         items = list(self.own.items())
         for begin in range(0, len(items), _ROWS_PER_WRITE):
             yield dict(items[begin : begin + _ROWS_PER_WRITE])
 
 
 def changed_reasons(loaded: PlannerInputs, made: Plan) -> ReasonChanges:
-    """A reason per shape, and others only where they differ from that."""
+    """A reason per shape, and others only where they differ from it."""
     shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
     keys, written, preemptions = loaded.reason_keys, loaded.shape_reasons, loaded.preempted
     firsts: dict[str, Reason] = {}
-    told: dict[str, Reason] = {}
+    by_key: dict[str, Reason] = {}
     own: dict[JobId, Reason] = {}
     of_shape: dict[str, dict[str, Reason]] = {}
     for job_id, bare in made.waits.items():
@@ -62,33 +62,33 @@ def changed_reasons(loaded: PlannerInputs, made: Plan) -> ReasonChanges:
             continue
         key = keys[job_id]
         first = firsts.get(key)
-        if first is None:  # the first of a user's speaks for all
+        if first is None:  # a user's first job speaks for all of them
             firsts[key] = of_shape.setdefault(shapes[job_id], {})[key] = bare
         elif first is not bare and first != bare:
             own[job_id] = bare
     for shape, of_user in of_shape.items():
         common = _common(list(of_user.values()), written.get(shape))
         if common is not None:
-            told[shape] = common
-        told |= {key: reason for key, reason in of_user.items() if reason is not common and reason != common}
+            by_key[shape] = common
+        by_key |= {key: reason for key, reason in of_user.items() if reason is not common and reason != common}
     news: dict[JobId, Reason | None] = {
         job_id: reason for job_id, reason in own.items() if loaded.own_reasons.get(job_id) != reason
     }
     news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
     return ReasonChanges(
-        {key: reason for key, reason in told.items() if written.get(key) != reason},
-        # Nobody waits with these any more. Left behind, a reason would greet the next job of its shape with what was
-        # true for another one.
-        tuple(key for key in written if key not in told),
+        {key: reason for key, reason in by_key.items() if written.get(key) != reason},
+        # No job waits for these reasons any more. A reason left behind would show the next job of its shape another
+        # job's reason.
+        tuple(key for key in written if key not in by_key),
         news,
     )
 
 
 def _common(reasons: Sequence[Reason], written: Reason | None) -> Reason | None:
-    """What stands for the shape, for whoever comes next too; ``None``: each user's is for that user alone.
+    """The reason for the shape, also for jobs to come; ``None``: each user's reason is for that user alone.
 
-    A reason with somebody's quota or share in it is never told to another project. What is written stays, if it is still
-    anybody's: users come and go at the head of the queue.
+    A reason with a quota or share in it is never shown to another project. What is written stays while it is still the
+    reason of any user: users come and go at the head of the queue.
     """
     common = [reason for reason in reasons if "project" not in reason.numbers]
     if written is not None and written in common:
@@ -97,7 +97,7 @@ def _common(reasons: Sequence[Reason], written: Reason | None) -> Reason | None:
 
 
 def _with_preemption(reason: Reason, preemption: str) -> Reason:
-    """Who was stopped for another job reads why, as long as it waits."""
+    """A preempted job's reason also says why it was preempted, as long as it waits."""
     return replace(
         reason,
         sentence=f"{reason.sentence.rstrip('.')}. {preemption}",
@@ -106,7 +106,7 @@ def _with_preemption(reason: Reason, preemption: str) -> Reason:
 
 
 def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, now: datetime) -> None:
-    """Only who holds the tick's lease inserts here, or deletes."""
+    """Only the holder of the tick's lease inserts or deletes here."""
     connection = session.connection()
     changed: list[dict[str, Any]] = []
     fresh: list[dict[str, Any]] = []
@@ -125,9 +125,9 @@ def write_shapes(session: Session, news: ReasonChanges, loaded: PlannerInputs, n
 
 
 def write_own(session: Session, news: Mapping[JobId, Reason | None]) -> None:
-    """Of jobs that still wait; in the order of their ids, as everybody locks many jobs."""
+    """Of jobs that still wait; in the order of their ids, as always when many jobs are locked."""
     rows = [
         {"is_id": job_id, "wait_reason": None if reason is None else reason_to_json(reason)}
-        for job_id, reason in sorted(news.items(), key=lambda one: one[0])
+        for job_id, reason in sorted(news.items(), key=lambda item: item[0])
     ]
     session.connection().execute(_CHANGE_OWN, rows)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from core.domain.ids import JobId
 from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
-from scheduler.planning.explain.queue_position import standing
+from scheduler.planning.explain.queue_position import explain_position
 from scheduler.planning.forecast.start_times import positions
 from scheduler.planning.model import Placement, Plan, Reason, Snapshot
 
@@ -71,7 +71,7 @@ def explanation(record: PlannerRecord, job_id: JobId, name: str, made: Plan) -> 
         running=len(seen.running),
         nodes=len(seen.nodes),
         then="" if record.logged_plan is None else _otherwise(job_id, name, made, record.logged_plan, seen),
-        order=standing(seen, made, job_id),
+        order=explain_position(seen, made, job_id),
     )
 
 

@@ -22,7 +22,7 @@ from core.db.repositories.serving import change_deployment, deployed_versions, l
 from core.db.repositories.submission import write_job
 from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
-from core.domain.serving.rollout import RolloutEvent, ServerStatus, RolloutPlan, plan
+from core.domain.serving.rollout import RolloutEvent, RolloutPlan, ServerStatus, plan
 from core.domain.serving.states import DeploymentState, ServingState
 from core.ids import new_id
 from core.registry.versions import release

@@ -19,7 +19,7 @@ from core.domain.studies.states import TrialState
 from core.domain.studies.trials import winner_spec
 from core.ids import new_id
 from core.registry.sources import SourceRequest
-from core.registry.versions import By, Told, register_from_job
+from core.registry.versions import Author, VersionMetadata, register_from_job
 from scheduler.control.context import ControlContext
 from scheduler.control.journal import SCHEDULER
 from scheduler.control.studies.facts import StudyFacts
@@ -52,12 +52,12 @@ def register_best_trial(
     if again:
         job = _run_again(session, facts, trial, now)
     user = session.get(User, facts.user_id)
-    by = By(facts.user_id, user.name if user is not None else "", SCHEDULER)
+    by = Author(facts.user_id, user.name if user is not None else "", SCHEDULER)
     labels = {"study": facts.name, "trial": str(number)}
     description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
     version = register_from_job(
         session, now, job, spec.winner.model, by, SourceRequest(spec.winner.path),
-        volume=control.default_volume, told=Told(description, labels, spec.winner.aliases, keeps_better=True),
+        volume=control.default_volume, metadata=VersionMetadata(description, labels, spec.winner.aliases, keeps_better=True),
         when_done=again,
     )  # fmt: skip
     return {"trial": number, "job": job.id, "version": version.id}

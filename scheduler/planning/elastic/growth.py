@@ -32,9 +32,8 @@ class Growth:
     """An elastic gang that runs, or starts in this plan; ``added``: the replicas that it gets.
 
     ``age``: queueing time in seconds, compared after priority and shares. ``lacking``: indices of its missing
-    replicas,
-    the next one first. ``placed``: node and GPU model of its elastic replicas. ``hidden``: nodes that are booked for
-    others.
+    replicas, the next one first. ``placed``: node and GPU model of its elastic replicas. ``hidden``: nodes that are
+    booked for others.
     """
 
     job_id: JobId

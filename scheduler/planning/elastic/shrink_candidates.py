@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from core.domain.ids import JobId
-from scheduler.planning.elastic.replicas import indices, spare, uses_by_index
+from scheduler.planning.elastic.replicas import elastic_indices, replicas_to_spare, uses_by_index
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.placement.cluster import ClusterIndex
 from scheduler.planning.preemption.eviction import Evictable
@@ -25,9 +25,9 @@ _FIRST_RANK: Final = 0.9
 
 def shrinkable_replicas(gang: RunningGang, cluster: ClusterIndex) -> list[Evictable]:
     """The elastic replicas of a gang above its minimum, the newest the cheapest."""
-    if not spare(gang):
+    if not replicas_to_spare(gang):
         return []
-    places = dict(indices(gang))
+    places = dict(elastic_indices(gang))
     newest = {index: at for at, index in enumerate(sorted(places, reverse=True))}
     found: list[Evictable] = []
     for index, held in uses_by_index(gang, cluster):
@@ -62,7 +62,7 @@ def by_gang(evictables: Iterable[Evictable]) -> dict[JobId, list[Evictable]]:
 
 def shrinks_too_far(evictables: Iterable[Evictable]) -> bool:
     """Whether some gang would be left with fewer replicas than its minimum."""
-    return any(len(mine) > spare(mine[0].gang) for mine in by_gang(evictables).values())
+    return any(len(mine) > replicas_to_spare(mine[0].gang) for mine in by_gang(evictables).values())
 
 
 def replicas_that_may_leave(
@@ -73,8 +73,8 @@ def replicas_that_may_leave(
     """
     last: list[Evictable] = []
     for mine in by_gang(evictable for evictable in evictables if evictable.index is not None).values():
-        present = sorted(index for index, _ in indices(mine[0].gang))
-        newest = set(present[len(present) - spare(mine[0].gang) :])
+        present = sorted(index for index, _ in elastic_indices(mine[0].gang))
+        newest = set(present[len(present) - replicas_to_spare(mine[0].gang) :])
         last += [
             evictable for evictable in sorted(mine, key=lambda evictable: evictable.order) if evictable.index in newest
         ]

@@ -10,7 +10,7 @@ from typing import Final
 from core.domain.sharing.gpu_models import accepted_models
 from core.domain.sharing.resources import Gang, GangRole, ResourceRequest
 from scheduler.planning.explain import phrases
-from scheduler.planning.forecast.start_times import StartCode, StartForecast, outlook
+from scheduler.planning.forecast.start_times import StartCode, StartForecast, forecast_starts
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
 from scheduler.planning.placement.capacity import Capacity
 from scheduler.planning.placement.cluster import ClusterIndex
@@ -21,7 +21,7 @@ from scheduler.planning.placement.search import SearchBudget
 
 # Amounts are offered in round numbers, small ones in smaller steps.
 _SMALL_CPU, _SMALL_MEMORY = 4000, 4 * 2**30
-MODELS_OFFERED: Final = 3  # of those that were not wished for, as many are change
+MODELS_OFFERED: Final = 3  # of models that were not asked for, at most this many are offered
 
 
 HALF: Final = 500  # thousandths of a GPU
@@ -45,8 +45,7 @@ class Alternative:
     """A change with which the job would start now, or at ``start``.
 
     ``field``: of the roles in ``roles`` (``replicas``, ``gpus``, ``gpu_type``, ``cpu``, ``memory``), or of the spec
-    itself where
-    there are none. ``value``: what to write there; ``None``: leave it out.
+    itself where there are none. ``value``: what to write there; ``None``: leave it out.
     """
 
     code: AlternativeCode
@@ -78,7 +77,7 @@ class AlternativeSearch:
         for role in sorted(many, key=lambda role: (role.request.gpu_count, role.replicas), reverse=True):
 
             def fewer(count: int, role: GangRole = role) -> Gang:
-                return with_roles(self.gang, [role], lambda one: replace(one, replicas=count))
+                return with_roles(self.gang, [role], lambda role: replace(role, replicas=count))
 
             count, draft = self._most(role.replicas - 1, fewer)
             if draft is None:
@@ -113,13 +112,13 @@ class AlternativeSearch:
             return
         wished = roles[0].request.gpu_models
         known = set(accepted_models(wished, self.cluster.gpu_models))
-        change = 0
+        offered = 0
         for model in self.cluster.gpu_models:
-            if model in known or change == MODELS_OFFERED:
+            if model in known or offered == MODELS_OFFERED:
                 continue
             draft = self._place(self._with_request(roles, gpu_models=(model,)))
             if draft is not None:
-                change += 1
+                offered += 1
                 sentence = f"GPUs of {model} instead of {phrases.any_of(wished)}"
                 yield self._option(AlternativeCode.OTHER_MODEL, sentence, roles, "gpu_type", model, draft)
 
@@ -144,8 +143,8 @@ class AlternativeSearch:
             lambda count: self._with_request(roles, memory_bytes=count * step * size),
         )
         if draft is not None:
-            asked = phrases.memory(request.memory_bytes).removesuffix(" of memory")
-            change = f"{phrases.memory(count * step * size)} {each(roles)} instead of {asked}"
+            present = phrases.memory(request.memory_bytes).removesuffix(" of memory")
+            change = f"{phrases.memory(count * step * size)} {each(roles)} instead of {present}"
             yield self._option(AlternativeCode.LESS_MEMORY, change, roles, "memory", f"{count * step}{unit}", draft)
 
     def _places(self) -> Iterator[Alternative]:
@@ -212,7 +211,7 @@ def half_of(roles: Sequence[GangRole]) -> str:
 def with_request(gang: Gang, roles: Sequence[GangRole], **changes: object) -> Gang:
     """The gang in which each of ``roles`` asks for something else."""
     # type: ignore[arg-type]
-    return with_roles(gang, roles, lambda one: replace(one, request=replace(one.request, **changes)))
+    return with_roles(gang, roles, lambda role: replace(role, request=replace(role.request, **changes)))
 
 
 def with_roles(gang: Gang, roles: Sequence[GangRole], changed: Callable[[GangRole], GangRole]) -> Gang:
@@ -228,47 +227,47 @@ _MOST: Final = 4
 @dataclass(frozen=True, slots=True)
 class _Change:
     code: AlternativeCode
-    change: str
+    words: str
     roles: tuple[str, ...]
     field: str
     value: float | str | None
     gang: Gang
 
 
-def sooner(
+def find_sooner(
     snapshot: Snapshot,
-    made: Plan,
+    current_plan: Plan,
     job: QueuedGang,
     expected: StartForecast | None,
-    change: Collection[tuple[AlternativeCode, tuple[str, ...]]],
+    known: Collection[tuple[AlternativeCode, tuple[str, ...]]],
     budget: int,
 ) -> list[Alternative]:
     """Changes with which ``job`` would probably start sooner than ``expected``, the soonest first.
 
     Args:
-        made: the plan of ``snapshot``, in which the job waits.
-        change: kinds of change that are known to start it at once.
+        current_plan: the plan of ``snapshot``, in which the job waits. known: kinds of change that are known to start
+        it at once.
     """
-    changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in change]
+    changes = [change for change in _changes(job.gang, snapshot) if (change.code, change.roles) not in known]
     if not changes:
         return []
-    place = made.order.index(job.job_id) if job.job_id in made.order else len(made.order)
-    before = frozenset(made.order[:place])
+    place = current_plan.order.index(job.job_id) if job.job_id in current_plan.order else len(current_plan.order)
+    before = frozenset(current_plan.order[:place])
     ahead = tuple(other for other in snapshot.queued if other.job_id in before)
     each_budget = budget // len(changes)
     if each_budget < len(snapshot.nodes) + len(ahead) + len(snapshot.running):
         return []
     found: list[Alternative] = []
-    for option in changes:
+    for change in changes:
         changed = replace(job, gang=change.gang, shape=change.gang.shape())
-        course = outlook(
+        forecast = forecast_starts(
             replace(snapshot, queued=(*ahead, changed)), only=job.job_id, budget=each_budget, is_brief=True
         )
-        start = course.of(job.job_id)
+        start = forecast.forecast_of(job.job_id)
         if start is None or start.likely_at is None or not _is_sooner(snapshot, start, expected):
             continue
         when = "now" if start.code is StartCode.NOW else f"at {phrases.about(start.likely_at, snapshot.now)}"
-        sentence = f"With {change.change} it would probably start {when}."
+        sentence = f"With {change.words} it would probably start {when}."
         found.append(Alternative(change.code, sentence, change.roles, change.field, change.value, start))
     return sorted(found, key=lambda option: (option.start.likely_at, option.code) if option.start else ())[:_MOST]
 
@@ -284,7 +283,7 @@ def _changes(gang: Gang, snapshot: Snapshot) -> Iterator[_Change]:
     many = max(gang.roles, key=lambda role: (role.request.gpu_count, role.replicas))
     if many.replicas > 1:
         count = many.replicas // 2
-        half = with_roles(gang, [many], lambda one: replace(one, replicas=count))
+        half = with_roles(gang, [many], lambda role: replace(role, replicas=count))
         change = f"{count} {phrases.plural(many.role, count)} instead of {many.replicas}"
         yield _Change(AlternativeCode.FEWER_REPLICAS, change, (many.role,), "replicas", count, half)
     yield from _gpus(gang)

@@ -70,7 +70,7 @@ class BlockingHolders:
     def phrase(self, now: datetime) -> str:
         """``job sweep-31 until about 14:20 UTC``."""
         names = phrases.jobs([holder.job for holder in self.holders])
-        return names + phrases.until(self.until, now, one=len(self.holders) == 1, is_likely=self.is_guess)
+        return names + phrases.until(self.until, now, is_single=len(self.holders) == 1, is_likely=self.is_guess)
 
     def numbers(self) -> dict[str, Any]:
         until, likely = self.surely_until, self.until if self.is_guess else None
@@ -164,10 +164,10 @@ class GpuOccupancy:
             return ""
         names = list(dict.fromkeys(holder.job for holder in holders))
         if len(names) == 1:
-            until = phrases.until(holders[0].until, self._now, one=True, is_likely=holders[0].is_guess)
+            until = phrases.until(holders[0].until, self._now, is_single=True, is_likely=holders[0].is_guess)
             return f" beside {phrases.jobs(names)}{until}"
         first = holders[0]
         if first.until is None:
             return f" beside {phrases.jobs(names)}"
-        until = phrases.until(first.until, self._now, one=True, is_likely=first.is_guess)
+        until = phrases.until(first.until, self._now, is_single=True, is_likely=first.is_guess)
         return f" beside {phrases.jobs(names)} ({first.job}{until})"

@@ -147,10 +147,10 @@ def span(seconds: float) -> str:
     return " ".join(parts)
 
 
-def until(at: datetime | None, now: datetime, *, one: bool, is_likely: bool = False) -> str:
+def until(at: datetime | None, now: datetime, *, is_single: bool, is_likely: bool = False) -> str:
     """How long a job runs on, after its name: `` until about 14:20 UTC``; ``is_likely``: only an estimate."""
     if at is None:
-        return f", whose {'end is' if one else 'ends are'} not known"
+        return f", whose {'end is' if is_single else 'ends are'} not known"
     if at <= now:
         return f", which {'should' if not is_likely else 'will probably'} end any moment"
     return f"{', probably' if is_likely else ''} until {about(at, now)}"

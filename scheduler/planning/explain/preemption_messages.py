@@ -12,7 +12,7 @@ from scheduler.planning.queue.policy_key import CLOCK_S
 
 # Whether the job has a checkpoint is not read here, and it may still write one while it stops.
 _GOES_ON: Final = "when there is room it goes on from its last complete checkpoint, or begins anew if it has none"
-_TOLD: Final = 2  # jobs listed by name; the others by number
+_NAMED_JOBS: Final = 2  # jobs listed by name; the others by number
 
 
 class PreemptionMessages:
@@ -31,18 +31,18 @@ class PreemptionMessages:
         why = self._why(gang, job, code) if turns is None else self._rotated(gang, job, *turns)
         return f"{why}; {_GOES_ON}"
 
-    def _rotated(self, gang: RunningGang, job: QueuedGang, its: int, had: int) -> str:
+    def _rotated(self, gang: RunningGang, job: QueuedGang, job_turns: int, gang_turns: int) -> str:
         policy = self.snapshot.policy
         ran_s = (self.now - (gang.started_at or self.now)).total_seconds()
         whole_s, slice_s = policy.rotation_s or 0.0, policy.time_slice_s
         turn_s = whole_s if slice_s is None or ran_s + CLOCK_S >= whole_s else slice_s
-        told = f"stopped since its turn of {phrases.span(turn_s)} is over and job {job.name} of the same priority "
+        reason = f"stopped since its turn of {phrases.span(turn_s)} is over and job {job.name} of the same priority "
         waited_s = (self.now - (job.waits_since or job.queued_at)).total_seconds()
         if waited_s >= policy.starvation_s:
-            return f"{told}has waited for {phrases.span(policy.starvation_s)} or more"
-        if its < had:
-            return f"{told}has had fewer ({its} against {had})"
-        return f"{told}has had no more ({its}) and queued before it"
+            return f"{reason}has waited for {phrases.span(policy.starvation_s)} or more"
+        if job_turns < gang_turns:
+            return f"{reason}has had fewer ({job_turns} against {gang_turns})"
+        return f"{reason}has had no more ({job_turns}) and queued before it"
 
     def _why(self, gang: RunningGang, job: QueuedGang, code: PreemptCode) -> str:
         match code:
@@ -92,10 +92,10 @@ class PreemptionMessages:
         role = gang.gang.elastic
         if role is None:
             return ""
-        had = sum(name == role.role for name, _ in gang.nodes)
+        replicas_now = sum(name == role.role for name, _ in gang.nodes)
         return (
-            f"gave {replicas} of its {had} {phrases.plural(role.role, had)} back for job {job.name}, which waits; "
-            f"runs on with {had - replicas}"
+            f"gave {replicas} of its {replicas_now} {phrases.plural(role.role, replicas_now)} back for job {job.name}, which waits; "
+            f"runs on with {replicas_now - replicas}"
         )
 
     # ---- to the one who waits ----
@@ -119,28 +119,28 @@ class PreemptionMessages:
         if smaller:
             verb = "gives" if len(smaller) == 1 else "give"
             parts.append(f"{self._named(smaller)} {verb} replicas back for it")
-        told = phrases.all_of(parts) or "room is kept for it that is about to become free"
+        cause = phrases.all_of(parts) or "room is kept for it that is about to become free"
         numbers = {
             "stopping": [gang.job_id for gang in stopped],
             "shrinking": [gang.job_id for gang in smaller],
         }
         if at is None:
-            return Reason(ReasonCode.PREEMPTING, f"{told}; it starts as soon as that has ended", dict(numbers))
+            return Reason(ReasonCode.PREEMPTING, f"{cause}; it starts as soon as that has ended", dict(numbers))
         moment = "any moment" if at <= self.now else phrases.about(at, self.now)
         return Reason(
             ReasonCode.PREEMPTING,
-            f"{told}, so that it starts at {moment}"
+            f"{cause}, so that it starts at {moment}"
             if moment != "any moment"
-            else f"{told}, so that it starts any moment",
+            else f"{cause}, so that it starts any moment",
             {**numbers, "expected_start": at.isoformat()},
         )
 
     def _named(self, gangs: Sequence[RunningGang]) -> str:
         """``job sweep-31 (4 GPUs on gpu-07) and 3 more jobs``."""
         first = sorted(gangs, key=lambda gang: gang.job_id)
-        told = [f"{gang.name} ({_what(gang)})" for gang in first[:_TOLD]]
+        descriptions = [f"{gang.name} ({_what(gang)})" for gang in first[:_NAMED_JOBS]]
         noun = "job" if len(gangs) == 1 else "jobs"
-        return f"{noun} {phrases.some_of([*told, *(gang.name for gang in first[_TOLD:])], _TOLD)}"
+        return f"{noun} {phrases.some_of([*descriptions, *(gang.name for gang in first[_NAMED_JOBS:])], _NAMED_JOBS)}"
 
 
 def _what(gang: RunningGang) -> str:

@@ -17,52 +17,52 @@ from scheduler.planning.queue.policy_key import turns_taken
 from scheduler.planning.queue.quota import is_guaranteed
 from scheduler.planning.queue.shares import Shares
 
-_MOST_TOLD = 100_000  # jobs that are considered: more would tell a reader nothing
+_MOST_CONSIDERED = 100_000  # jobs that are considered: more would tell a reader nothing
 
 
-def standing(snapshot: Snapshot, made: Plan, job_id: JobId) -> str:
+def explain_position(snapshot: Snapshot, current_plan: Plan, job_id: JobId) -> str:
     """One or two sentences about a job that waits; empty where it has no place in the queue."""
     jobs = {job.job_id: job for job in snapshot.queued}
     job = jobs.get(job_id)
-    if job is None or job_id not in made.waits or can_never_start(made, job_id):
+    if job is None or job_id not in current_plan.waits or can_never_start(current_plan, job_id):
         return ""
     shares = Shares(snapshot)
-    order = made.order[: made.order.index(job_id)][-_MOST_TOLD:]
-    before = [jobs[one] for one in order if one in jobs and not can_never_start(made, one)]
-    kinds = _kinds(job, snapshot.policy, shares)
-    told, left = [], before
-    for is_of, tell in kinds:
-        found = [one for one in left if is_of(one)]
-        left = [one for one in left if not is_of(one)]
+    order = current_plan.order[: current_plan.order.index(job_id)][-_MOST_CONSIDERED:]
+    before = [jobs[other] for other in order if other in jobs and not can_never_start(current_plan, other)]
+    rules = _groups(job, snapshot.policy, shares)
+    groups, left = [], before
+    for is_of, tell in rules:
+        found = [other for other in left if is_of(other)]
+        left = [other for other in left if not is_of(other)]
         if found:
-            told.append(tell(len(found)))
+            groups.append(tell(len(found)))
     own = _own(job, snapshot, shares)
-    if not told:
+    if not groups:
         return f"no job comes before it{f'; {own}' if own else ''}"
     comes = f"{len(before)} {phrases.plural('job', len(before))} {'comes' if len(before) == 1 else 'come'} before it"
-    return f"{comes}: {'; '.join(told)}" + (f". {own[0].upper()}{own[1:]}" if own else "")
+    return f"{comes}: {'; '.join(groups)}" + (f". {own[0].upper()}{own[1:]}" if own else "")
 
 
-_Kind = tuple[Callable[[QueuedGang], bool], Callable[[int], str]]
+_Group = tuple[Callable[[QueuedGang], bool], Callable[[int], str]]
 
 
-def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
+def _groups(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Group]:
     """Groups of preceding jobs; a job belongs to the first group that matches."""
 
     def are(count: int) -> str:
         return f"{count} {'is' if count == 1 else 'are'}"
 
-    def owed(one: QueuedGang) -> bool:
-        return is_guaranteed(one.project, shares.likely_amounts(one.gang, one.shape), shares, waits=one.gang)
+    def is_guaranteed_job(other: QueuedGang) -> bool:
+        return is_guaranteed(other.project, shares.likely_amounts(other.gang, other.shape), shares, waits=other.gang)
 
-    kinds: list[_Kind] = [
-        (lambda one: one.priority > job.priority, lambda n: f"{are(n)} of a larger priority than its {job.priority}"),
+    rules: list[_Group] = [
+        (lambda other: other.priority > job.priority, lambda n: f"{are(n)} of a larger priority than its {job.priority}"),
         (
-            lambda one: one.room_since is not None,
+            lambda other: other.room_since is not None,
             lambda n: f"{are(n)} promised room for which others are being stopped",
         ),
         (
-            lambda one: one.project != job.project and owed(one) and not owed(job),
+            lambda other: other.project != job.project and is_guaranteed_job(other) and not is_guaranteed_job(job),
             lambda n: f"{are(n)} of projects to which it is guaranteed",
         ),
     ]
@@ -70,20 +70,20 @@ def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
     if policy.rotation_s is not None:
         by_order = f"{by_order}; of equals, fewer turns so far" if policy.order is not QueueOrder.FIFO else _ROTATED
     if policy.is_fair:
-        kinds += [
+        rules += [
             (
-                lambda one: one.project != job.project,
+                lambda other: other.project != job.project,
                 lambda n: f"{are(n)} of projects whose turn comes first by shares",
             ),
             (
-                lambda one: one.user != job.user,
+                lambda other: other.user != job.user,
                 lambda n: f"{are(n)} of users of its project whose turn comes first by shares",
             ),
             (lambda _: True, lambda n: f"{are(n)} of the same user and first by {policy.order}: {by_order}"),
         ]
     else:
-        kinds.append((lambda _: True, lambda n: f"{are(n)} first by {policy.order}: {by_order}"))
-    return kinds
+        rules.append((lambda _: True, lambda n: f"{are(n)} first by {policy.order}: {by_order}"))
+    return rules
 
 
 _ROTATED = "fewer turns so far, or as many and a longer wait"
@@ -98,28 +98,29 @@ _ORDERS = {
 def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
     """The job's own figures in the comparison."""
     policy = snapshot.policy
-    told = []
+    figures = []
     if policy.is_fair and snapshot.accounts:
         part, _ = shares.dominant_share(shares.held_by_project.get(job.project, {}))
         account = shares.accounts.get(job.project)
         lately = f", lately {account.usage:.0%}" if account is not None and policy.usage_weight else ""
-        told.append(
-            f"its project {job.project} holds {part:.0%} of the cluster{lately}, with weight {shares.weight_of(job.project):g}"
+        figures.append(
+            f"its project {job.project} holds {part:.0%} of the cluster{lately}, "
+            f"with weight {shares.weight_of(job.project):g}"
         )
     waited_s = (snapshot.now - (job.waits_since or job.queued_at)).total_seconds()
     is_rotated = policy.rotation_s is not None
     if (policy.order is not QueueOrder.FIFO or is_rotated) and waited_s >= policy.starvation_s:
         longest = timedelta(seconds=policy.starvation_s)
-        told.append(f"it has been without resources for more than {longest}, so it comes first of its user's")
+        figures.append(f"it has been without resources for more than {longest}, so it comes first of its user's")
     elif policy.order is QueueOrder.ATTAINED_SERVICE:
         level = policy.level(job.attained_gpu_s)
-        told.append(f"it is on level {level + 1} of {len(policy.levels_gpu_s) + 1}, {_service(job)}")
+        figures.append(f"it is on level {level + 1} of {len(policy.levels_gpu_s) + 1}, {_service(job)}")
     if policy.rotation_s is not None and waited_s < policy.starvation_s:
         turns = turns_taken(job, policy, snapshot.now)
-        told.append(
+        figures.append(
             f"it has had {turns or 'no'} whole {phrases.plural('turn', turns)} of {phrases.span(policy.rotation_s)}"
         )
-    return "; ".join(told)
+    return "; ".join(figures)
 
 
 def _service(job: QueuedGang) -> str:
@@ -127,12 +128,12 @@ def _service(job: QueuedGang) -> str:
     had_s, has_gpus = job.attained_gpu_s, job.gang.gpu_milli > 0
     if not had_s:
         return "having had no GPU time yet" if has_gpus else "not having run yet"
-    told = "having had" if has_gpus else "having run for"
+    verb = "having had" if has_gpus else "having run for"
     unit = "GPU " if has_gpus else ""
     if had_s < 60:
-        return f"{told} less than a {unit}minute"
+        return f"{verb} less than a {unit}minute"
     if had_s >= 3600:
         hours = f"{had_s / 3600:.1f}".removesuffix(".0")
-        return f"{told} {hours} {unit}{'hour' if hours == '1' else 'hours'}"
+        return f"{verb} {hours} {unit}{'hour' if hours == '1' else 'hours'}"
     minutes = round(had_s / 60)
-    return f"{told} {minutes} {unit}{phrases.plural('minute', minutes)}"
+    return f"{verb} {minutes} {unit}{phrases.plural('minute', minutes)}"

@@ -1,8 +1,7 @@
 """Projection of the cluster in virtual time: plans are applied, and jobs end when they are expected to.
 
 A step applies what the control loop would: starts, growth, shrinking, and preemption with its grace period, after
-which
-the victim queues again. Values that go into a snapshot are replaced, never modified.
+which the victim queues again. Values that go into a snapshot are replaced, never modified.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _TOGETHER: Final = 0.03
 # A projection ends after three hundred years: beyond that, dates would overflow the calendar.
 _FARTHEST_S: Final = 1e10
 
-_Moved: TypeAlias = Callable[[Amounts, ResourceRequest, str | None], Amounts]
+_Change: TypeAlias = Callable[[Amounts, ResourceRequest, str | None], Amounts]
 
 
 class DurationScenario(StrEnum):
@@ -51,7 +50,7 @@ class DurationScenario(StrEnum):
     LIKELY = "likely"
     LATE = "late"
 
-    def of(self, estimate: Estimate) -> float:
+    def estimate_s(self, estimate: Estimate) -> float:
         match self:
             case DurationScenario.EARLY:
                 return estimate.early_s
@@ -60,10 +59,10 @@ class DurationScenario(StrEnum):
             case DurationScenario.LATE:
                 return estimate.late_s
 
-    def length_s(self, estimate: Estimate | None, most_s: float | None) -> float:
+    def duration_s(self, estimate: Estimate | None, most_s: float | None) -> float:
         """Assumed remaining seconds; ``inf`` if unknown."""
         if estimate is not None:
-            return max(_MOMENT_S, min(self.of(estimate), inf if most_s is None else most_s))
+            return max(_MOMENT_S, min(self.estimate_s(estimate), inf if most_s is None else most_s))
         if most_s is None:
             return inf
         return max(_MOMENT_S, most_s * _EARLY_PART if self is DurationScenario.EARLY else most_s)
@@ -116,7 +115,7 @@ class Projection:
             now=now,
             nodes=tuple(self._nodes.values()),
             queued=tuple(self.queued.values()),
-            running=tuple(self._seen(running) for running in self.running.values()),
+            running=tuple(self._view_now(running) for running in self.running.values()),
             growing=tuple(
                 growing
                 for job_id in self._may_grow
@@ -184,9 +183,9 @@ class Projection:
         stated = None if view.expected_end is None else (view.expected_end - self._from.now).total_seconds()
         if view.is_stopping:
             return self.now_s + max(_MOMENT_S, self._from.policy.grace_s if stated is None else stated)
-        return self.now_s + self._ends.length_s(view.estimate, stated)
+        return self.now_s + self._ends.duration_s(view.estimate, stated)
 
-    def _seen(self, running: ProjectedRun) -> RunningGang:
+    def _view_now(self, running: ProjectedRun) -> RunningGang:
         """The gang as the planner would see it by now: attained service matters only under time slicing."""
         if not self._from.policy.takes_turns:
             return running.view
@@ -195,26 +194,26 @@ class Projection:
         return replace(running.view, attained_gpu_s=running.view.attained_gpu_s + ran_s * each)
 
     def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
-        length_s = self._left_s.pop(job.job_id, None) or self._ends.length_s(job.estimate, job.max_run_time_s)
+        duration_s = self._left_s.pop(job.job_id, None) or self._ends.duration_s(job.estimate, job.max_run_time_s)
         stated = None if job.max_run_time_s is None else self.at(self.now_s + job.max_hold_s)
         view = RunningGang(
             job_id=job.job_id, name=job.name, project=job.project, priority=job.priority, gang=job.gang,
-            nodes=tuple((one.role, one.node) for one in placements), expected_end=stated,
-            gpu_models=tuple(one.gpu_model for one in placements), user=job.user, queued_at=job.queued_at,
+            nodes=tuple((placement.role, placement.node) for placement in placements), expected_end=stated,
+            gpu_models=tuple(placement.gpu_model for placement in placements), user=job.user, queued_at=job.queued_at,
             started_at=self.now, attained_gpu_s=job.attained_gpu_s, estimate=job.estimate,
-            indices=tuple(one.index for one in placements), earlier_s=job.earlier_s,
+            indices=tuple(placement.index for placement in placements), earlier_s=job.earlier_s,
         )  # fmt: skip
-        self.running[job.job_id] = ProjectedRun(view, self.now_s + length_s, self.now_s, job)
+        self.running[job.job_id] = ProjectedRun(view, self.now_s + duration_s, self.now_s, job)
         if job.gang.elastic is not None and self._from.growing:
             self._may_grow.add(job.job_id)
-        for one in placements:
-            self._move(job.gang, one.role, one.node, one.gpu_model, taken)
+        for placement in placements:
+            self._move(job.gang, placement.role, placement.node, placement.gpu_model, take)
 
     def _end(self, job_id: JobId) -> None:
         running = self.running.pop(job_id)
         view = running.view
         for position, (role, node) in enumerate(view.nodes):
-            self._move(view.gang, role, node, self._model_of(view, position), given_back)
+            self._move(view.gang, role, node, self._model_of(view, position), give_back)
         # A preempted job waits again.
         if view.is_stopping and view.stopping_for is not None and running.returns is not None:
             ran_s = self.now_s - running.since_s
@@ -242,29 +241,29 @@ class Projection:
             return
         view = running.view
         gone = {(role, index) for index in indices}
-        kept = [at for at, member in enumerate(_members(view)) if member not in gone]
-        for at in set(range(len(view.nodes))) - set(kept):
-            self._move(view.gang, view.nodes[at][0], view.nodes[at][1], self._model_of(view, at), given_back)
-        self._replace(running, view, kept, ())
+        staying = [at for at, member in enumerate(_members(view)) if member not in gone]
+        for at in set(range(len(view.nodes))) - set(staying):
+            self._move(view.gang, view.nodes[at][0], view.nodes[at][1], self._model_of(view, at), give_back)
+        self._replace(running, view, staying, ())
 
     def _grow(self, job_id: JobId, placements: Sequence[Placement]) -> None:
         running = self.running.get(job_id)
         if running is None:
             return
-        for one in placements:
-            self._move(running.view.gang, one.role, one.node, one.gpu_model, taken)
+        for placement in placements:
+            self._move(running.view.gang, placement.role, placement.node, placement.gpu_model, take)
         self._replace(running, running.view, range(len(running.view.nodes)), placements)
 
     def _replace(
-        self, running: ProjectedRun, view: RunningGang, kept: Iterable[int], more: Sequence[Placement]
+        self, running: ProjectedRun, view: RunningGang, staying: Iterable[int], more: Sequence[Placement]
     ) -> None:
-        kept = list(kept)
+        staying = list(staying)
         members = _members(view)
         changed = replace(
             view,
-            nodes=(*(view.nodes[at] for at in kept), *((one.role, one.node) for one in more)),
-            gpu_models=(*(self._model_of(view, at) for at in kept), *(one.gpu_model for one in more)),
-            indices=(*(members[at][1] for at in kept), *(one.index for one in more)),
+            nodes=(*(view.nodes[at] for at in staying), *((placement.role, placement.node) for placement in more)),
+            gpu_models=(*(self._model_of(view, at) for at in staying), *(placement.gpu_model for placement in more)),
+            indices=(*(members[at][1] for at in staying), *(placement.index for placement in more)),
         )
         self.running[view.job_id] = replace(running, view=changed)
 
@@ -273,17 +272,17 @@ class Projection:
         request = _request(view.gang, role)
         if request is None or not request.uses_gpu:
             return None
-        told = view.gpu_models[position] if position < len(view.gpu_models) else None
+        recorded = view.gpu_models[position] if position < len(view.gpu_models) else None
         present = sorted(self._nodes[node].allocatable.gpus) if node in self._nodes else []
-        return told or next(iter(accepted_models(request.gpu_models, present) if request.gpu_models else present), None)
+        return recorded or next(iter(accepted_models(request.gpu_models, present) if request.gpu_models else present), None)
 
-    def _move(self, gang: Gang, role: str, node_id: NodeId, model: str | None, moved: _Moved) -> None:
+    def _move(self, gang: Gang, role: str, node_id: NodeId, model: str | None, change: _Change) -> None:
         node, request = self._nodes.get(node_id), _request(gang, role)
         if node is not None and request is not None:
-            self._nodes[node_id] = replace(node, free=moved(node.free, request, model))
+            self._nodes[node_id] = replace(node, free=change(node.free, request, model))
 
 
-def taken(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
+def take(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
     """``free`` without what one replica takes."""
     gpus, shares = free.gpus, free.shares
     if model is not None and request.gpu_milli:
@@ -294,10 +293,9 @@ def taken(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts
     return Amounts(free.cpu_milli - request.cpu_milli, free.memory_bytes - request.memory_bytes, gpus, shares)
 
 
-def given_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
+def give_back(free: Amounts, request: ResourceRequest, model: str | None) -> Amounts:
     """``free`` with what one replica had. Which device a part was on is not told: the fullest that it may have been
-    on is
-    taken to be emptied by it, else the one with the most left.
+    on is taken to be emptied by it, else the one with the most left.
     """
     gpus, shares = free.gpus, free.shares
     if model is not None and request.gpu_milli:
@@ -316,7 +314,7 @@ def given_back(free: Amounts, request: ResourceRequest, model: str | None) -> Am
 
 
 def _request(gang: Gang, role: str) -> ResourceRequest | None:
-    return next((one.request for one in gang.roles if one.role == role), None)
+    return next((member.request for member in gang.roles if member.role == role), None)
 
 
 def _members(view: RunningGang) -> list[tuple[str, int]]:

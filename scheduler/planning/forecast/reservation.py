@@ -206,8 +206,7 @@ def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmount
     """What other jobs may use on the nodes of ``draft`` while its start is unknown.
 
     Where its part is free already, the rest. Elsewhere nothing: a new job would only replace one that ends, and the
-    node
-    would never become free for the gang.
+    node would never become free for the gang.
     """
     after: dict[int, FreeAmounts] = {}
     for number, request, model, members in draft.uses():
@@ -220,9 +219,8 @@ def _beside_now(draft: PartialPlacement, free: Capacity) -> dict[int, FreeAmount
 
 
 def _guarded(draft: PartialPlacement, beside: Mapping[int, FreeAmounts]) -> dict[int, FreeAmounts]:
-    """``beside`` without GPUs of models of which the gang will have parts on the node: best fit could put another job's
-    part
-    on the gang's device.
+    """``beside`` without GPUs of models of which the gang will have parts on the node: best fit could put another
+    job's part on the gang's device.
     """
     guarded = dict(beside)
     for number, request, model, _ in draft.uses():

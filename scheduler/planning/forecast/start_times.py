@@ -1,15 +1,12 @@
 """Start-time forecast: the production planner run forward over expected ends.
 
 Three projections are run (`projection.py`): all jobs take their likely time, all late (nine in ten end sooner), all
-early
-(one in ten does). A job's likely start is that of the first projection; its range spans all three. As all jobs are
-early,
-or late, together, the range is wider than with independent deviations.
+early (one in ten does). A job's likely start is that of the first projection; its range spans all three. As all jobs
+are early, or late, together, the range is wider than with independent deviations.
 
 After the first plan the queue is cut to the first ``most`` jobs in planning order: later jobs may use what is left,
-but
-delay no job before them. The cost is bounded by a budget of nodes and jobs looked at, never by a clock, so the same
-snapshot has the same forecast.
+but delay no job before them. The cost is bounded by a budget of nodes and jobs looked at, never by a clock, so the
+same snapshot has the same forecast.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ class StartForecast:
     """When a job is expected to start. ``late_at`` is ``None`` next to a ``likely_at`` if there is no upper bound.
 
     ``sentence`` continues "it starts". ``position``: 1 is next; ``None``: it can never run. ``placements``: in the
-    likely
-    projection. ``run_s``: expected run time in seconds.
+    likely projection. ``run_s``: expected run time in seconds.
     """
 
     job_id: JobId
@@ -68,7 +64,7 @@ class StartForecast:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        return tuple(sorted({one.node for one in self.placements}))
+        return tuple(sorted({placement.node for placement in self.placements}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +75,20 @@ class QueueForecast:
     waiting: int
     starts: tuple[StartForecast, ...]
 
-    def of(self, job_id: JobId) -> StartForecast | None:
-        return next((one for one in self.starts if one.job_id == job_id), None)
+    def forecast_of(self, job_id: JobId) -> StartForecast | None:
+        return next((start for start in self.starts if start.job_id == job_id), None)
 
     def next_starts(self, most: int = 20) -> tuple[StartForecast, ...]:
         """The next expected starts, the soonest first: for a time line."""
-        known = [one for one in self.starts if one.likely_at is not None]
-        return tuple(sorted(known, key=lambda one: (one.likely_at, one.position or 0))[:most])
+        known = [start for start in self.starts if start.likely_at is not None]
+        return tuple(sorted(known, key=lambda start: (start.likely_at, start.position or 0))[:most])
 
 
 @dataclass(slots=True)
 class _Run:
     """One projection, as far as it was run."""
 
-    course: Projection
+    projection: Projection
     starts_s: dict[JobId, tuple[float, tuple[Placement, ...]]] = field(default_factory=dict)
     is_cut: bool = False  # the budget ran out
     last: Plan = field(default_factory=Plan)
@@ -101,9 +97,9 @@ class _Run:
         return self.starts_s.get(job_id, (inf, ()))[0]
 
 
-def outlook(
+def forecast_starts(
     snapshot: Snapshot,
-    made: Plan | None = None,
+    current_plan: Plan | None = None,
     *,
     most: int = MOST,
     budget: int = BUDGET,
@@ -113,16 +109,15 @@ def outlook(
     """When the first ``most`` jobs in the queue are expected to start.
 
     Args:
-        made: the plan of ``snapshot``, if there is one already.
-        only: the one job that is asked for, whatever its place; those behind it are left out.
-        is_brief: the likely course alone, without bounds.
+        current_plan: the plan of ``snapshot``, if there is one already. only: the one job that is asked for, whatever
+        its place; those behind it are left out. is_brief: the likely projection alone, without bounds.
     """
-    made = plan(snapshot) if made is None else made
-    order = [job_id for job_id in made.order if job_id in made.waits]
+    current_plan = plan(snapshot) if current_plan is None else current_plan
+    order = [job_id for job_id in current_plan.order if job_id in current_plan.waits]
     if only is not None:
         order = order[: order.index(only) + 1] if only in order else []
     targets = [only] if only is not None else order[:most]
-    kept = frozenset(order if only is not None else targets)
+    considered = frozenset(order if only is not None else targets)
     total = budget
     runs: dict[DurationScenario, _Run] = {}
     for ends, part in _PARTS:
@@ -131,26 +126,26 @@ def outlook(
         spare = budget - round(total * (1 - part))
         if targets and spare <= 0:
             continue
-        runs[ends], cost = _run(snapshot, made, ends, kept, frozenset(targets), spare)
+        runs[ends], cost = _run(snapshot, current_plan, ends, considered, frozenset(targets), spare)
         budget -= cost
-    first = {start.job_id: start.placements for start in made.starts}
+    first = {start.job_id: start.placements for start in current_plan.starts}
     jobs = {job.job_id: job for job in snapshot.queued}
-    told: list[StartForecast] = []
+    forecasts: list[StartForecast] = []
     for job_id, placements in first.items():
         if only is None or only == job_id:
-            run_s = DurationScenario.LIKELY.length_s(jobs[job_id].estimate, jobs[job_id].max_run_time_s)
-            now, length_s = snapshot.now, None if run_s == inf else run_s
-            told.append(StartForecast(job_id, 1, StartCode.NOW, "now", now, now, now, placements, length_s))
-    places = positions(made)
-    told += [_expected(snapshot, jobs[job_id], places.get(job_id), runs, made) for job_id in targets]
-    return QueueForecast(snapshot.now, len(snapshot.queued), tuple(told))
+            duration_s = DurationScenario.LIKELY.duration_s(jobs[job_id].estimate, jobs[job_id].max_run_time_s)
+            now, run_s = snapshot.now, None if duration_s == inf else duration_s
+            forecasts.append(StartForecast(job_id, 1, StartCode.NOW, "now", now, now, now, placements, run_s))
+    places = positions(current_plan)
+    forecasts += [_expected(snapshot, jobs[job_id], places.get(job_id), runs, current_plan) for job_id in targets]
+    return QueueForecast(snapshot.now, len(snapshot.queued), tuple(forecasts))
 
 
 def _run(
     snapshot: Snapshot,
-    made: Plan,
+    current_plan: Plan,
     ends: DurationScenario,
-    kept: frozenset[JobId],
+    considered: frozenset[JobId],
     targets: frozenset[JobId],
     budget: int,
 ) -> tuple[_Run, int]:
@@ -158,45 +153,45 @@ def _run(
 
     Returns the run and its cost.
     """
-    course = Projection(snapshot, ends)
-    run = _Run(course, last=made)
-    course.apply(made)
-    for job_id in [job_id for job_id in course.queued if job_id not in kept]:
-        del course.queued[job_id]
+    projection = Projection(snapshot, ends)
+    run = _Run(projection, last=current_plan)
+    projection.apply(current_plan)
+    for job_id in [job_id for job_id in projection.queued if job_id not in considered]:
+        del projection.queued[job_id]
     wanted, spent = set(targets), 0
-    hopeless = {job_id for job_id in targets if can_never_start(made, job_id)}
-    while wanted - hopeless and course.step():
-        seen = course.snapshot()
-        spent += len(seen.nodes) + len(seen.running) + len(seen.queued)
+    hopeless = {job_id for job_id in targets if can_never_start(current_plan, job_id)}
+    while wanted - hopeless and projection.step():
+        snapshot_then = projection.snapshot()
+        spent += len(snapshot_then.nodes) + len(snapshot_then.running) + len(snapshot_then.queued)
         if spent > budget:
             run.is_cut = True
             break
-        run.last = plan(seen)
+        run.last = plan(snapshot_then)
         for start in run.last.starts:
             if start.job_id in wanted:
                 wanted.discard(start.job_id)
-                run.starts_s[start.job_id] = (course.now_s, start.placements)
-        course.apply(run.last)
+                run.starts_s[start.job_id] = (projection.now_s, start.placements)
+        projection.apply(run.last)
     return run, spent
 
 
-def positions(made: Plan) -> dict[JobId, int]:
+def positions(current_plan: Plan) -> dict[JobId, int]:
     """The queue position of each waiting job: 1 is next. Jobs that can never run have none."""
-    waiting = (job_id for job_id in made.order if job_id in made.waits and not can_never_start(made, job_id))
+    waiting = (job_id for job_id in current_plan.order if job_id in current_plan.waits and not can_never_start(current_plan, job_id))
     return {job_id: position for position, job_id in enumerate(waiting, 1)}
 
 
-def can_never_start(made: Plan, job_id: JobId) -> bool:
+def can_never_start(current_plan: Plan, job_id: JobId) -> bool:
     """Whether no end of another job can help: only other nodes, settings or another spec."""
-    reason = made.waits.get(job_id)
+    reason = current_plan.waits.get(job_id)
     return reason is not None and (reason.code in _NEVER or bool(reason.numbers.get("is_never")))
 
 
 def _expected(
-    snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[DurationScenario, _Run], made: Plan
+    snapshot: Snapshot, job: QueuedGang, position: int | None, runs: Mapping[DurationScenario, _Run], current_plan: Plan
 ) -> StartForecast:
     job_id = job.job_id
-    if can_never_start(made, job_id):
+    if can_never_start(current_plan, job_id):
         return StartForecast(job_id, position, StartCode.NEVER, "never on the nodes and with the settings as they are")
     likely = runs.get(DurationScenario.LIKELY)
     if likely is None:
@@ -204,43 +199,43 @@ def _expected(
     at_s, placements = likely.starts_s.get(job_id, (inf, ()))
     if at_s == inf:
         if likely.is_cut:
-            after = likely.course.at(likely.course.now_s)
-            told = f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
-            return StartForecast(job_id, position, StartCode.LATER, told, early_at=after)
+            after = likely.projection.at(likely.projection.now_s)
+            sentence = f"after {phrases.about(after, snapshot.now)}; how long after was not worked out" if after else _LATER
+            return StartForecast(job_id, position, StartCode.LATER, sentence, early_at=after)
         return StartForecast(
             job_id, position, StartCode.NOT_KNOWN, f"at a time that is not known: {_why_not(job, likely)}"
         )
     bounds = [run.start_s(job_id) for run in runs.values()]
     early_s, late_s = min(bounds), max(bounds)
-    early, late = likely.course.at(early_s), likely.course.at(late_s) if late_s < inf else None
-    expected_at = likely.course.at(at_s)
+    early, late = likely.projection.at(early_s), likely.projection.at(late_s) if late_s < inf else None
+    expected_at = likely.projection.at(at_s)
     if early is None or expected_at is None:
         return StartForecast(job_id, position, StartCode.NOT_KNOWN, "at a time that is not known: it is years away")
     if len(runs) < len(_PARTS):
         late = None if len(runs) > 1 else expected_at
-    length_s = DurationScenario.LIKELY.length_s(job.estimate, job.max_run_time_s)
+    duration_s = DurationScenario.LIKELY.duration_s(job.estimate, job.max_run_time_s)
     return StartForecast(
-        job_id, position, StartCode.EXPECTED, _told(snapshot.now, early, expected_at, late, is_brief=len(runs) == 1),
-        early, expected_at, late, placements, None if length_s == inf else length_s,
+        job_id, position, StartCode.EXPECTED, _sentence(snapshot.now, early, expected_at, late, is_brief=len(runs) == 1),
+        early, expected_at, late, placements, None if duration_s == inf else duration_s,
     )  # fmt: skip
 
 
 _LATER: Final = "later than was worked out, as many jobs are before it"
 
 
-def _told(now: datetime, early: datetime, likely: datetime, late: datetime | None, *, is_brief: bool) -> str:
+def _sentence(now: datetime, early: datetime, likely: datetime, late: datetime | None, *, is_brief: bool) -> str:
     at = f"probably at {phrases.about(likely, now)}"
     if is_brief:
         return at
     if late is None:
         return f"{at}, but it may be much later, as not all ends before it are known"
-    first, last = (phrases.about(one, now).removeprefix("about ") for one in (early, late))
+    first, last = (phrases.about(at, now).removeprefix("about ") for at in (early, late))
     return at if first == last else f"{at}, between {first} and {last}"
 
 
 def _why_not(job: QueuedGang, run: _Run) -> str:
     """Which running jobs would have to end whose ends are unknown."""
-    nodes = {node.id: node for node in run.course.snapshot().nodes}
+    nodes = {node.id: node for node in run.projection.snapshot().nodes}
     wished = {model for role in job.gang.roles for model in role.request.gpu_models}
 
     def competes(view: RunningGang) -> bool:
@@ -252,13 +247,13 @@ def _why_not(job: QueuedGang, run: _Run) -> str:
                 return True
         return False
 
-    endless = [one for one in run.course.running.values() if one.end_s == inf and competes(one.view)]
+    endless = [running for running in run.projection.running.values() if running.end_s == inf and competes(running.view)]
     if not endless:
         reason = run.last.waits.get(job.job_id)
         # The job's own reason must not mention it by name like another job.
-        told = reason and addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
-        return f"it {told}" if told else "no end that can be told would make room for it"
-    return endless_sentence([one.view for one in endless])
+        words = reason and addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
+        return f"it {words}" if words else "no end that can be told would make room for it"
+    return endless_sentence([running.view for running in endless])
 
 
 def endless_sentence(endless: Sequence[RunningGang]) -> str:
@@ -266,10 +261,10 @@ def endless_sentence(endless: Sequence[RunningGang]) -> str:
     views = sorted(endless, key=lambda view: (-len(view.nodes), view.name, view.job_id))
     names = phrases.jobs([view.name for view in views])
     on = phrases.some_of(sorted({node for view in views[:2] for _, node in view.nodes}))
-    one = len(views) == 1
+    is_single = len(views) == 1
     if all(view.is_endless for view in views):
-        return f"{names} on {on} {'serves an endpoint and has' if one else 'serve endpoints and have'} no end of {'its' if one else 'their'} own"
+        return f"{names} on {on} {'serves an endpoint and has' if is_single else 'serve endpoints and have'} no end of {'its' if is_single else 'their'} own"
     return (
-        f"{names} on {on} {'states' if one else 'state'} no max_run_time, and no job like {'it' if one else 'them'} "
+        f"{names} on {on} {'states' if is_single else 'state'} no max_run_time, and no job like {'it' if is_single else 'them'} "
         "has ended yet; a max_run_time there, or progress that is reported as a step of how many, would tell"
     )

@@ -11,8 +11,8 @@ from core.domain.ids import NodeId
 from core.domain.sharing.resources import Amounts
 from core.domain.sharing.wait_phrases import addressed_to
 from scheduler.planning.explain import phrases
-from scheduler.planning.explain.alternatives import Alternative, AlternativeCode, AlternativeSearch, sooner
-from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, outlook, positions
+from scheduler.planning.explain.alternatives import Alternative, AlternativeCode, AlternativeSearch, find_sooner
+from scheduler.planning.forecast.start_times import BUDGET, StartCode, StartForecast, forecast_starts, positions
 from scheduler.planning.model import NodeSnapshot, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.planner import plan_with_leftover
 
@@ -50,27 +50,27 @@ def forecast(
     if left_out and not snapshot.nodes:
         return _nowhere(job, sorted(left_out))
     others = tuple(other for other in snapshot.queued if other.job_id != job.job_id)
-    asked = replace(snapshot, queued=(*others, job))
-    made, turn = plan_with_leftover(asked, job.job_id)
-    expected = outlook(asked, made, only=job.job_id, budget=budget // 2).of(job.job_id)
-    start = next((start for start in made.starts if start.job_id == job.job_id), None)
+    queued_with_job = replace(snapshot, queued=(*others, job))
+    current_plan, leftover = plan_with_leftover(queued_with_job, job.job_id)
+    expected = forecast_starts(queued_with_job, current_plan, only=job.job_id, budget=budget // 2).forecast_of(job.job_id)
+    start = next((start for start in current_plan.starts if start.job_id == job.job_id), None)
     if start is not None:
         return Forecast(start.placements, start=expected)
-    reason = made.waits[job.job_id]
-    victims = _victims(asked, made.preempts, job)
+    reason = current_plan.waits[job.job_id]
+    victims = _victims(queued_with_job, current_plan.preempts, job)
     sentence = addressed_to(job.job_id, job.name, reason.sentence, reason.numbers)
     if victims:  # a question stops no job
         sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
             " are being stopped for it", " would be stopped for it"
         )
-    options = () if turn is None else tuple(AlternativeSearch(job.gang, turn.cluster, turn.free).found())
-    told = frozenset((option.code, option.roles) for option in options)
+    options = () if leftover is None else tuple(AlternativeSearch(job.gang, leftover.cluster, leftover.free).found())
+    startable_now = frozenset((option.code, option.roles) for option in options)
     return Forecast(
         reason=replace(reason, sentence=sentence),
-        position=positions(made).get(job.job_id),
+        position=positions(current_plan).get(job.job_id),
         start=expected,
         options=options,
-        later=tuple(sooner(asked, made, job, expected, told, budget // 2)),
+        later=tuple(find_sooner(queued_with_job, current_plan, job, expected, startable_now, budget // 2)),
         victims=victims,
     )
 
@@ -89,9 +89,9 @@ def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -
     """The jobs that would be preempted for ``job``, each by name."""
     names = {gang.job_id: gang.name for gang in snapshot.running}
     return tuple(
-        replace(one, sentence=f"job {names.get(one.job_id, one.job_id)} would be {one.sentence}")
-        for one in preempts
-        if one.for_job == job.job_id
+        replace(preempt, sentence=f"job {names.get(preempt.job_id, preempt.job_id)} would be {preempt.sentence}")
+        for preempt in preempts
+        if preempt.for_job == job.job_id
     )
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from core.domain.ids import JobId
 from scheduler.planning.elastic import shrink_candidates
-from scheduler.planning.elastic.replicas import spare
+from scheduler.planning.elastic.replicas import replicas_to_spare
 from scheduler.planning.explain.preemption_messages import PreemptionMessages
 from scheduler.planning.forecast.reservation import RunningUsage
 from scheduler.planning.model import Migration, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
@@ -144,7 +144,7 @@ class Preemption:
         """
         running = [gang for gang in self.snapshot.running if gang.is_preemptible]
         least = min((gang.priority for gang in running), default=1 << 30)
-        has_growth = self.policy.shrinks and any(spare(gang) for gang in running)
+        has_growth = self.policy.shrinks and any(replicas_to_spare(gang) for gang in running)
         job_classes = {
             job_class for job_class in demands if has_growth or self.rights.may_preempt_any(job_class.first, least)
         }

@@ -27,7 +27,7 @@ from scheduler.control.planning.start_forecasts import StartForecastWriter, to_r
 from scheduler.control.questions.explain import PlannerRecord, explanation
 from scheduler.control.questions.forecasts import Forecaster
 from scheduler.planning import Start, plan
-from scheduler.planning.forecast.start_times import outlook
+from scheduler.planning.forecast.start_times import forecast_starts
 from scheduler.planning.planner import _Planning
 
 SPEC = {"name": "last_answer", "command": "true", "gpus": 1}
@@ -240,7 +240,7 @@ def test_expected_starts_that_cannot_be_worked_out_are_tried_a_minute_later(plan
         looks.append(arguments)
         raise ZeroDivisionError
 
-    monkeypatch.setattr("scheduler.control.planning.start_forecasts.outlook", fail)
+    monkeypatch.setattr("scheduler.control.planning.start_forecasts.forecast_starts", fail)
     writer = StartForecastWriter(plane.control)
     for seconds, times in ((0, 1), (10, 1), (55, 2)):
         plane.engine.now += timedelta(seconds=seconds)
@@ -295,20 +295,20 @@ def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fail
 
     def look(snapshot, made):
         looks.append(snapshot)
-        return outlook(snapshot, made)
+        return forecast_starts(snapshot, made)
 
     def collide(*_arguments):
         writes.append(1)
         raise IntegrityError("insert", {}, Exception("duplicate key"))
 
-    monkeypatch.setattr("scheduler.control.planning.start_forecasts.outlook", look)
+    monkeypatch.setattr("scheduler.control.planning.start_forecasts.forecast_starts", look)
     with monkeypatch.context() as others:
         others.setattr("scheduler.control.planning.start_forecasts.write_outlooks", collide)
         writer.write()
         plane.engine.now += timedelta(seconds=20)
         writer.write()
     assert (len(looks), len(writes)) == (1, 3)
-    found = to_rows(outlook(looks[0]))
+    found = to_rows(forecast_starts(looks[0]))
     monkeypatch.setattr(
         "scheduler.control.planning.start_forecasts.to_rows", lambda _: [*found, replace(found[0], job_id="gone")]
     )

@@ -19,7 +19,7 @@ from core.db.repositories.models import move_version
 from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Project, Study, Trial, Volume
 from core.domain.model_versions import VersionEvent, VersionState
 from core.registry.sources import SourceRequest
-from core.registry.versions import By, Told, ready, register_from_job
+from core.registry.versions import Author, VersionMetadata, ready, register_from_job
 from core.storage import registry
 from executors.fake import ProcessKilled
 from scheduler.control.context import ControlContext
@@ -27,7 +27,7 @@ from scheduler.control.models import registrar
 from scheduler.control.models.registrar import Registrar
 
 FILES = {"a.txt": b"a", "sub/b.bin": b"b" * 5000, "sub/deep/c.bin": b"c" * 70}
-BY = By("user-1", "ann", "user:ann")
+BY = Author("user-1", "ann", "user:ann")
 
 
 class Lab:
@@ -63,7 +63,7 @@ class Lab:
         with unit_of_work(self.plane.sessions) as session:
             register_from_job(
                 session, self.plane.engine.now, session.get_one(Job, "job-a"), "digits", BY, SourceRequest(), volume="output",
-                told=Told(aliases=("prod",)), when_done=when_done,
+                metadata=VersionMetadata(aliases=("prod",)), when_done=when_done,
             )  # fmt: skip
 
     @property
@@ -384,7 +384,7 @@ def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
             )  # fmt: skip
             register_from_job(
                 session, now, job, "digits", BY, SourceRequest(), volume="output",
-                told=Told(aliases=("best",), keeps_better=not by_hand),
+                metadata=VersionMetadata(aliases=("best",), keeps_better=not by_hand),
             )  # fmt: skip
         lab.registrar().work()
     with unit_of_work(lab.plane.sessions) as session:

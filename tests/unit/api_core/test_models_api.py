@@ -528,10 +528,10 @@ def test_a_checkpoint_that_is_being_registered_is_not_deleted(
 
 
 def test_the_hook_works_in_the_callers_transaction(registry: Registry, sessions: SessionFactory, clock: Any) -> None:
-    by = versions.By("", "automl", "scheduler")
+    by = versions.Author("", "automl", "scheduler")
     with unit_of_work(sessions) as session:
         job = session.get_one(Job, registry.job)
-        by = versions.By(job.user_id, "automl", "scheduler")
+        by = versions.Author(job.user_id, "automl", "scheduler")
         versions.register_from_job(session, clock.now, job, "best", by, versions.SourceRequest(), volume="output")
     registry.registrar.work()
     found = registry.get("best/versions/latest")

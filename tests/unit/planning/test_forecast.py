@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Gang, ResourceRequest
 from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
-from scheduler.planning.forecast.start_times import StartCode, outlook
+from scheduler.planning.forecast.start_times import StartCode, forecast_starts
 from scheduler.planning.forecast.what_if import Alternative, AlternativeCode, Forecast, changed_cluster, forecast
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
@@ -189,7 +189,7 @@ def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None
 
 def test_of_itself_a_job_is_not_told_as_of_the_one_that_holds_the_place() -> None:
     me = job("hog", gang(1, 8))  # who holds the node is not known here
-    found = outlook(Snapshot(NOW, (node("a", free=0),), (me,))).of(me.job_id)
+    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (me,))).of(me.job_id)
     assert found is not None
     assert found.code is StartCode.NOT_KNOWN
     assert "what becomes free on a is kept for it" in found.sentence

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from core.domain.ids import JobId, NodeId
 from core.domain.sharing.resources import Amounts, Gang, GangRole, ResourceRequest
 from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, RunningGang, Snapshot, plan
-from scheduler.planning.forecast.projection import given_back, taken
-from scheduler.planning.forecast.start_times import QueueForecast, StartCode, StartForecast, outlook
+from scheduler.planning.forecast.projection import give_back, take
+from scheduler.planning.forecast.start_times import QueueForecast, StartCode, StartForecast, forecast_starts
 from tests.properties.planner_worlds import any_snapshots
 from tests.unit.planning.test_reasons import NOW, gang, job, node, quarantined, runs
 
@@ -35,7 +35,7 @@ def of(found: QueueForecast, name: str) -> StartForecast | None:
 
 def test_it_starts_when_the_estimated_ends_of_others_make_room() -> None:
     running = guessed(runs("r", 8, "a", None), 10, 20, 60)
-    found = outlook(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (running,)))
+    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (running,)))
     me = of(found, "me")
     assert minutes(me) == (10, 20, 60)
     assert me is not None
@@ -44,20 +44,20 @@ def test_it_starts_when_the_estimated_ends_of_others_make_room() -> None:
 
 
 def test_a_quarantine_that_ends_by_itself_is_reckoned_with() -> None:
-    alone = of(outlook(Snapshot(NOW, (quarantined("a"),), (job("me", gang(1, 8)),))), "me")
+    alone = of(forecast_starts(Snapshot(NOW, (quarantined("a"),), (job("me", gang(1, 8)),))), "me")
     assert minutes(alone) == (180, 180, 180)
     running = guessed(runs("r", 8, "b", None), 400, 500, 600)
-    busy = of(outlook(Snapshot(NOW, (quarantined("a"), node("b", free=0)), (job("me", gang(1, 8)),), (running,))), "me")
+    busy = of(forecast_starts(Snapshot(NOW, (quarantined("a"), node("b", free=0)), (job("me", gang(1, 8)),), (running,))), "me")
     assert minutes(busy) == (180, 180, 180)
     for_good = replace(quarantined("a"), opens_at=None)
-    never = of(outlook(Snapshot(NOW, (for_good,), (job("me", gang(1, 8)),))), "me")
+    never = of(forecast_starts(Snapshot(NOW, (for_good,), (job("me", gang(1, 8)),))), "me")
     assert never is None or never.likely_at is None
 
 
 def test_those_in_line_start_one_after_the_other() -> None:
     queue = [guessed(job(f"q{n}", gang(1, 8), age=9 - n), 5, 10, 20) for n in range(3)]
     running = guessed(runs("r", 8, "a", None), 10, 20, 60)
-    found = outlook(Snapshot(NOW, (node("a", free=0),), tuple(queue), (running,)))
+    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), tuple(queue), (running,)))
     assert [minutes(of(found, f"q{n}")) for n in range(3)] == [(10, 20, 60), (15, 30, 80), (20, 40, 100)]
     assert [one.job_id for one in found.next_starts(2)] == ["q0", "q1"]
     assert [one.position for one in found.starts] == [1, 2, 3]
@@ -65,7 +65,7 @@ def test_those_in_line_start_one_after_the_other() -> None:
 
 def test_what_starts_now_is_told_and_counts_for_those_behind() -> None:
     queue = (job("now", gang(1, 8), age=9, limit=600), job("then", gang(1, 8)))
-    found = outlook(Snapshot(NOW, (node("a"),), queue))
+    found = forecast_starts(Snapshot(NOW, (node("a"),), queue))
     first, then = of(found, "now"), of(found, "then")
     assert first is not None
     assert (first.code, first.run_s) == (StartCode.NOW, 600)
@@ -73,7 +73,7 @@ def test_what_starts_now_is_told_and_counts_for_those_behind() -> None:
 
 
 def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> None:
-    found = outlook(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (runs("endless", 8, "a", None),)))
+    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (runs("endless", 8, "a", None),)))
     me = of(found, "me")
     assert me is not None
     assert me.code is StartCode.NOT_KNOWN
@@ -85,7 +85,7 @@ def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> Non
 
 def test_what_serves_has_no_end_and_is_not_asked_to_state_one() -> None:
     serves = replace(runs("sums-default-9km2h", 8, "a", None), is_endless=True)
-    me = of(outlook(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (serves,))), "me")
+    me = of(forecast_starts(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (serves,))), "me")
     assert me is not None
     assert me.sentence == (
         "at a time that is not known: job sums-default-9km2h on a serves an endpoint and has no end of its own"
@@ -98,7 +98,7 @@ def test_lengths_that_no_calendar_holds_leave_the_starts_of_others_told() -> Non
     short = guessed(runs("s", 8, "b", None), *[10.0] * 3)
     beside = job("beside", gang(1, 8, node_selector=(("disk", "ssd"),)))
     nodes = (node("a", free=0), node("b", free=0, labels={"disk": "ssd"}))
-    found = outlook(Snapshot(NOW, nodes, (beside, *endless), (running, short)))
+    found = forecast_starts(Snapshot(NOW, nodes, (beside, *endless), (running, short)))
     assert minutes(of(found, "beside")) == (10.0, 10.0, 10.0)
     last = of(found, "q5")
     assert last is not None
@@ -106,7 +106,7 @@ def test_lengths_that_no_calendar_holds_leave_the_starts_of_others_told() -> Non
 
 
 def test_one_that_no_node_could_hold_has_no_place_in_the_queue() -> None:
-    found = outlook(Snapshot(NOW, (node("a", free=0),), (job("big", gang(1, 9), age=5), job("me", gang(1, 8)))))
+    found = forecast_starts(Snapshot(NOW, (node("a", free=0),), (job("big", gang(1, 9), age=5), job("me", gang(1, 8)))))
     big, me = of(found, "big"), of(found, "me")
     assert big is not None
     assert (big.code, big.position) == (StartCode.NEVER, None)
@@ -118,34 +118,34 @@ def test_bookings_end_and_elastic_jobs_shrink_and_grow_on_the_way() -> None:
     booking = Booking("b", "course", "other", frozenset({NodeId("a")}), NOW, NOW + timedelta(hours=1))
     snapshot = Snapshot(NOW, (node("a"),), (job("me", gang(1, 8)),), bookings=(booking,))
     if plan(snapshot).waits:  # a planner that knows bookings
-        assert minutes(of(outlook(snapshot), "me"))[1] == 60
+        assert minutes(of(forecast_starts(snapshot), "me"))[1] == 60
     elastic = Gang((GangRole("worker", 2, ResourceRequest(100, 2**27, 1), most=4),))
     view = RunningGang(
         JobId("e"), "e", "p", 50, elastic, (("worker", NodeId("a")),) * 2, None, ("H100",) * 2, "u", NOW, NOW,
         estimate=Estimate(600, 600, 600),
     )  # fmt: skip
     growing = GrowingGang(JobId("e"), 50, NOW, elastic, (2, 3), ((NodeId("a"), "H100"),) * 2)
-    found = outlook(Snapshot(NOW, (node("a", gpus=4, free=2),), (job("me", gang(1, 4)),), (view,), (growing,)))
+    found = forecast_starts(Snapshot(NOW, (node("a", gpus=4, free=2),), (job("me", gang(1, 4)),), (view,), (growing,)))
     assert minutes(of(found, "me")) == (10, 10, 10)
 
 
 def test_a_small_budget_says_what_was_not_worked_out() -> None:
     queue = tuple(guessed(job(f"q{n}", gang(1, 8), age=99 - n), 5, 10, 20) for n in range(50))
     snapshot = Snapshot(NOW, (node("a", free=0),), queue, (guessed(runs("r", 8, "a", None), 10, 20, 60),))
-    found = outlook(snapshot, budget=1000)
+    found = forecast_starts(snapshot, budget=1000)
     codes = [one.code for one in found.starts]
     assert codes[0] is StartCode.EXPECTED
     assert codes[-1] is StartCode.LATER
     assert "not worked out" in found.starts[-1].sentence
-    assert outlook(snapshot, budget=1000) == found
+    assert forecast_starts(snapshot, budget=1000) == found
 
 
 def test_one_job_alone_can_be_asked_for_whatever_its_place() -> None:
     queue = tuple(guessed(job(f"q{n}", gang(1, 8), age=99 - n), 5, 10, 20) for n in range(5))
     snapshot = Snapshot(NOW, (node("a", free=0),), queue, (guessed(runs("r", 8, "a", None), 10, 20, 60),))
-    alone = outlook(snapshot, only=JobId("q3"), most=1)
-    assert alone.starts == (outlook(snapshot).starts[3],)
-    brief = outlook(snapshot, only=JobId("q3"), is_brief=True).starts[0]
+    alone = forecast_starts(snapshot, only=JobId("q3"), most=1)
+    assert alone.starts == (forecast_starts(snapshot).starts[3],)
+    brief = forecast_starts(snapshot, only=JobId("q3"), is_brief=True).starts[0]
     assert brief.likely_at == alone.starts[0].likely_at
 
 
@@ -153,9 +153,9 @@ def test_one_job_alone_can_be_asked_for_whatever_its_place() -> None:
 def test_parts_of_gpus_are_taken_and_given_back(part: int, others: list[int]) -> None:
     free = Amounts(1000, 1000, {"H100": 8})
     for other in others:
-        free = taken(free, ResourceRequest(1, 1, 0, (), other), "H100")
-    back = given_back(
-        taken(free, ResourceRequest(1, 1, 0, (), part), "H100"), ResourceRequest(1, 1, 0, (), part), "H100"
+        free = take(free, ResourceRequest(1, 1, 0, (), other), "H100")
+    back = give_back(
+        take(free, ResourceRequest(1, 1, 0, (), part), "H100"), ResourceRequest(1, 1, 0, (), part), "H100"
     )
 
     def left(amounts: Amounts) -> int:
@@ -170,7 +170,7 @@ def test_parts_of_gpus_are_taken_and_given_back(part: int, others: list[int]) ->
 def test_every_waiting_job_has_an_outlook_in_order_of_time_and_the_order_of_the_input_does_not_matter(
     snapshot, chance
 ) -> None:
-    found = outlook(snapshot)
+    found = forecast_starts(snapshot)
     made = plan(snapshot)
     assert {one.job_id for one in found.starts} == {job.job_id for job in snapshot.queued}
     for one in found.starts:
@@ -183,7 +183,7 @@ def test_every_waiting_job_has_an_outlook_in_order_of_time_and_the_order_of_the_
     for part in parts:
         chance.shuffle(part)
     nodes, queued, running = map(tuple, parts)
-    assert outlook(replace(snapshot, nodes=nodes, queued=queued, running=running)) == found
+    assert forecast_starts(replace(snapshot, nodes=nodes, queued=queued, running=running)) == found
 
 
 def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known() -> None:
@@ -198,7 +198,7 @@ def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known
         world.enqueue(replace(one, estimate=Estimate(length, length, length)))
         lengths[one.job_id] = length
     snapshot = world.snapshot(NOW)
-    found = outlook(snapshot)
+    found = forecast_starts(snapshot)
     started, now = {}, NOW
     while world.queued or world.running:
         made = plan(world.snapshot(now))

@@ -20,7 +20,7 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.explain.queue_position import standing
+from scheduler.planning.explain.queue_position import explain_position
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
@@ -336,7 +336,7 @@ def test_what_a_job_has_had_is_no_gpu_time_where_it_has_no_gpus(gpus: int, had_s
     seen = Snapshot(NOW, (node("a", free=8),), (first, waits))
     made = plan(seen)
     assert JobId("me") in made.waits
-    assert standing(seen, made, JobId("me")).endswith(told)
+    assert explain_position(seen, made, JobId("me")).endswith(told)
 
 
 def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
@@ -355,14 +355,14 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
     busy = replace(runs("busy", 8, "a", None), project="p")
     seen = Snapshot(NOW, (node("a", free=0),), queued, (busy,), accounts=(Account("p", weight=2.0), Account("q")))
     made = plan(seen)
-    told = standing(seen, made, JobId("me"))
+    told = explain_position(seen, made, JobId("me"))
     assert told.startswith("3 jobs come before it: 1 is of a larger priority than its 50; 1 is of projects whose turn")
     assert "1 is of the same user and first by attained-service: less GPU time so far" in told
     assert "Its project p holds 100% of the cluster, lately 0%, with weight 2" in told
     assert "it is on level 3 of 11, having had 1 GPU hour" in told
     assert not any(name in told for name in ("urgent", "other", "older", "bob"))
-    assert standing(seen, made, JobId("urgent")).startswith("no job comes before it")
-    assert standing(seen, made, JobId("busy")) == ""
+    assert explain_position(seen, made, JobId("urgent")).startswith("no job comes before it")
+    assert explain_position(seen, made, JobId("busy")) == ""
 
 
 SHUT = "is quarantined since 2026-11-21 11:00 UTC (uncorrectable ECC error in job x), until 2026-11-21 15:00 UTC"

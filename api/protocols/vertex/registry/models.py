@@ -37,7 +37,7 @@ from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.model_versions import VersionState
 from core.registry import versions
 from core.registry.sources import SourceRequest
-from core.registry.versions import Told
+from core.registry.versions import VersionMetadata
 from core.wakeups import TOPIC_MODELS
 
 COLLECTION: Final = "models"
@@ -148,7 +148,7 @@ def register(context: AppContext, work: UnitOfWork, caller: Caller, upload: Uplo
         by_of(caller),
         SourceRequest(),
         volume=context.settings.default_volume,
-        told=told,
+        metadata=told,
         when_done=True,
     )
     made.registration = {**made.registration, KEY: upload.body}
@@ -195,10 +195,10 @@ def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
     return models.find_model(session, project_id, model_id)
 
 
-def told_of(upload: Upload, *, is_first: bool) -> Told:
+def told_of(upload: Upload, *, is_first: bool) -> VersionMetadata:
     """There the first version of a model is its default, whatever is asked for."""
     aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
-    return Told(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
+    return VersionMetadata(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
 
 
 def of_pipeline(found: jobs.Found) -> ModelVersion | None:

@@ -53,7 +53,8 @@ def test_all_workers_end_with_the_values_of_the_ps(
 
     together(*(partial(train, rank) for rank in range(2)))
 
-    # An update is on its way until its worker asks for values again: only what is asked for after all are in is the end.
+    # An update is on its way until its worker asks for values again: only what is asked for after all are in is the
+    # end.
     for _ in range(2):
         for _, servers in members:
             servers.pull()

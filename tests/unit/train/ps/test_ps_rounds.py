@@ -258,7 +258,9 @@ def test_nobody_waits_for_an_update_that_nobody_makes(cluster: Callable[..., Clu
 
 
 def test_ps_that_are_one_update_apart_are_at_the_same_one_after_a_step(cluster: Callable[..., Cluster]) -> None:
-    """As after all workers lost their connections to one of them: else the last checkpoint would be of mixed updates."""
+    """As after all workers lost their connections to one of them: else the last checkpoint would be of mixed
+    updates.
+    """
     job = cluster(2, BACKED_UP, workers=2)
     membership = [job.join(rank) for rank in range(2)]
     for _, servers in membership:

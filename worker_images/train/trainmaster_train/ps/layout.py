@@ -73,7 +73,9 @@ class EmbeddingTable:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """``signature``: JSON with every tensor and the optimizer's settings, by which two processes compare their models."""
+    """``signature``: JSON with every tensor and the optimizer's settings, by which two processes compare their
+    models.
+    """
 
     slabs: Tuple[Slab, ...]
     tables: Tuple[EmbeddingTable, ...]
@@ -123,8 +125,8 @@ def slice_of(size: int, ps: int, count: int) -> Tuple[int, int]:
 
 
 def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> ShardLayout:
-    """The layout of the trainable parameters of ``model`` that ``optimizer`` updates. Reads only shapes, so a model on the
-    device ``meta`` is enough.
+    """The layout of the trainable parameters of ``model`` that ``optimizer`` updates. Reads only shapes, so a model on
+    the device ``meta`` is enough.
 
     Raises:
         ParameterServerError: model and optimizer do not match, or no parameter is trainable.

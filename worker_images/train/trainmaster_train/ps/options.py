@@ -69,7 +69,8 @@ class Options:
     idle_timeout_s: float = 3600.0
 
     def check(self, workers: Optional[int] = None) -> None:
-        """Validate the options. Not done in the constructor, so that :func:`ps.run` reports a mistake like any other error.
+        """Validate the options. Not done in the constructor, so that :func:`ps.run` reports a mistake like any other
+        error.
 
         Args:
             workers: the number of workers of the job, if known.

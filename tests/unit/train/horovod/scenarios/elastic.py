@@ -60,7 +60,7 @@ def elastic():
     return {"steps": steps, "resets": resets, "rejoined": len(rejoined), "left": left, "size": hvd.size()}
 
 
-def membership():
+def worlds():
     """Rank 0 of three is killed when one of the others has committed and one has not; later a fourth process joins.
 
     The world files are the platform's part; who is about to die, and who is there when one waits to join, writes them.

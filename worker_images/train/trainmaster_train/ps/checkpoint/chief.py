@@ -1,8 +1,8 @@
-"""The chief's part in checkpoints: it stages the folder, has every ps write its shard, and seals what they wrote.
+"""The chief's part in checkpoints: it stages the folder, has every ps write its shard, and seals the checkpoint.
 
-In ``sync`` mode all shards are of the same step: every ps is held where it is, the one that is furthest ahead sets
-the step, and each writes itself as it is there. In ``async`` mode shards may be a few updates apart, as they are in the
-training itself. A ps copies its shard in memory and writes it while training goes on.
+In ``sync`` mode all shards are of the same step: every ps is paused, the one that is furthest ahead determines the
+step, and each writes its shard at that step. In ``async`` mode shards may be a few updates apart, as they are in the
+training itself. A ps copies its shard in memory and writes it while training continues.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainmaster_train.ps.worker.connection import Connection
 
 _HOLD_S = 30.0
 _RETRY_S = 0.05
-# With backup workers a ps may be an update ahead of another; more, and one came back with older values.
+# With backup workers a ps may be an update ahead of another; more means that one came back with older values.
 _DIVERGED = 8
 
 
@@ -32,7 +32,7 @@ class CheckpointCoordinator:
     def __init__(
         self, connections: Sequence[Connection], model: torch.nn.Module, options: Options, *, after: int
     ) -> None:
-        """``after``: the version that the training starts from."""
+        """``after``: the version from which training starts."""
         self._connections = connections
         self._model = model
         self._options = options
@@ -42,17 +42,17 @@ class CheckpointCoordinator:
         self._pending: Optional[_Pending] = None
 
     def after_step(self, versions: Sequence[int], metrics: Mapping[str, Any], *, is_last: bool) -> None:
-        """Seal what is written, and begin the next one when it is due. Waits for a disk only when that has not finished
-        the one before. What goes wrong costs that checkpoint and a line in the log, since training can go on.
+        """Seal a written checkpoint, and begin the next one when it is due. Waits for the disk only if that has not
+        finished the previous one. An error costs that checkpoint and a line in the log; training continues.
         """
         try:
             if self._pending is not None:
                 self._pending.poll(wait_s=0.0)
                 if self._pending.is_sealed:
                     self._pending = None
-            # The last update's checkpoint is written with what is known then: the end's metrics.
+            # The checkpoint of the last update is written at the end, with the final metrics.
             if self._options.checkpoint_every and versions[0] >= self._next and not is_last:
-                self.finish()  # no more than one interval behind, however slow the disk is
+                self.finish()  # at most one interval behind, however slow the disk is
                 self._plan(versions[0])
                 with self._released_on_failure():
                     is_sync = self._options.mode == "sync"
@@ -63,7 +63,7 @@ class CheckpointCoordinator:
             self._pending = None
 
     def write(self, versions: Sequence[int], metrics: Mapping[str, Any]) -> Path:
-        """A checkpoint now. Raises ``CheckpointError``."""
+        """Write a checkpoint now. Raises ``CheckpointError``."""
         self.finish()
         try:
             with self._released_on_failure():
@@ -87,10 +87,10 @@ class CheckpointCoordinator:
         self._next = (version // every + 1) * every if every else 0
 
     def _hold(self) -> List[Optional[int]]:
-        """Hold every ps, and give the first version that all of them can reach.
+        """Pause every ps, and return the first version that all of them can reach.
 
-        A ps that came back with older values counts from there, and is never where the others are: then each is taken
-        as it is.
+        A ps that came back with older values counts from there, and never reaches the others: then each shard is
+        written at its own version.
         """
         held_versions = []
         for connection in self._connections:
@@ -101,7 +101,7 @@ class CheckpointCoordinator:
             self._is_aligned = True
             _release(self._connections)
             print(
-                f"the ps are at updates {held_versions}, since one came back; the checkpoint has each as it is.",
+                f"the ps are at updates {held_versions}, since one came back; the checkpoint has each shard as it is.",
                 flush=True,
             )
             return [None] * len(held_versions)
@@ -109,7 +109,7 @@ class CheckpointCoordinator:
 
     @contextmanager
     def _released_on_failure(self) -> Iterator[None]:
-        """Whoever is held for a checkpoint that cannot begin goes on at once."""
+        """Release the paused ps at once if the checkpoint cannot begin."""
         try:
             yield
         except BaseException:
@@ -118,8 +118,8 @@ class CheckpointCoordinator:
 
     def _hold_aligned(self) -> Optional[List[Optional[int]]]:
         """As :meth:`_hold` at a moment when all ps are at the same step, for a caller that makes no more steps itself.
-        ``None`` when there is no such moment: only with backup workers, when one of them died half through its last push
-        or a ps came back with older values.
+        ``None`` if there is no such moment: only with backup workers, if one died in the middle of its last push or a
+        ps came back with older values.
         """
         deadline = time.monotonic() + _HOLD_S
         while time.monotonic() < deadline:
@@ -128,7 +128,7 @@ class CheckpointCoordinator:
                 return targets
             _release(self._connections)
             threading.Event().wait(_RETRY_S)
-        print("the ps are not all at the same update; the checkpoint has each as it is.", flush=True)
+        print("the ps are not all at the same update; the checkpoint has each shard as it is.", flush=True)
         return None
 
     def _begin(
@@ -147,12 +147,12 @@ class CheckpointCoordinator:
 
 def _release(connections: Sequence[Connection]) -> None:
     for connection in connections:
-        with suppress(ParameterServerError):  # it is gone, and holds nothing any more
+        with suppress(ParameterServerError):  # it is gone
             connection.send({"op": "release"})
 
 
 class _Pending:
-    """A checkpoint that the ps are writing."""
+    """A checkpoint that the ps are writing now."""
 
     def __init__(
         self, connections: Sequence[Connection], options: Options, step: int, metrics: Mapping[str, Any], folder: Path
@@ -175,10 +175,10 @@ class _Pending:
             self._numbers[ps] = connection.send(header)
 
     def poll(self, *, wait_s: float) -> Path:
-        """Seal the checkpoint when all have answered; waits that long for them. ``is_sealed`` tells.
+        """Seal the checkpoint once all have answered, waiting for at most ``wait_s``; see ``is_sealed``.
 
         Raises:
-            ParameterServerError: a ps cannot write, is gone, or takes too long.
+            ParameterServerError: a ps cannot write, is lost, or takes too long.
         """
         try:
             for ps, number in list(self._numbers.items()):

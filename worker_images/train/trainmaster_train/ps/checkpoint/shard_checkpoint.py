@@ -1,5 +1,5 @@
-"""Shards in checkpoints: each ps writes a file of its own into the folder that the chief staged, the chief writes what
-no ps holds (buffers, frozen parameters), and any number of ps reads it all back.
+"""Files of a sharded checkpoint: each ps writes its own file into the folder that the chief staged, the chief writes
+buffers and frozen parameters, and any number of ps can read them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from trainmaster_train.checkpoint.manifest import HashedFile, check
 from trainmaster_train.ps.layout import ShardLayout, difference, slice_of
 from trainmaster_train.ps.server.shard import Shard, TensorAndState
 
-LOCAL_FILE = "local.pt"  # what the chief itself holds
+LOCAL_FILE = "local.pt"  # state of the chief itself
 
 
 def write_shard(
     folder: Path, shard_state: Tuple[List[TensorAndState], Dict[str, TensorAndState]], about: Mapping[str, Any]
 ) -> Tuple[str, str]:
-    """Write a shard's file; its name and its SHA-256.
+    """Write a shard's file; returns its name and its SHA-256.
 
     Args:
         about: ``ps``, ``count``, ``version``, the layout's ``signature`` and the learning ``rates``.
 
     Raises:
-        OSError: the volume is full or away.
+        OSError: the volume is full or unavailable.
     """
     slabs, tables = shard_state
     name = shard_file(about["ps"], about["count"])
@@ -34,18 +34,18 @@ def write_shard(
 
 
 def write_local(folder: Path, model: torch.nn.Module) -> Tuple[str, str]:
-    """Write the chief's buffers and frozen parameters; the file's name and SHA-256."""
+    """Write the chief's buffers and frozen parameters; returns the file's name and SHA-256."""
     return LOCAL_FILE, save_file(local_state(model), folder / LOCAL_FILE)
 
 
 def local_state(model: torch.nn.Module) -> Dict[str, torch.Tensor]:
-    """What every replica holds for itself: buffers (without those that are no part of a state) and frozen parameters."""
+    """State that every replica has for itself: persistent buffers and frozen parameters."""
     trained = {name for name, value in model.named_parameters(remove_duplicate=False) if value.requires_grad}
     return {name: value for name, value in model.state_dict().items() if name not in trained}
 
 
 def load_local(model: torch.nn.Module, path: Path) -> None:
-    """Take the buffers and frozen parameters of a checkpoint, if it has them."""
+    """Load the buffers and frozen parameters of a checkpoint, if it has them."""
     file = path / LOCAL_FILE
     if file.exists():
         _check_content(path, [LOCAL_FILE])
@@ -53,15 +53,15 @@ def load_local(model: torch.nn.Module, path: Path) -> None:
 
 
 class DamagedError(CheckpointError):
-    """This checkpoint is not as it was written; an older one may be."""
+    """This checkpoint is damaged; an older one may be intact."""
 
 
 def newest_undamaged(replica_name: str) -> Optional[Path]:
-    """Where to start from, as :func:`latest` says, or the newest one before it when that is damaged; says so as ``who``.
-    All replicas see the same files, so all of them start from the same one.
+    """The checkpoint to start from, as :func:`latest`; if that is damaged, the newest undamaged one before it, with a
+    line in the log of ``replica_name``. All replicas see the same files, so all of them start from the same one.
 
     Raises:
-        DamagedError: all of them are. Starting from the beginning instead would hide the loss.
+        DamagedError: all of them are damaged. Starting from the beginning instead would hide the loss.
         CheckpointError: as :func:`latest`.
     """
     wanted = latest()
@@ -80,16 +80,16 @@ def newest_undamaged(replica_name: str) -> Optional[Path]:
         before, wanted = wanted, latest()
         if wanted == before and problem is not None:
             raise problem
-        # It made room for a newer one just now.
+        # It was just pruned in favour of a newer one.
     return None
 
 
 def check_files(path: Path) -> None:
-    """Whether the checkpoint has all its files in their sizes, and each opens. Their content is looked at by whoever
-    reads it: all of it may be more than one replica can read in good time.
+    """Check that the checkpoint has all files with their sizes, and that each can be opened. Contents are verified when
+    they are read: all of them may be more than one replica can read in reasonable time.
 
     Raises:
-        DamagedError: it has not.
+        DamagedError: a file is missing or damaged.
     """
     try:
         check(path, hashes=False)
@@ -101,12 +101,12 @@ def check_files(path: Path) -> None:
 
 
 def restore_shard(shard: Shard, path: Path) -> None:
-    """Take this shard's part of the checkpoint ``path``, however many ps wrote it.
+    """Restore this shard's part of the checkpoint ``path``, written by any number of ps.
 
     Raises:
-        CheckpointError: it is of another model or optimizer, or not whole.
-        DamagedError: what this shard reads is not what was written. No other ps may know that, so that none may take an
-            older checkpoint instead: then the ps would not be at one.
+        CheckpointError: it is of another model or optimizer, or incomplete.
+        DamagedError: the content that this shard reads is damaged. Other ps may not notice, so none may use an older
+            checkpoint instead: the shards would not match.
     """
     files = _read_all(path, shard.layout)
     read = [shard.ps] if len(files) == shard.count else range(len(files))
@@ -119,18 +119,18 @@ def restore_shard(shard: Shard, path: Path) -> None:
         table.name: _table_part(files, table.name, torch.arange(shard.ps, table.rows, shard.count))
         for table in shard.layout.tables
     }
-    # One number for all, so that they count on together.
+    # The same number for all, so that they continue to count together.
     # Files of earlier versions have no learning rates.
     shard.restore(slabs, tables, max(0, int(files[0]["version"])), files[0].get("rates"))
 
 
 def load_model(model: torch.nn.Module, path: Union[str, Path]) -> torch.nn.Module:
-    """Fill ``model`` from a checkpoint of parameter servers: parameters, buffers and all. Returns ``model``.
+    """Load parameters and buffers of ``model`` from a checkpoint of parameter servers. Returns ``model``.
 
-    Needs neither a ps nor the optimizer: for evaluation, and for what uses the model when it is trained.
+    Needs neither a ps nor the optimizer: for evaluation, and for using the trained model.
 
     Raises:
-        CheckpointError: the checkpoint is of another model, or not whole.
+        CheckpointError: the checkpoint is of another model, or incomplete.
     """
     path = Path(path)
     files = _read_all(path, None)
@@ -152,12 +152,12 @@ def load_model(model: torch.nn.Module, path: Union[str, Path]) -> torch.nn.Modul
 
 
 def shard_file(ps: int, count: int) -> str:
-    """The name of what ps ``ps`` of ``count`` writes."""
+    """The name of the file of ps ``ps`` of ``count``."""
     return f"shard-{ps:05d}-of-{count:05d}.pt"
 
 
 def _check_content(path: Path, files: Collection[str]) -> None:
-    """Whether ``files`` of a checkpoint hold what was written. Raises ``DamagedError``."""
+    """Verify the contents of ``files`` of a checkpoint. Raises ``DamagedError``."""
     try:
         check(path, only=files)
     except CheckpointError as error:
@@ -208,7 +208,7 @@ def _slab_part(files: List[Dict[str, Any]], number: int, size: int, begin: int, 
 
 
 def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> TensorAndState:
-    """Values and state of ``rows`` (numbers in the whole table)."""
+    """Values and state of ``rows`` (indices in the whole table)."""
     count = len(files)
     values, state = files[0]["tables"][name]
     part = torch.empty(len(rows), values.shape[1], dtype=values.dtype)
@@ -225,7 +225,7 @@ def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> T
 
 
 def _read_all(path: Path, layout: Optional[ShardLayout]) -> List[Dict[str, Any]]:
-    """The shards' files of a checkpoint in order, which are of this ``layout``."""
+    """The shards' files of a checkpoint in order, checked against ``layout``."""
     files = _load_all(path)
     if layout is not None:
         for file in files:
@@ -247,9 +247,9 @@ def _load_all(path: Path) -> List[Dict[str, Any]]:
 
 
 def load_file(file: Path) -> Dict[str, Any]:
-    """What :func:`save_file` wrote, mapped. Raises ``DamagedError``."""
+    """Map a file of :func:`save_file`. Raises ``DamagedError``."""
     try:
-        # Mapped: a ps reads its own part alone, of however many files. Nothing in them is executed.
+        # Mapped: a ps reads only its own part of any number of files. No code in them is executed.
         loaded: Dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         return loaded
     except Exception as error:
@@ -257,10 +257,10 @@ def load_file(file: Path) -> Dict[str, Any]:
 
 
 def save_file(value: Mapping[str, Any], path: Path) -> str:
-    """Write; the file's SHA-256. Sealing the checkpoint flushes it to the disk.
+    """Write; returns the file's SHA-256. Sealing the checkpoint flushes it to the disk.
 
     Raises:
-        OSError: the volume is full or away.
+        OSError: the volume is full or unavailable.
     """
     file: Any = HashedFile(path)
     try:

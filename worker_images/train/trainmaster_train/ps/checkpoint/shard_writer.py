@@ -1,7 +1,7 @@
-"""A ps's part in a checkpoint: stop at the wanted version, copy the shard, and write it while training goes on.
+"""A ps's part in a checkpoint: pause at the requested version, copy the shard, and write it while training continues.
 
-The thread that writes only leaves what came of it in ``_written``; all else belongs to the serving thread. So no second
-write of the same file can begin before the first one's answer is taken.
+The writing thread only stores its result in ``_written``; everything else belongs to the serving thread. So no second
+write of the same file can begin before the result of the first one is taken.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trainmaster_train.ps.errors import RefusedError
 from trainmaster_train.ps.server.sessions import WorkerRequest
 from trainmaster_train.ps.server.shard import Shard
 
-HOLD_S = 60.0  # who holds this ps for a checkpoint and does not go on is not waited for any longer
+HOLD_S = 60.0  # a pause for a checkpoint that does not proceed ends after this time
 
 Answer = Tuple[WorkerRequest, Dict[str, Any]]
 
 
 class ShardWriter:
     def __init__(self, shard: Shard, wake: Callable[[], None]) -> None:
-        """``wake``: called from the writing thread when it is done, so that :meth:`answers` is asked."""
+        """``wake``: called by the writing thread when it is done, so that :meth:`answers` is called."""
         self._shard = shard
         self._wake = wake
         self._hold_version: Optional[int] = None
@@ -35,11 +35,11 @@ class ShardWriter:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the shard may not be updated now."""
+        """Whether updates of the shard are paused."""
         return self._hold_version is not None and self._shard.version >= self._hold_version
 
     def hold(self, now: float) -> int:
-        """Let no update follow the current one; its version."""
+        """Pause after the current update; returns its version."""
         if self._hold_version is None:
             self._hold_version, self._hold_since = self._shard.version, now
         return self._hold_version
@@ -50,15 +50,15 @@ class ShardWriter:
             self._request = None
 
     def release_after(self, now: float) -> None:
-        """Go on when whoever holds this ps does not."""
+        """Resume if the pause has timed out."""
         if self._hold_version is not None and now - self._hold_since > HOLD_S:
             self.release()
 
     def ask(self, request: WorkerRequest, now: float) -> None:
-        """Write the shard as it is at ``request``'s version (``None``: now).
+        """Write the shard at ``request``'s version (``None``: now).
 
         Raises:
-            RefusedError: another one is being written, or that version is past.
+            RefusedError: another one is being written, or that version has passed.
         """
         name = f"ps {self._shard.ps}"
         if self._request is not None:
@@ -72,7 +72,7 @@ class ShardWriter:
             self._hold_version, self._hold_since = int(target), now
 
     def proceed(self) -> None:
-        """Begin to write if that was asked for and the version is right."""
+        """Begin to write if requested, once the version is reached."""
         if self._request is None or self._is_writing:
             return
         target = self._request.header.get("version")
@@ -81,7 +81,7 @@ class ShardWriter:
         self._hold_version = None
         folder = staged_path(int(self._request.header["step"]), directory=self._request.header.get("directory"))
         if not folder.is_dir():
-            self._answer({"refused": f"{folder} is not there: all replicas must share the output of the chief"})
+            self._answer({"refused": f"{folder} does not exist: all replicas must share the output of the chief"})
             return
         try:
             state = self._shard.state()
@@ -94,7 +94,7 @@ class ShardWriter:
         threading.Thread(target=self._write, args=(folder, state, about), daemon=True).start()
 
     def answers(self) -> List[Answer]:
-        """What is to be answered since the last call."""
+        """The answers to send since the last call."""
         if self._written:
             self._answer(self._written.pop())
             self._is_writing = False
@@ -107,7 +107,7 @@ class ShardWriter:
         try:
             name, digest = write_shard(folder, state, about)
             answer: Dict[str, Any] = {"version": about["version"], "file": name, "sha256": digest}
-        except Exception as error:  # noqa: BLE001 (whatever it is, the chief waits for an answer)
+        except Exception as error:  # noqa: BLE001 (the chief waits for an answer in any case)
             reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             answer = {"refused": f"ps {about['ps']} cannot write its shard to {folder}: {reason}"}
         self._written.append(answer)

@@ -1,8 +1,8 @@
 """Sends the workers the new values, piece by piece.
 
-A response is one message for each piece of the shard; the last one also has the outcome of the request. The pieces of an
-update are sent while the optimizer still computes the next ones, and the worker copies them while others arrive: so the
-step, two copies and the sending overlap. A worker that is lost between two pieces of a response pulls again. For a
+A response is one message for each piece of the shard; the last one also has the outcome of the request. The pieces of
+an update are sent while the optimizer still computes the next ones, and the worker copies them while others arrive: so
+the step, two copies and the sending overlap. A worker that is lost between two pieces of a response pulls again. For a
 worker that shares its memory with this ps, the pieces are written there, and only the last message is sent.
 """
 
@@ -27,10 +27,13 @@ class PullResponses:
         self._snapshots = SnapshotPool(shard)
 
     def send_while_applying(self, receivers: Callable[[], Sequence[WorkerSession]]) -> OnUpdated:
-        """A callback for :meth:`Shard.apply` that sends each piece at once. ``receivers``: sessions that wait for the update."""
+        """A callback for :meth:`Shard.apply` that sends each piece at once. ``receivers``: sessions that wait for the
+        update.
+        """
 
         def on_updated(piece: range) -> None:
-            # The last piece is sent with the outcome. Compressed responses are differences, computed from the whole shard.
+            # The last piece is sent with the outcome. Compressed responses are differences, computed from the whole
+            # shard.
             if piece == self._shard.pieces[-1] or self._codec.is_lossy:
                 return
             for session in receivers():

@@ -133,8 +133,8 @@ class ParameterServer:
             os.close(self._wake_write)
 
     def _announce_failure(self, sentence: str) -> None:
-        """Send the workers the reason why this ps ends. Reads on for a moment: closing a socket with unread data resets the
-        connection, and the reason would never arrive.
+        """Send the workers the reason why this ps ends. Reads on for a moment: closing a socket with unread data
+        resets the connection, and the reason would never arrive.
         """
         for session in list(self._sessions.values()):
             self._send(session, {"op": "fatal", "sentence": sentence})

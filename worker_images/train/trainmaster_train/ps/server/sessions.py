@@ -85,7 +85,8 @@ class WorkerListener:
         self._key = key
         self._password = password
         self.context = zmq.Context(io_threads=2)
-        # ZeroMQ's authentication (ZAP), bound before any socket that uses it: without the password no byte is stored here.
+        # ZeroMQ's authentication (ZAP), bound before any socket that uses it: without the password no byte is stored
+        # here.
         self.zap = self.context.socket(zmq.REP)
         self.zap.bind(ZAP_ENDPOINT)
         self.socket = self.context.socket(zmq.ROUTER)

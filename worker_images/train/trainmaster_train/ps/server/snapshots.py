@@ -27,7 +27,9 @@ class SnapshotPool:
         return self._of(self._shard.version)
 
     def coming(self) -> "SnapshotBuffer":
-        """The values of the version that is being computed. Only blocks that are updated already may be taken from it."""
+        """The values of the version that is being computed. Only blocks that are updated already may be taken from
+        it.
+        """
         return self._of(self._shard.version + 1)
 
     def forget(self) -> None:

@@ -1,7 +1,7 @@
 """Schedules the updates of a ps: between its connections and its shard.
 
-Holds back gradients while a checkpoint is taken, answers pushes with the new values and pulls once there are values, and
-describes the workers that are waited for.
+Holds back gradients while a checkpoint is taken, answers pushes with the new values and pulls once there are values,
+and describes the workers that are waited for.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class UpdateScheduler:
             ) from error
 
     def answer_pulls(self, *, at_once: bool = False) -> None:
-        """Answer pending pulls; ``at_once``: also those for an update that does not exist yet, without values, so that no
-        worker waits without a message for long.
+        """Answer pending pulls; ``at_once``: also those for an update that does not exist yet, without values, so that
+        no worker waits without a message for long.
         """
         is_stuck = at_once and self._is_stuck()
         for session in list(self._sessions.values()):

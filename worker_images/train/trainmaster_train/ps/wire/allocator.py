@@ -1,4 +1,4 @@
-"""Keeps memory that was used once."""
+"""Tuning of glibc's allocator: retains freed memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MAX_RETAINED_BYTES = 32 << 20  # the most that glibc takes
 
 
 def retain_freed_memory() -> None:
-    """Have the allocator keep what is freed (up to 1 GiB) instead of giving it back to the kernel at once.
+    """Have the allocator retain freed memory (up to 1 GiB) instead of returning it to the kernel at once.
 
     libzmq allocates memory for every frame that it receives, in threads of its own. glibc would return it after each
-    message, and each next one would be written to fresh pages: pushing and pulling 100 MB took two to three times as
-    long. Threads share one arena, for what the others' arenas keep is bounded by 64 MiB whatever the thresholds are.
-    Does nothing where the C library knows no such thing, or the user has chosen (``MALLOC_…``).
+    message, and the next one would be written to fresh pages: pushing and pulling 100 MB took two to three times as
+    long. Threads share one arena, because other arenas retain at most 64 MiB whatever the thresholds are. Does nothing
+    if the C library has no ``mallopt``, or the user has set ``MALLOC_…`` variables.
     """
     if any(name in os.environ for name in _USER_SETTINGS):
         return

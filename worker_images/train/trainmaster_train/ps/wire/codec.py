@@ -1,10 +1,12 @@
-"""A block of values as frames, and back.
+"""Codec of blocks of values: frames with optional compression.
 
-``full``: the values as they are, one frame. ``bf16``: halves, one frame. ``fp16``: halves times a power of two that
-puts the largest value near fp16's limit (so that small ones do not vanish), one frame and the exponent. ``topk``: the
-indices (int32) and the values (bf16) of the largest, two frames. Blocks of other dtypes than float32 are sent full.
+``full``: the values unchanged, one frame. ``bf16``: half precision, one frame. ``fp16``: half precision, scaled by a
+power of two that puts the largest value near fp16's limit (so that small ones do not vanish), one frame and the
+exponent. ``topk``: indices (int32) and values (bf16) of the largest elements, two frames. Blocks of other dtypes than
+float32 are sent full.
 
-What is lost is put back into the block's *rest*, if there is one, and so into the next values: error feedback.
+The compression error is stored in the block's *residual*, if there is one, and added to the next values: error
+feedback.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ class Codec:
 
     @property
     def uses_error_feedback(self) -> bool:
-        """Whether what one gradient loses is too much to be forgotten."""
+        """Whether the compression error of a gradient is too large to be ignored."""
         return self._wire == "topk"
 
     def frame_count(self, dtype: torch.dtype) -> int:
         return 2 if self._applied(dtype) == "topk" else 1
 
     def encode(self, values: torch.Tensor, residual: Optional[torch.Tensor] = None) -> Tuple[List[Any], int]:
-        """Frames of ``values`` (flat, on the CPU) plus ``rest``, and an exponent that ``decode`` wants.
+        """Frames of ``values`` (flat, on the CPU) plus ``residual``, and the exponent for ``decode``.
 
-        ``rest`` is left holding what the frames do not. A frame of ``full`` is the memory of ``values`` itself.
+        The new compression error is stored in ``residual``. A frame of ``full`` is the memory of ``values`` itself.
         """
         wire = self._applied(values.dtype)
         if wire == "full":
@@ -72,10 +74,10 @@ class Codec:
         return [raw(halves)], exponent
 
     def decode(self, frames: Sequence[Any], size: int, dtype: torch.dtype, exponent: int) -> torch.Tensor:
-        """The values in ``frames``: flat, of ``size`` elements. May be the frame's own memory: not to be written to.
+        """The values in ``frames``: flat, of ``size`` elements. May be the frame's own memory: read only.
 
         Raises:
-            WireError: the frames do not hold that many.
+            WireError: the frames have another size.
         """
         wire = self._applied(dtype)
         if wire == "full":
@@ -98,7 +100,7 @@ def largest(values: torch.Tensor, count: int) -> torch.Tensor:
     """The indices of about ``count`` values of largest magnitude.
 
     ``torch.topk`` over a block costs tens of milliseconds on a CPU; a threshold from a sample costs one. So the number
-    varies by some per cent; where the sample misleads (nearly all values equal, or zero) ``topk`` decides.
+    varies by some per cent; if the sample is misleading (nearly all values equal, or zero), ``topk`` is used.
     """
     magnitudes = values.abs()
     if values.numel() <= _SAMPLE:
@@ -119,7 +121,7 @@ def raw(tensor: torch.Tensor) -> memoryview:
 
 
 def read(frame: Any, dtype: torch.dtype, size: Optional[int]) -> torch.Tensor:
-    """A frame as a flat tensor of ``size`` elements (``None``: as many as there are), without a copy."""
+    """A frame as a flat tensor of ``size`` elements (``None``: of any size), without a copy."""
     buffer = frame if isinstance(frame, memoryview) else frame.buffer
     if buffer.nbytes % dtype.itemsize or (size is not None and buffer.nbytes != size * dtype.itemsize):
         raise WireError(f"a frame of {buffer.nbytes} bytes where {size} values of {dtype} belong")

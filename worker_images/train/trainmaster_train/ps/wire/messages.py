@@ -1,12 +1,12 @@
-"""Messages between workers and ps over ZeroMQ: a sealed header and frames of raw values.
+"""Messages between workers and ps over ZeroMQ: an authenticated header and frames of raw values.
 
 A message is a header frame (32 bytes of HMAC-SHA256, then a JSON object) followed by any number of frames with raw
-bytes, which are sent from and read in the memory where they lie. Nothing that arrives is unpickled or executed.
+bytes, which are sent and read without a copy. Received data are never unpickled or executed.
 
-Who may talk is decided twice. ZeroMQ's PLAIN mechanism lets nobody send a message who does not know the gate's
-password. Then both sides prove on each other's random nonce that they know the job's key, which gives each
-connection two keys of its own; each header is sealed with one of them and its number in the connection. The
-values themselves are neither sealed nor encrypted: this is for the network inside a job.
+Access is checked twice. ZeroMQ's PLAIN mechanism rejects connections without the right password. Then both sides prove,
+on each other's nonce, that they know the job's key, from which each connection derives two keys of its own; each header
+is sealed (HMAC) with one of them and its sequence number. The values themselves are neither sealed nor encrypted: this
+is for the network inside a job.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NUMBER = struct.Struct(">Q")
 
 
 class WireError(ParameterServerError):
-    """The other side is not what it should be, or sent what it must not."""
+    """The peer is not authentic, or violates the protocol."""
 
 
 def job_key(token_file: Optional[Path]) -> bytes:
-    """The key that all replicas of an attempt share and nobody else knows: made from the attempt's token, or from
-    ``PS_KEY`` when there is no platform.
+    """The secret key of all replicas of an attempt: derived from the attempt's token, or outside the platform from
+    ``PS_KEY``.
 
     Raises:
         ParameterServerError: there is neither.
@@ -51,7 +51,7 @@ def job_key(token_file: Optional[Path]) -> bytes:
 
 
 def zap_password(key: bytes) -> bytes:
-    """What opens the gate. It crosses the network in the clear, and knowing it proves nothing beyond the gate."""
+    """The password of ZeroMQ's PLAIN mechanism. It is sent unencrypted, and proves nothing in the handshake."""
     return _mac(key, b"gate").hex().encode()
 
 
@@ -60,13 +60,13 @@ def proof(key: bytes, side: bytes, nonces: bytes) -> str:
 
 
 class Seal:
-    """Seals what one side sends, and opens what the other one sent, in order."""
+    """Seals the headers of one side, and verifies those of the other side, in order."""
 
     def __init__(self, key: bytes, nonces: bytes, *, is_server: bool) -> None:
         here, there = (b"server", b"worker") if is_server else (b"worker", b"server")
         self._send_key = _mac(key, b"headers of the " + here + nonces)
         self._receive_key = _mac(key, b"headers of the " + there + nonces)
-        # Known to both ends of this connection and to nobody else; says that what comes by another way is the worker's.
+        # A secret of this connection; proves that a file descriptor received by another socket is from this worker.
         self.ticket = _mac(key, b"ticket of the worker" + nonces)
         self._sent = 0
         self._received = 0
@@ -82,7 +82,7 @@ class Seal:
         """The header in a header frame.
 
         Raises:
-            WireError: it was not sealed by the other side of this connection, at this place in it, with so many frames.
+            WireError: it was not sealed by the peer with this sequence number and this number of frames.
         """
         tag = _mac(self._receive_key, _NUMBER.pack(self._received), data[TAG_BYTES:])
         if not hmac.compare_digest(data[:TAG_BYTES], tag):
@@ -95,7 +95,7 @@ class Seal:
 
 
 def plain(header: Mapping[str, Any]) -> bytes:
-    """A header of the handshake, which has no seal yet."""
+    """A header of the handshake, without a seal."""
     return json.dumps(header).encode()
 
 
@@ -103,15 +103,15 @@ def read_plain(data: bytes) -> Dict[str, Any]:
     try:
         header = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise WireError("a header that is no JSON") from error
+        raise WireError("a header that is not JSON") from error
     if not isinstance(header, dict):
-        raise WireError("a header that is no JSON object")
+        raise WireError("a header that is not a JSON object")
     return header
 
 
 def bind_address(address: str) -> str:
-    """Where to listen for ``host:port``: on the loopback alone when the host is there, else on all interfaces, for a
-    service name need not resolve to an address that this container has.
+    """The address to listen at for ``host:port``: the loopback if the host is a loopback address, else all interfaces,
+    because a service name need not resolve to an address of this container.
     """
     host, port = split_address(address)
     return f"tcp://{'127.0.0.1' if host in ('127.0.0.1', 'localhost') else '*'}:{port}"

@@ -1,9 +1,9 @@
-"""Memory that a worker shares with the ps of its own machine: gradients and new values lie there and need not travel.
+"""Shared memory of a worker and a ps on one machine: gradients and new values are exchanged without sending them.
 
-The worker makes it, and hands its file descriptor over through a local socket of the ps, with a ticket that only the
-other end of their connection can know. Where that does not work (another machine, another container, another system)
-values travel in frames as ever. The requests themselves always take the connection: they say what lies where, and
-nobody writes to memory that the other one may read. So it changes no order and no outcome.
+The worker creates it, and passes its file descriptor through a local socket of the ps, with a ticket that only the peer
+of their connection can know. If that fails (another machine, container or system), values are sent in frames. The
+requests themselves always use the connection: they say which slot holds what, and neither side writes to memory that
+the other one may read. So shared memory changes neither the order nor the result.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _MAX_OFFERS = 256
 
 
 class SharedMemory:
-    """``gradients[turn][slab]`` and ``values[turn][slab]``, flat, of all slabs of a worker's model.
+    """``gradients[slot][slab]`` and ``values[slot][slab]``, flat, of all slabs of a worker's model.
 
-    A push of turn ``t`` lies in ``gradients[t]``, the values that answer it are written to ``values[t]``. Whoever makes
-    it has ``descriptor``, and closes it.
+    A push in slot ``t`` lies in ``gradients[t]``, the values of its answer are written to ``values[t]``. The creating
+    process owns ``descriptor``, and closes it.
     """
 
     def __init__(self, layout: ShardLayout, slots: int, buffer: Any, descriptor: int = -1) -> None:
@@ -53,14 +53,14 @@ class SharedMemory:
         self.values = [flats() for _ in range(slots)]
 
     def close(self) -> None:
-        """Nobody can be given it any more. The memory itself lives as long as its tensors."""
+        """Close the descriptor. The memory itself lives as long as its tensors."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
         self.descriptor = -1
 
 
 class SharedShard:
-    """What one ps sees of a worker's memory: the pieces that are its own ``blocks``."""
+    """The part of a worker's memory that belongs to one ps: its own ``blocks``."""
 
     def __init__(self, memory: SharedMemory, blocks: Sequence[SlabBlock]) -> None:
         def own(flats: Sequence[torch.Tensor]) -> List[torch.Tensor]:
@@ -70,13 +70,13 @@ class SharedShard:
         self._values = [own(flats) for flats in memory.values]
 
     def write(self, slot: int, numbers: range, values: Sequence[torch.Tensor]) -> None:
-        """Give the worker the ``values`` of the blocks ``numbers``."""
+        """Write the ``values`` of the blocks ``numbers`` for the worker."""
         for number in numbers:
             self._values[slot][number].copy_(values[number])
 
 
 def create_shared_memory(layout: ShardLayout, slots: int) -> Optional[SharedMemory]:
-    """Memory that can be shared, filled with zeros; ``None`` where the system has no such thing or not so much of it."""
+    """Create shared memory, filled with zeros; ``None`` if the system lacks support or memory."""
     size = _size(layout, slots)
     if not size:
         return None
@@ -88,7 +88,7 @@ def create_shared_memory(layout: ShardLayout, slots: int) -> Optional[SharedMemo
         return None
     try:
         os.ftruncate(descriptor, size)
-        # Who has it mapped is not to be ended by a file that shrinks.
+        # A shrinking file would kill the processes that have it mapped.
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         buffer = mmap.mmap(descriptor, size)
         _allocate_pages(buffer, descriptor, size)
@@ -99,7 +99,7 @@ def create_shared_memory(layout: ShardLayout, slots: int) -> Optional[SharedMemo
 
 
 def map_shared_memory(descriptor: int, layout: ShardLayout, slots: int) -> Optional[SharedMemory]:
-    """The memory behind a descriptor that a worker handed over, which is closed; ``None`` if it is not what it should be."""
+    """Map the memory of a descriptor from a worker, and close that; ``None`` if its size or seals are wrong."""
     import fcntl
 
     size = _size(layout, slots)
@@ -115,7 +115,7 @@ def map_shared_memory(descriptor: int, layout: ShardLayout, slots: int) -> Optio
 
 
 class FdReceiver:
-    """Where a ps takes the descriptors. ``name`` is empty where the system has no such sockets."""
+    """Receives file descriptors at a ps. ``name``: of the socket; empty if the system has no abstract sockets."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -130,7 +130,7 @@ class FdReceiver:
             self._socket = None
 
     def take(self, ticket: bytes) -> Optional[int]:
-        """The descriptor that came with ``ticket``, if it came: what was sent before a request is here before it."""
+        """The descriptor that was sent with ``ticket``, if any: it arrives before a request that was sent later."""
         while self._socket is not None:
             try:
                 found, passed, _, _ = self._socket.recvmsg(
@@ -141,7 +141,7 @@ class FdReceiver:
             for descriptor in _descriptors(passed):
                 self._drop(found)
                 self._offers[found] = descriptor
-            if len(self._offers) > _MAX_OFFERS:  # of strangers on this machine
+            if len(self._offers) > _MAX_OFFERS:  # from unknown processes on this machine
                 self._drop(next(iter(self._offers)))
         return self._offers.pop(ticket, None)
 
@@ -158,7 +158,7 @@ class FdReceiver:
 
 
 def send_descriptor(memory: SharedMemory, socket_name: str, ticket: bytes) -> bool:
-    """Hand ``memory`` to the ps whose :class:`Hatch` has that name; ``False`` when there is none on this machine."""
+    """Send ``memory`` to the :class:`FdReceiver` with that name; ``False`` if there is none on this machine."""
     passed = array.array("i", [memory.descriptor])
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
@@ -189,14 +189,14 @@ def _aligned(size: int) -> int:
 
 
 def _allocate_pages(buffer: mmap.mmap, descriptor: int, size: int) -> None:
-    """Have all pages now: later, one that is not to be had would end the process. Large ones where the kernel may."""
+    """Allocate all pages now, huge ones if possible: a page that is missing later would kill the process."""
     try:
         buffer.madvise(_MADV_HUGEPAGE)
     except (AttributeError, OSError):
         pass
     try:
         buffer.madvise(_MADV_POPULATE_WRITE)
-    except (AttributeError, OSError):  # an older kernel, or no room: then this says so
+    except (AttributeError, OSError):  # an older kernel, or no memory: then this raises
         os.posix_fallocate(descriptor, 0, size)
 
 

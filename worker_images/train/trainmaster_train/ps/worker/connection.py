@@ -1,7 +1,7 @@
-"""A worker's connection to one ps. Every wait has a deadline, and its error says who did not come.
+"""A worker's connection to one ps. Every wait has a deadline, and its error names the missing replica.
 
-One thread at a time. ZeroMQ's own thread sends and receives meanwhile: what is sent here is on its way while the
-caller computes, and an answer that was asked for early is there when it is needed.
+One thread at a time. ZeroMQ's own thread sends and receives concurrently: a message is transferred while the caller
+computes, and the answer to an early request has arrived when it is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POLL_OTHERS_S = 1.0
 
 
 class Connection:
-    """``ps``: its number, for messages; ``missing``: whom it said it waits for."""
+    """``ps``: its index, for messages; ``missing``: the replicas that it reports to wait for."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Connection:
         key: bytes,
         poll_others: Optional[Callable[[], None]] = None,
     ) -> None:
-        """``look_around``: called about every second of a wait; what it raises ends the wait."""
+        """``poll_others``: called about every second of a wait; an exception from it ends the wait."""
         self._poll_others = poll_others
         self._polled_at = time.monotonic()
         self.ps = ps
@@ -60,21 +60,21 @@ class Connection:
         self._monitor: Any = None
         self._seal: Optional[Seal] = None
         self._next_id = 0
-        self._first_id = 0  # of the current connection: a ps never answers what was asked on one before
+        self._first_id = 0  # of the current connection: a ps never answers requests of an earlier one
         self._answers: Dict[int, Message] = {}
-        self._pieces: Dict[int, List[Message]] = {}  # of answers that are not whole yet
+        self._pieces: Dict[int, List[Message]] = {}  # of incomplete answers
 
     @property
     def name(self) -> str:
         return f"ps {self.ps} at {self.address}"
 
     def open(self, timeout_s: float) -> None:
-        """Connect, and prove to each other who we are.
+        """Connect, with mutual authentication.
 
         Raises:
-            DeadlineError: the ps was not there within ``timeout_s``.
-            WireError: it does not know this attempt's token, or thinks that we do not.
-            LostError: it went away again.
+            DeadlineError: the ps did not answer within ``timeout_s``.
+            WireError: it does not know this attempt's token, or rejects ours.
+            LostError: the connection was lost again.
         """
         self.close()
         self._first_id = self._next_id + 1
@@ -93,16 +93,16 @@ class Connection:
         socket.connect(connect_address(self.address))
         nonce = os.urandom(NONCE_BYTES)
         try:
-            # ZeroMQ keeps the greeting until the ps is there.
+            # ZeroMQ keeps the greeting until the ps listens.
             socket.send(plain({"nonce": nonce.hex(), "protocol": PROTOCOL}))
         except zmq.Again:
-            pass  # turned away before it was sent: the events tell why
+            pass  # refused before it was sent: the socket's events say why
         answer = read_plain(self._receive_raw(deadline, "did not come")[0].bytes)
         try:
             nonces = nonce + bytes.fromhex(answer["nonce"])
             has_joined = answer["proof"] == proof(self._key, b"server", nonces)
         except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"{self.name} is no ps of this protocol") from error
+            raise WireError(f"{self.name} does not speak the protocol of a ps") from error
         if not has_joined:
             raise WireError(f"{self.name} does not know this attempt's token: start all replicas with the same one")
         socket.send(proof(self._key, b"worker", nonces).encode())
@@ -120,19 +120,19 @@ class Connection:
         self._pieces.clear()
 
     def reserve(self) -> int:
-        """A number for a request of several messages."""
+        """Reserve a number for a request of several messages."""
         self._next_id += 1
         return self._next_id
 
     def is_stale(self, number: int) -> bool:
-        """Whether request ``number`` is of an earlier connection, so that no answer comes any more."""
+        """Whether request ``number`` is of an earlier connection, which will not be answered any more."""
         return number < self._first_id
 
     def send(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, number: Optional[int] = None) -> int:
-        """Send a request; its number. The memory of ``frames`` must stay as it is until the answer is here.
+        """Send a request; returns its number. The memory of ``frames`` must not change until the answer arrives.
 
         Raises:
-            LostError: the connection is over, or the ps does not take any more.
+            LostError: the connection is lost, or the ps accepts no more messages.
         """
         number = self.reserve() if number is None else number
         self._handle_socket_events()
@@ -142,16 +142,16 @@ class Connection:
         try:
             self._socket.send_multipart([head, *frames], copy=False)
         except zmq.ZMQError as error:
-            raise LostError(f"{self.name} takes nothing any more ({error.strerror})") from error
+            raise LostError(f"{self.name} accepts no more messages ({error.strerror})") from error
         return number
 
     def answer(self, number: int, timeout_s: float, what: str, take: Optional[Take] = None) -> Message:
-        """The answer to request ``number``; of one of several messages the last, after ``take`` was given the others.
+        """The answer to request ``number``. Of several messages it is the last; ``take`` is called with the others.
 
         Raises:
-            RefusedError: the ps says no.
-            LostError: the connection is over, or the request is of one that was.
-            DeadlineError: ``what`` was not answered within ``timeout_s``; says whom the ps waits for.
+            RefusedError: the ps refused the request.
+            LostError: the connection is lost, or the request is of an earlier one.
+            DeadlineError: ``what`` was not answered within ``timeout_s``; names the replicas that the ps waits for.
         """
         self._check_current(number)
         deadline = time.monotonic() + timeout_s
@@ -172,7 +172,7 @@ class Connection:
         return header, frames
 
     def answer_patiently(self, number: int, timeout_s: float, what: str, take: Take) -> Message:
-        """As :meth:`answer`, but waits longer as long as what the ps waits for goes on."""
+        """As :meth:`answer`, but waits on as long as the set of replicas that the ps waits for changes."""
         while True:
             before = self.missing
             try:
@@ -182,19 +182,19 @@ class Connection:
                     raise
 
     def has_answer(self, number: int) -> bool:
-        """Whether the answer to request ``number`` is here already. Does not wait. Raises ``LostError``."""
+        """Whether the answer to request ``number`` has arrived. Does not wait. Raises ``LostError``."""
         self._check_current(number)
         while number not in self._answers and self._socket is not None and self._socket.poll(0):
             self._receive(time.monotonic())
         return number in self._answers
 
     def receive_available(self) -> None:
-        """Take the messages that are here already. Raises ``ParameterServerError`` when the ps said why it ends."""
+        """Handle the messages that have arrived. Raises ``ParameterServerError`` if the ps announced its end."""
         while self._seal is not None and self._socket is not None and self._socket.poll(0):
             self._receive(time.monotonic())
 
     def ticket(self) -> bytes:
-        """What only the two ends of this connection know. Raises ``LostError`` when it is over."""
+        """A secret of the two ends of this connection. Raises ``LostError`` if it is lost."""
         if self._seal is None:
             raise LostError(f"{self.name} is not connected")
         return self._seal.ticket
@@ -208,7 +208,7 @@ class Connection:
             raise LostError(f"{self.name} was lost and came back meanwhile")
 
     def _receive(self, deadline: float) -> None:
-        """Take the next message: an answer is kept, a note is noted."""
+        """Handle the next message: store an answer, or note the ps's status."""
         parts = self._receive_raw(deadline, "did not answer")
         if self._seal is None:
             raise LostError(f"{self.name} is not connected")
@@ -243,19 +243,19 @@ class Connection:
             poller.poll(int(min(deadline - now, _POLL_OTHERS_S) * 1000 + 1))
 
     def _handle_socket_events(self) -> None:
-        """What the connection itself has to say. A reconnected socket is of no use: the ps does not know it."""
+        """Handle events of the socket. A reconnected socket is useless: the ps does not know it."""
         while self._socket is not None and self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
             if event == _ZAP_REFUSED:
                 self.close()
                 raise WireError(
-                    f"{self.name} does not take this replica's token: start all replicas of a job with the same one"
+                    f"{self.name} rejects this replica's token: start all replicas of a job with the same one"
                 )
             if event == _DISCONNECTED and self._seal is None:
-                continue  # not even greeted: ZeroMQ knocks again
+                continue  # before the handshake: ZeroMQ connects again
             if event == _DISCONNECTED:
                 try:
-                    self.receive_available()  # its last words came before its end
+                    self.receive_available()  # the reason of its end may have arrived before
                 finally:
                     self.close()
                 raise LostError(f"{self.name} is gone")

@@ -1,7 +1,7 @@
-"""Tables on the worker's side: the rows that a forward pass reads are fetched just before it, and only they.
+"""Embedding tables on the worker's side: only the rows that a forward pass reads are pulled, just before it.
 
-The worker keeps the whole table in its own memory, where most rows are old: each embedding module asks for the rows of
-its input right before it looks them up. ``prefetch`` asks earlier, so that they are there by then.
+The worker has the whole table in memory, but most rows are outdated: each embedding module pulls the rows of its input
+right before the look-up. ``prefetch`` requests them earlier, so that they have arrived by then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Embeddings:
             names[parameters[table.name]] = table.name
         self._modules: Dict[torch.nn.Module, str] = {}
         self._gradients: Dict[str, Tuple[torch.Tensor, torch.Tensor]] = {}
-        # What was asked for and has not been waited for: the rows, and the request's number on each ps.
+        # Requests in flight: the rows, and the request's number on each ps.
         self._requested: Dict[str, Tuple[torch.Tensor, List[Any]]] = {}
         for module in model.modules():
             if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.weight in names:
@@ -51,12 +51,12 @@ class Embeddings:
         self._request(self._modules[module], indices)
 
     def fetch_all(self) -> None:
-        """Have all rows of all tables as they are now."""
+        """Pull all rows of all tables."""
         for name, (table, _) in self._tables.items():
             self._fetch(name, torch.arange(table.rows))
 
     def gradients(self, ps: int) -> Tuple[List[str], List[Any]]:
-        """The tables with gradients for ``ps``, and their frames: rows' places there, and the rows.
+        """The tables with gradients for ``ps``, and their frames: row indices there, and the rows.
 
         Raises:
             NonFiniteGradientError: its message has the tensor's name only.
@@ -74,15 +74,15 @@ class Embeddings:
         return names, frames
 
     def gather(self) -> None:
-        """Look at the gradients that the backward pass left, for :meth:`gradients`."""
+        """Collect the gradients of the backward pass, for :meth:`gradients`."""
         self._gradients = {}
         for name, (_, weight) in self._tables.items():
             if weight.grad is None:
                 continue
             if not weight.grad.is_sparse:
                 raise ParameterServerError(
-                    f"the gradient of `{name}` is dense, though its embedding has sparse=True: something else uses it, "
-                    "too; make the embedding with sparse=False"
+                    f"the gradient of `{name}` is dense, though its embedding has sparse=True: another module uses it, "
+                    "too; create the embedding with sparse=False"
                 )
             gradient = weight.grad.coalesce()
             indices, rows = gradient.indices()[0].cpu(), gradient.values().cpu()
@@ -95,7 +95,7 @@ class Embeddings:
         self._fetch(self._modules[module], indices)
 
     def _fetch(self, name: str, indices: torch.Tensor) -> None:
-        """Have the rows ``indices`` in the table, from what was asked for early as far as that has them."""
+        """Pull the rows ``indices`` into the table, using prefetched ones if possible."""
         requested = self._requested.pop(name, None)
         if requested is not None:
             self._receive(name, *requested)
@@ -124,7 +124,7 @@ class Embeddings:
             if not len(mine):
                 continue
             answer = self._wait(ps, numbers[ps])
-            while answer is None:  # that ps was lost, and is back: ask again
+            while answer is None:  # that ps was lost, and is back: request again
                 places = mine.div(self._count, rounding_mode="floor")
                 answer = self._wait(ps, self._ask(ps, {"op": "rows", "table": name}, [raw(places)]))
             values = read(answer[1][0], table.dtype, len(mine) * table.columns).view(-1, table.columns)

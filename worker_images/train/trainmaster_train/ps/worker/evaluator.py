@@ -1,4 +1,4 @@
-"""The evaluator: looks at each new checkpoint while the others train."""
+"""The evaluator: evaluates each new checkpoint while the others train."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def evaluate_checkpoints(
     options: Options,
     stopped: StopFlag,
 ) -> None:
-    """Load each newest checkpoint into ``model``, call ``evaluate`` and report its metrics as ``eval_…``; the last one
-    too, when the training is done or ``stopped`` is.
+    """Load each newest checkpoint into ``model``, call ``evaluate`` and report its metrics as ``eval_…``; also the
+    last one, when the training is done or ``stopped`` is set.
 
     Raises:
-        DeadlineError: the first ps was away for ``options.idle_timeout_s``: the training is not going on.
+        DeadlineError: the first ps was unreachable for ``options.idle_timeout_s``: the training is not running.
     """
     training = _TrainingStatus(context, key, options)
     evaluated: Optional[Path] = None
     damaged: Set[Path] = set()
     try:
         while True:
-            # Asked before the look: what is sealed before the end is seen after it.
+            # Checked before the listing: a checkpoint that is sealed before the end is listed after it.
             is_over = bool(stopped) or training.is_done()
             newest = next((path for path in reversed(complete_checkpoints()) if path not in damaged), None)
             if newest is not None and newest != evaluated:
@@ -56,7 +56,7 @@ def evaluate_checkpoints(
                     _evaluate(model, evaluate, newest)
                     evaluated = newest
                 except DamagedError as error:
-                    if newest.exists():  # and has not made room for a newer one
+                    if newest.exists():  # and was not pruned in favour of a newer one
                         damaged.add(newest)
                         print(f"{error}; it is not evaluated.", flush=True)
             elif is_over:
@@ -74,7 +74,7 @@ def _evaluate(model: torch.nn.Module, evaluate: Callable[[], Mapping[str, Any]],
     except CheckpointError:
         if path.exists():
             raise
-        return  # a newer one took its place meanwhile
+        return  # pruned meanwhile
     model.eval()
     with torch.no_grad():
         metrics = {f"eval_{name}": value for name, value in evaluate().items()}
@@ -84,7 +84,7 @@ def _evaluate(model: torch.nn.Module, evaluate: Callable[[], Mapping[str, Any]],
 
 
 class _TrainingStatus:
-    """What the first ps knows of the training's end."""
+    """The status of the training, according to the first ps."""
 
     def __init__(self, context: Context, key: bytes, options: Options) -> None:
         self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context()
@@ -97,14 +97,14 @@ class _TrainingStatus:
         try:
             if not self._is_open:
                 self._connection.open(_ANSWER_S)
-                # It brings no gradients and takes no values: an observer needs no model.
+                # The evaluator neither pushes nor pulls: it needs no model.
                 self._connection.ask({"op": "watch"}, timeout_s=_ANSWER_S, what="the evaluator's greeting")
                 self._is_open = True
             header, _ = self._connection.ask({"op": "status"}, timeout_s=_ANSWER_S, what="for its status")
         except (LostError, DeadlineError) as error:
             self._is_open = False
             if time.monotonic() - self._away_since > self._options.idle_timeout_s:
-                raise DeadlineError(f"the training is not going on: {error}") from error
+                raise DeadlineError(f"the training is not running: {error}") from error
             return False
         self._away_since = time.monotonic()
         return bool(header["is_done"])

@@ -1,8 +1,8 @@
-"""The worker's side of the blocks: the model's parameters as views of flat values, gradients gathered into frames.
+"""Blocks on the worker's side: the model's parameters as views of flat values, and gradients gathered into frames.
 
-Values: each trainable parameter becomes a view into its slab, so that a block that arrives is one copy. Gradients: they
-are copied into flat memory block by block, checked while they are in the cache, and leave as soon as a block is
-full, be it after the backward pass or (overlapped) while it is running.
+Values: each trainable parameter becomes a view into its slab, so that an arriving block needs one copy. Gradients: they
+are copied into flat memory block by block, checked while they are in the cache, and sent as soon as a block is
+complete, after the backward pass or (with overlap) during it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Send = Callable[[int, List[int], List[Any], List[int]], None]
 
 
 class FlatParameters:
-    """All dense values of the model, flat for each slab, on the model's device."""
+    """All dense values of the model, one flat tensor for each slab, on the model's device."""
 
     def __init__(
         self, model: torch.nn.Module, layout: ShardLayout, flats: Optional[Sequence[torch.Tensor]] = None
     ) -> None:
-        """``flats``: the memory to use for them, for each slab, if the model lies on the CPU."""
+        """``flats``: memory to use, one tensor for each slab, if the model is on the CPU."""
         self.layout = layout
         self.parameters = dict(model.named_parameters())
         trained = {name: self.parameters[name] for name, *_ in layout.signature["tensors"]}
         devices = {parameter.device for parameter in trained.values()}
         if len(devices) > 1:
-            raise ParameterServerError(f"the model lies on {', '.join(map(str, devices))}: one device for each worker")
+            raise ParameterServerError(f"the model is on {', '.join(map(str, devices))}: use one device for each worker")
         self.device = devices.pop()
         self.flat: List[torch.Tensor] = []
         self._places: List[Tuple[str, int]] = []
@@ -50,11 +50,11 @@ class FlatParameters:
             self.flat.append(flat)
 
     def check(self) -> None:
-        """Raises when somebody gave the model other memory since."""
+        """Raise ``ParameterServerError`` if the model's parameters were moved to other memory."""
         for name, place in self._places:
             if self.parameters[name].data_ptr() != place:
                 raise ParameterServerError(
-                    f"`{name}` was moved (by .to(), .half() or .data =): do that before the parameter servers are joined"
+                    f"`{name}` was moved (by .to(), .half() or .data =): do that before joining the parameter servers"
                 )
 
     def set(self, block: SlabBlock, values: torch.Tensor) -> None:
@@ -68,7 +68,7 @@ class FlatParameters:
 
 
 class FlatGradients:
-    """Gathers one push after the other. ``begin``, then ``take`` each parameter once, then ``finish``."""
+    """Gathers the gradients of one push after the other: ``begin``, ``take`` each parameter once, ``finish``."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class FlatGradients:
 
         Args:
             blocks: for each ps its blocks.
-            turns: how many pushes may be on their way at once, including the one that is gathered.
-            flats: the memory to use, for each turn and slab; its own if there is none.
+            slots: number of pushes that may be in flight at once, including the one in preparation.
+            flats: memory to use, for each slot and slab; allocated by default.
         """
         self._values = values
         self._codec = codec
@@ -94,13 +94,13 @@ class FlatGradients:
         self._residuals = (
             [torch.zeros(slab.size, dtype=slab.dtype) for slab in slabs] if codec.uses_error_feedback else None
         )
-        self.slot = 0  # of the push that is gathered
+        self.slot = 0  # of the push in preparation
         self._at: Dict[str, Tuple[int, int, int]] = {
             member.name: (number, member.begin, member.end)
             for number, slab in enumerate(slabs)
             for member in slab.members
         }
-        # Of each slab the blocks over all ps in order of place: (block, ps, number on that ps).
+        # Blocks of each slab over all ps, ordered by position: (block, ps, index on that ps).
         self._order: List[List[Tuple[SlabBlock, int, int]]] = [[] for _ in slabs]
         for ps, own in enumerate(blocks):
             for number, block in enumerate(own):
@@ -116,13 +116,13 @@ class FlatGradients:
         return bool(self._taken)
 
     def begin(self) -> None:
-        """Forget what was gathered and not finished."""
+        """Begin a push; an unfinished one is dropped."""
         self._missing = [[block.end - block.begin for block, _, _ in order] for order in self._order]
         self._taken = {}
         self._pending = {ps: ([], [], [], 0) for ps in range(len(self._blocks))}
 
     def take(self, name: str, gradient: torch.Tensor, send: Send) -> None:
-        """Copy the gradient of a parameter, and send what is complete with it.
+        """Copy the gradient of a parameter, and send the blocks that it completes.
 
         Raises:
             NonFiniteGradientError: its message has the tensor's name only.
@@ -131,25 +131,25 @@ class FlatGradients:
         flat = self._flats[self.slot][slab]
         source = gradient.detach().reshape(-1)
         is_local_address = source.device.type == "cpu"
-        if not is_local_address:  # one way over the bus, not one for each block
+        if not is_local_address:  # one transfer over the bus, not one for each block
             flat[begin:end].copy_(source)
         self._taken[name] = gradient._version  # noqa: SLF001 (torch's documented counter of in-place changes)
         for at in self._touching(slab, begin, end):
             block, ps, number = self._order[slab][at]
             first, last = max(begin, block.begin), min(end, block.end)
-            if is_local_address:  # and looked at while it is in the cache
+            if is_local_address:  # the block is checked while it is in the cache
                 flat[first:last].copy_(source[first - begin : last - begin])
             self._missing[slab][at] -= last - first
             if self._missing[slab][at] == 0:
                 self._emit(block, ps, number, send)
 
     def finish(self, send: Send) -> None:
-        """Take what has no gradient as zero, check what left early, and send all that remains."""
+        """Use zeros for missing gradients, check those that were sent early, and send the rest."""
         for name, version in self._taken.items():
             gradient = self._values.parameters[name].grad
             if gradient is None or gradient._version != version:  # noqa: SLF001 (as above)
                 raise ParameterServerError(
-                    f"the gradient of `{name}` changed after it had left (clipped? a second backward pass?): "
+                    f"the gradient of `{name}` changed after it was sent (clipped? a second backward pass?): "
                     "with overlap=True nothing may touch gradients between backward() and step()"
                 )
         for name in self._at:
@@ -165,7 +165,7 @@ class FlatGradients:
         return name in self._taken
 
     def _touching(self, slab: int, begin: int, end: int) -> range:
-        """The places in the order of blocks that overlap with ``begin`` to ``end``."""
+        """Indices in the order of blocks of those that overlap with ``begin`` to ``end``."""
         order = self._order[slab]
         low, high = 0, len(order)
         while low < high:
@@ -181,8 +181,8 @@ class FlatGradients:
 
     def _emit(self, block: SlabBlock, ps: int, number: int, send: Send) -> None:
         gradient = self._flats[self.slot][block.slab][block.begin : block.end]
-        # One pass over what is in the cache: NaN and infinity both come through to the sum, and a sum costs half as much
-        # as extremes. That of large numbers may be too large for the dtype: then each is looked at.
+        # One pass over cached data: NaN and infinity both propagate to the sum, and a sum costs half as much as minimum
+        # and maximum. The sum of large numbers may overflow: then each value is checked.
         if not math.isfinite(gradient.sum().item()) and not torch.isfinite(gradient).all():
             raise NonFiniteGradientError(self._name_non_finite(block))
         residual = self._residuals[block.slab][block.begin : block.end] if self._residuals is not None else None
@@ -203,7 +203,7 @@ class FlatGradients:
             send(ps, numbers, frames, exponents)
 
     def _name_non_finite(self, block: SlabBlock) -> str:
-        """Which tensors hold what is no number, as far as they lie in ``block``."""
+        """Names of tensors with NaN or infinity in ``block``."""
         flat = self._flats[self.slot][block.slab]
         names = [
             f"`{member.name}`"

@@ -1,4 +1,4 @@
-"""What a worker has of the model, and how the values that a ps answers get into it."""
+"""A worker's view of the model, and how values from a ps are installed in it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainmaster_train.ps.worker.gradients import FlatParameters
 
 @dataclass(frozen=True)
 class ModelView:
-    """``memory``: what gradients and values lie in, if it can be shared with a ps of this machine."""
+    """``memory``: holds gradients and values if it can be shared with a ps on this machine."""
 
     values: FlatParameters
     codec: Codec
     memory: Optional[SharedMemory]
 
     def install(self, ps: str, blocks: Sequence[SlabBlock], header: Mapping[str, Any], frames: Sequence[Any]) -> None:
-        """Have the values of an answer, or of a piece of one, in the model. ``blocks`` are all that ``ps`` has."""
+        """Install the values of an answer, or of a piece of one, in the model. ``blocks``: all blocks of ``ps``."""
         if "shared" in header:
             self._copy_shared(ps, blocks, header["shared"])
         elif header.get("is_delta"):

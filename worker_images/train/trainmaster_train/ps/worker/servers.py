@@ -1,4 +1,4 @@
-"""The worker's side: all ps seen as one optimizer."""
+"""The worker's side: all ps, used as one optimizer."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Servers:
             servers.step()
 
     ``version`` counts the updates of the first ps, by all workers: the job's step. ``own_steps`` counts this worker's.
-    Where its time goes is told to :func:`trainmaster_train.steps.timer`. A ps that is lost is waited for (``join_timeout_s``), and the gradient
-    that was on its way to it is given up: so none is applied twice.
+    :func:`trainmaster_train.steps.timer` measures where the time goes. A lost ps is waited for (``join_timeout_s``),
+    and the gradient in flight to it is given up: so none is applied twice.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Servers:
         key: bytes,
         options: Options,
     ) -> None:
-        """Join all ps: give them the first values if this is the chief and they have none, and take theirs.
+        """Join all ps: the chief initialises those without values; then pull the current values.
 
-        ``optimizer`` is never stepped: the ps make theirs like it, and the chief's learning rates are followed, so
-        that a scheduler on it works as always.
+        ``optimizer`` is never stepped: the ps create theirs like it and follow the chief's learning rates, so that a
+        scheduler on it works as usual.
 
         Raises:
             ParameterServerError: a ps did not come, or has another model, other options, or another token; or an option
-                has no such value.
+                has an invalid value.
         """
         options.check()
         check_optimizer(optimizer)
@@ -74,7 +74,7 @@ class Servers:
         slots = 2 if options.prefetch else 1
         may_share = options.shared_memory and not codec.is_lossy and any(map(is_local_address, addresses))
         memory = create_shared_memory(self._layout, slots) if may_share else None
-        # Where no answer comes while the model computes, a ps may write to the model itself.
+        # Without answers during the computation, a ps may write directly into the model's memory.
         self._values = FlatParameters(
             model, self._layout, memory.values[0] if memory is not None and slots == 1 else None
         )
@@ -90,7 +90,7 @@ class Servers:
         flats = memory.gradients if memory is not None else None
         self._gradients = FlatGradients(self._values, codec, self._shards.blocks, slots=slots, flats=flats)
         self._embeddings = Embeddings(model, self._layout, len(addresses), self._shards.ask, self._shards.wait)
-        self._in_flight: List[Optional[int]] = [None] * len(addresses)  # the push before
+        self._in_flight: List[Optional[int]] = [None] * len(addresses)  # the previous push
         self._until: Optional[int] = None
         self._checkpoints: Optional[CheckpointCoordinator] = None
         try:
@@ -120,24 +120,24 @@ class Servers:
 
     @property
     def versions(self) -> Sequence[int]:
-        """The updates of each ps, as far as this worker has seen."""
+        """The last known update of each ps."""
         return tuple(self._shards.versions)
 
     def zero_grad(self) -> None:
-        """Forget all gradients of the model."""
+        """Clear all gradients of the model."""
         if self._gradients.is_begun:  # of a push that was never finished
             self._forget_push()
         self.model.zero_grad(set_to_none=True)
 
     def step(self, **metrics: Any) -> int:
-        """Push the gradients that lie in the model, and have the new values in it; the job's step.
+        """Push the model's gradients, and pull the new values; returns the job's step.
 
-        In the chief also: writes a checkpoint when one is due, and reports ``metrics`` (numbers, such as
-        ``loss=loss``) as the job's progress.
+        The chief also writes a checkpoint when one is due, and reports ``metrics`` (numbers, such as ``loss=loss``) as
+        the job's progress.
 
         Raises:
             NonFiniteGradientError: a gradient holds NaN or infinity; nothing of it was applied.
-            ParameterServerError: a ps did not come back, or somebody did not answer in time.
+            ParameterServerError: a ps did not come back, or a replica did not answer in time.
         """
         self._values.check()
         try:
@@ -151,7 +151,7 @@ class Servers:
             waited, self._in_flight = self._in_flight, waited
         self._finish(waited)
         self._shards.own_steps += 1
-        # What torch's schedulers look at to warn of a step() that they missed; the ps made it.
+        # torch's schedulers check this to warn of a missing step(); the ps made it.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         if self._checkpoints is not None:
             if self.own_steps % REPORT_EVERY == 0:
@@ -162,12 +162,12 @@ class Servers:
         return self.version
 
     def steps(self, until: int) -> Iterator[int]:
-        """The job's step, again and again until all workers together have made ``until`` updates. Clears the
-        gradients before each; the loop's body ends with :meth:`step`.
+        """Yield the job's step until all workers together have made ``until`` updates. Clears the gradients before
+        each; the loop's body ends with :meth:`step`.
 
-        In ``async`` mode every other worker may be at a step of its own when the last update is made, and its gradient is
-        applied as well: so the job makes up to workers − 1 updates more (with ``prefetch``, where each has another one
-        on its way, 2 · workers − 1).
+        In ``async`` mode every other worker may be in the middle of a step at the last update, and its gradient is
+        applied as well: so the job makes up to workers − 1 more updates (with ``prefetch``, where each has another
+        push in flight, 2 · workers − 1).
         """
         self._until = until
         while self.version < until:
@@ -175,11 +175,11 @@ class Servers:
             yield self.version
 
     def prefetch(self, module: torch.nn.Module, indices: torch.Tensor) -> None:
-        """Ask for the rows of an embedding (with ``sparse=True``) that the next input ``indices`` needs, now."""
+        """Request the rows of an embedding (with ``sparse=True``) for the next input ``indices`` early."""
         self._embeddings.prefetch(module, indices)
 
     def pull(self, *, tables: bool = False) -> int:
-        """Have the newest values in the model; with ``tables`` all rows of all embeddings, too. The job's step."""
+        """Pull the newest values; with ``tables`` also all rows of all embeddings. Returns the job's step."""
         self._finish_all()
         self._finish([self._shards.ask(ps, {"op": "pull"}, []) for ps in range(len(self._shards))])
         if tables:
@@ -187,20 +187,20 @@ class Servers:
         return self.version
 
     def checkpoint(self, **metrics: Any) -> Path:
-        """Write a checkpoint of all ps, and wait for it. In the chief alone.
+        """Write a checkpoint of all ps, and wait for it. Only for the chief.
 
         Raises:
-            CheckpointError: a ps could not write its shard; earlier checkpoints are as they were.
+            CheckpointError: a ps could not write its shard; earlier checkpoints are unchanged.
         """
         if self._checkpoints is None:
             raise ParameterServerError(
-                f"{self._shards.worker_name} is not the chief: checkpoints are made in worker 0 alone"
+                f"{self._shards.worker_name} is not the chief: only worker 0 writes checkpoints"
             )
         self._finish_all()
         return self._checkpoints.write(self._shards.versions, metrics)
 
     def close(self, *, is_done: bool = True, why: str = "") -> None:
-        """Leave all ps; ``is_done``: the whole training is. What is on its way is waited for."""
+        """Leave all ps; ``is_done``: the whole training is done. Requests in flight are waited for."""
         if is_done:
             self._finish_all()
             if self._checkpoints is not None:
@@ -209,7 +209,7 @@ class Servers:
         self._shards.close()
 
     def status(self) -> List[Dict[str, Any]]:
-        """What each ps counted: version, pushes, staleness, what was dropped, and who is missing."""
+        """The status of each ps: version, pushes, staleness, dropped gradients, missing workers."""
         return [
             connection.ask({"op": "status"}, timeout_s=self.options.step_timeout_s, what="for its status")[0]
             for connection in self._shards.connections
@@ -229,7 +229,8 @@ class Servers:
             def after(parameter: torch.Tensor) -> None:
                 if self._gradients.has_taken(name):
                     raise ParameterServerError(
-                        f"a second gradient of `{name}` before step(): with overlap=True one backward pass makes one step"
+                        f"a second gradient of `{name}` before step(): "
+                        "with overlap=True one backward pass makes one step"
                     )
                 self._begin()
                 if parameter.grad is not None:
@@ -257,7 +258,7 @@ class Servers:
             self._shards.begin_push()
 
     def _forget_push(self) -> None:
-        """Drop what was gathered for a push that does not come; a ps drops its part when the next one does."""
+        """Drop an unfinished push; a ps drops its part when the next push arrives."""
         self._gradients.begin()
         self._shards.forget_push()
 
@@ -272,7 +273,7 @@ class Servers:
             self._shards.push_last(ps, slot, {"tables": tables}, frames, rates)
 
     def _finish(self, numbers: Sequence[Optional[int]]) -> None:
-        """Wait for these answers, take the values that they bring, and count what became of the gradients."""
+        """Wait for these answers, install their values, and count the outcomes of the pushes."""
         outcomes = self._shards.finish(numbers)
         if self.options.backup_workers:
             self._shards.catch_up()
@@ -286,6 +287,6 @@ class Servers:
             self._timer.add_staleness(stalest)
 
     def _finish_all(self) -> None:
-        """Wait for what is on the way."""
+        """Wait for the push in flight."""
         self._finish(self._in_flight)
         self._in_flight = [None] * len(self._shards)

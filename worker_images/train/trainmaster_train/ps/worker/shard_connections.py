@@ -1,7 +1,7 @@
-"""A worker's connections to all ps: what is asked of each, what came back, and who is lost.
+"""A worker's connections to all ps: requests, answers, and recovery of lost connections.
 
-A ps that is lost is waited for and joined again, and what was asked of it before is given up: so no gradient is
-applied twice. Whoever waits for one ps hears, too, when another one says why it ends.
+A lost ps is waited for and joined again, and earlier requests to it are given up: so no gradient is applied twice. A
+wait for one ps also ends when another one announces its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def initialise_shard(
     ps_count: int,
     timeout_s: float,
 ) -> None:
-    """Give a ps the values of ``blocks`` and its rows of all tables. Raises as :meth:`Connection.answer`."""
+    """Send a ps the chief's initial values: ``blocks``, and its rows of all tables. Raises as
+    :meth:`Connection.answer`.
+    """
     number = connection.reserve()
     at = 0
     while at < len(blocks):
@@ -57,14 +59,14 @@ def initialise_shard(
 
 
 _BYE_S = 5.0
-# A worker that died with half of its gradient sent is waited for once; twice as long, and the ps are apart.
+# A worker that died with half of its gradient sent is waited for once; after twice that time the ps have diverged.
 _CATCH_UP_LOSSES = 2
-# As long as all workers catch up, a ps is at most an update ahead of another.
+# As long as all workers catch up, a ps is at most one update ahead of another.
 _DIVERGED = 2
 
 
 class ShardConnections:
-    """``connections``: one for each ps. ``versions``: the updates of each, as far as this worker has seen."""
+    """``connections``: one for each ps. ``versions``: the last known update of each."""
 
     def __init__(
         self,
@@ -77,24 +79,24 @@ class ShardConnections:
         options: Options,
         timer: steps.StepTimer,
     ) -> None:
-        """Knows them, and has joined none yet."""
+        """Does not connect yet, see :meth:`join`."""
         self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context(io_threads=min(4, max(1, len(addresses))))
         self.connections = [
             Connection(self._context, ps, at, key, self._poll_others) for ps, at in enumerate(addresses)
         ]
         self.versions = [0] * len(addresses)
         self.blocks = [view.values.layout.blocks(ps, len(addresses)) for ps in range(len(addresses))]
-        self._sent_rates: List[Optional[List[float]]] = [None] * len(addresses)  # the learning rates that each has
+        self._sent_rates: List[Optional[List[float]]] = [None] * len(addresses)  # the learning rates that each ps has
         self._worker = worker
         self._view = view
         self._optimizer = optimizer
         self._options = options
         self._timer = timer
         self._shares_memory = [False] * len(addresses)
-        self._push_ids: List[Optional[int]] = [None] * len(addresses)  # numbers of the push that is gathered
+        self._push_ids: List[Optional[int]] = [None] * len(addresses)  # request numbers of the push in preparation
         self._lost: Set[int] = set()
-        self._is_aligned = True  # the ps are not apart: none came back with older values
-        # What this worker is doing, for messages.
+        self._is_aligned = True  # False while a ps that came back with older values has diverged
+        # For messages.
         self.own_steps = 0
 
     def __len__(self) -> int:
@@ -105,17 +107,17 @@ class ShardConnections:
         return f"worker {self._worker}"
 
     def join(self) -> None:
-        """Raises ``ParameterServerError`` where :class:`Servers` does."""
+        """Connect to all ps. Raises ``ParameterServerError`` as :class:`Servers`."""
         for ps in range(len(self)):
             self._join_shard(ps)
 
     def leave(self, header: Mapping[str, Any]) -> None:
-        """Say good-bye with ``header`` to all that are there."""
+        """Announce the departure, with ``header``, to all connected ps."""
         for connection in self.connections:
             try:
                 connection.ask({"op": "bye", **header}, timeout_s=_BYE_S, what="the good-bye")
             except ParameterServerError:
-                pass  # it is gone: nobody is left to say good-bye to
+                pass  # the ps is gone
 
     def close(self) -> None:
         for connection in self.connections:
@@ -127,7 +129,7 @@ class ShardConnections:
     # Pushing.
 
     def begin_push(self) -> None:
-        """What is pushed goes to all ps, but those that are lost, and the ones that the others are to draw level with."""
+        """Begin a push to all ps, except lost ones and those that are an update ahead of the others."""
         ahead = self._servers_ahead()
         self._push_ids = [
             None if ps in self._lost or ps in ahead else connection.reserve()
@@ -135,11 +137,11 @@ class ShardConnections:
         ]
 
     def _servers_ahead(self) -> Set[int]:
-        """The ps that are an update ahead of others for good: all workers' gradients for these were lost on the way.
+        """The ps that are permanently one update ahead, because the gradients of all workers for the others were lost.
 
-        They are left out of the next step, so that afterwards all are at the same update: else they would stay apart, some
-        worker that has heard the same update from all would be late at one of them ever after, and the last checkpoint
-        would be of mixed updates. Who does not know that they are apart waits meanwhile, as :meth:`catch_up` has it.
+        They are left out of the next step, so that afterwards all are at the same update. Otherwise they would stay
+        apart, a worker with the same update from all would always be late at one of them, and the last checkpoint
+        would mix updates. Workers that do not know of the divergence wait meanwhile, see :meth:`catch_up`.
         """
         newest = max(self.versions)
         if self._is_aligned or not self._options.backup_workers or newest - min(self.versions) != 1:
@@ -147,11 +149,11 @@ class ShardConnections:
         return {ps for ps, version in enumerate(self.versions) if version == newest}
 
     def forget_push(self) -> None:
-        """It was never finished; a ps drops it when the next one comes."""
+        """Abandon an unfinished push; a ps drops its part when the next push arrives."""
         self._push_ids = [None] * len(self)
 
     def push_blocks(self, ps: int, numbers: List[int], frames: List[Any], exponents: List[int]) -> None:
-        """Send a part of the push that is gathered. To a ps that shares the memory nothing needs to be sent."""
+        """Send a part of the current push; not needed for a ps that shares the memory."""
         if self._shares_memory[ps]:
             self._timer.add_bytes_sent(sum(frame.nbytes for frame in frames))
         else:
@@ -160,8 +162,8 @@ class ShardConnections:
     def push_last(
         self, ps: int, slot: int, header: Mapping[str, Any], frames: List[Any], rates: Optional[List[float]]
     ) -> None:
-        """Send what ends a push, whose gradients lie at ``turn`` of the memory; with the learning ``rates`` when they
-        are others than that ps has.
+        """Send the end of a push, whose gradients lie in ``slot`` of the memory; with the learning ``rates`` if they
+        have changed for that ps.
         """
         if self._push_ids[ps] is None:
             return
@@ -173,14 +175,14 @@ class ShardConnections:
         self._send_push(ps, whole, frames)
 
     def end_push(self) -> List[Optional[int]]:
-        """The numbers to wait for."""
+        """End the push; returns the request numbers to wait for."""
         numbers = list(self._push_ids)
         self.forget_push()
         return numbers
 
     def _send_push(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> None:
         number = self._push_ids[ps]
-        if number is None:  # that ps was lost on the way: the rest of this push has no place any more
+        if number is None:  # that ps was lost meanwhile: the rest of this push is dropped
             return
         whole = {"op": "push", "version": self.versions[ps], "blocks": [], "exponents": [], **header}
         try:
@@ -192,7 +194,7 @@ class ShardConnections:
     # Waiting.
 
     def ask(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> Optional[int]:
-        """Send a request; its number, or ``None`` when that ps is lost."""
+        """Send a request; returns its number, or ``None`` if that ps is lost."""
         try:
             return self.connections[ps].send(header, frames)
         except LostError as error:
@@ -200,7 +202,7 @@ class ShardConnections:
             return None
 
     def wait(self, ps: int, number: Optional[int]) -> Optional[Message]:
-        """The answer to request ``number``; ``None`` when that ps was lost since, and has come back by now."""
+        """The answer to request ``number``; ``None`` if that ps was lost since, and is back now."""
         try:
             if number is not None and ps not in self._lost and not self.connections[ps].is_stale(number):
                 what = f"{self.worker_name}'s step {self.own_steps} (update {self.versions[ps]})"
@@ -215,11 +217,11 @@ class ShardConnections:
         return None
 
     def finish(self, numbers: Sequence[Optional[int]]) -> List[Dict[str, Any]]:
-        """Wait for these answers, and take the values that they bring; what they say of pushes."""
+        """Wait for these answers, and install their values; returns the headers with outcomes of pushes."""
         return [header for header in self._take(numbers) if "outcome" in header]
 
     def _take(self, numbers: Sequence[Optional[int]]) -> List[Dict[str, Any]]:
-        """Wait for these answers, and take the values that they bring; their headers."""
+        """Wait for these answers, and install their values; returns their headers."""
         answers = [
             self.wait(ps, number) if number is not None or ps in self._lost else None
             for ps, number in enumerate(numbers)
@@ -233,14 +235,14 @@ class ShardConnections:
         return headers
 
     def catch_up(self) -> None:
-        """Wait until all ps are at the same update, and have its values.
+        """Wait until all ps are at the same update, and pull its values.
 
-        With backup workers a late gradient brings what each ps has just then, and one may have closed a step that
-        another has not. A gradient of mixed updates would count for other steps on each ps: they would drift apart,
-        not end at the same update, and the last worker would wait for a step that nobody else takes any more. Those
-        whose gradients closed the step have sent them to the other ps, too; so this wait ends without this worker.
-        But not where a ps came back with older values, or where nobody is left who would make the step: there each ps
-        goes on from where it is, until all are at the same update again.
+        With backup workers a late gradient returns the current values of each ps, and one may have closed a step that
+        another has not. A gradient of mixed updates would count for different steps on each ps: they would drift apart
+        and not end at the same update, and the last worker would wait for a step that no other worker takes any more.
+        The workers whose gradients closed the step have sent them to the other ps, too, so this wait ends without
+        this worker. It does not end if a ps came back with older values, or if no worker is left to complete the
+        step: then each ps continues from its own update, until all are aligned again.
         """
         if len(set(self.versions)) == 1:
             self._is_aligned = True
@@ -255,24 +257,24 @@ class ShardConnections:
                 [self.ask(ps, pull, []) if version < newest else None for ps, version in enumerate(self.versions)]
             )
             waiting = [answer for answer in answers if answer.get("not_yet")]
-            # Of those that were not asked one may be lost, and only who asks it hears that.
+            # A ps that was not asked may be lost, which only a request to it detects.
             is_apart = bool(waiting) and self._have_diverged()
             if is_apart or any(answer["is_stuck"] for answer in waiting) or time.monotonic() > deadline:
                 self._is_aligned = len(set(self.versions)) == 1
 
     def _have_diverged(self) -> bool:
-        """Whether the ps are further apart now than they ever are while all workers catch up."""
+        """Whether the ps are further apart than is possible while all workers catch up."""
         observed: List[List[int]] = []
         for _ in range(2):
             numbers = [self.ask(ps, {"op": "status"}, []) for ps in range(len(self))]
             answers = [self.wait(ps, number) for ps, number in enumerate(numbers)]
             observed.append([int(answer[0]["version"]) for answer in answers if answer is not None])
         first, second = observed
-        # Between the two times each ps was where it was first, or further, but not further than it was then.
+        # Between the two samples each ps was at the first version, the second, or in between.
         return len(first) == len(second) == len(self) and max(first) - min(second) >= _DIVERGED
 
     def _install(self, ps: int, answer: Message) -> None:
-        """Have the values of an answer, or of a piece of one, in the model."""
+        """Install the values of an answer, or of a piece of one, in the model."""
         header, frames = answer
         with self._timer.part(steps.COMMUNICATION):
             self._view.install(self.connections[ps].name, self.blocks[ps], header, frames)
@@ -288,17 +290,17 @@ class ShardConnections:
         self._push_ids[ps] = None
 
     def _poll_others(self) -> None:
-        """While one ps is waited for: whether another one said why it ends."""
+        """While one ps is waited for: check whether another one announced its end."""
         for connection in self.connections:
             try:
                 connection.receive_available()
             except LostError:
-                pass  # whoever needs it finds that out
+                pass  # the next request to it detects that
 
     # Joining.
 
     def _join_shard(self, ps: int) -> None:
-        """Join ``ps``, fill it if it has no values and this is the chief, and take its values."""
+        """Join ``ps``, initialise it if it has no values and this is the chief, and pull its values."""
         connection = self.connections[ps]
         options = self._options
         deadline = time.monotonic() + options.join_timeout_s
@@ -340,7 +342,7 @@ class ShardConnections:
         self._install(ps, values)
 
     def _share_memory(self, connection: Connection, socket_name: str, timeout_s: float) -> bool:
-        """Whether that ps has the memory now; only one of this machine can."""
+        """Offer the shared memory; returns whether the ps took it, which only one on this machine can."""
         memory = self._view.memory
         if memory is None or not socket_name or not send_descriptor(memory, socket_name, connection.ticket()):
             return False
